@@ -1,0 +1,190 @@
+//! Names of flows: addresses, the 5-tuple, directions.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An IPv4 or IPv6 address in 16 bytes; IPv4 is held as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), so that one code path
+/// serves both families.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Address(pub [u8; 16]);
+
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+impl Address {
+    /// The IPv4 address `octets`.
+    pub fn from_ipv4(octets: [u8; 4]) -> Address {
+        let mut bytes = [0; 16];
+        bytes[..12].copy_from_slice(&MAPPED);
+        bytes[12..].copy_from_slice(&octets);
+        Address(bytes)
+    }
+
+    /// Whether this is an IPv4 address.
+    pub fn is_ipv4(&self) -> bool {
+        self.0[..12] == MAPPED
+    }
+
+    /// The four octets; those of the last 32 bits if this is an IPv6 address.
+    pub fn ipv4_octets(&self) -> [u8; 4] {
+        [self.0[12], self.0[13], self.0[14], self.0[15]]
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(address: IpAddr) -> Address {
+        match address {
+            IpAddr::V4(v4) => Address::from_ipv4(v4.octets()),
+            IpAddr::V6(v6) => Address(v6.octets()),
+        }
+    }
+}
+
+impl From<Address> for IpAddr {
+    fn from(address: Address) -> IpAddr {
+        if address.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::from(address.ipv4_octets()))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(address.0))
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        IpAddr::from(*self).fmt(f)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A transport protocol Hairpin balances; the values are IANA's protocol numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Protocol {
+    /// TCP (RFC 9293).
+    #[default]
+    Tcp = 6,
+    /// UDP (RFC 768).
+    Udp = 17,
+}
+
+/// One end of a flow: address and port (host order).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct Endpoint {
+    /// The address.
+    pub address: Address,
+    /// The port, 0 to 65535, host order.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// An end at `address` and `port`.
+    pub fn new(address: impl Into<Address>, port: u16) -> Endpoint {
+        Endpoint { address: address.into(), port }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address.is_ipv4() {
+            write!(f, "{}:{}", self.address, self.port)
+        } else {
+            write!(f, "[{}]:{}", self.address, self.port)
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A flow: one direction of a connection, as its packets show it (the 5-tuple).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct FlowKey {
+    /// Where the packets say they come from.
+    pub source: Endpoint,
+    /// Where they say they go to.
+    pub destination: Endpoint,
+    /// The transport protocol.
+    pub protocol: Protocol,
+}
+
+impl FlowKey {
+    /// The same 5-tuple seen from the other end.
+    pub fn reversed(&self) -> FlowKey {
+        FlowKey { source: self.destination, destination: self.source, protocol: self.protocol }
+    }
+
+    /// Whether the flow is IPv4 (both of its addresses always are of one family).
+    pub fn is_ipv4(&self) -> bool {
+        self.source.address.is_ipv4()
+    }
+}
+
+/// Which way a flow of a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// From the client to the backend: key (client, VIP).
+    FromClient = 0,
+    /// From the backend to the client: key (backend, client or pool address).
+    FromBackend = 1,
+}
+
+impl Direction {
+    /// The other direction.
+    pub fn reversed(self) -> Direction {
+        match self {
+            Direction::FromClient => Direction::FromBackend,
+            Direction::FromBackend => Direction::FromClient,
+        }
+    }
+}
+
+/// Spreads connections over workers, the same way in the worker and in BPF (`steer_hash` in `linux/bpf/parse.h`).
+///
+/// The hashed end is the client's, or the pool's under full NAT: the source of what comes from a client and the
+/// destination of what comes from a backend, so that both directions meet on one worker (design section 7). Keyed, so
+/// that an attacker cannot aim at one worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Steering {
+    /// Secret of this instance.
+    pub key: [u64; 2],
+    /// Number of workers, 1 to 256.
+    pub workers: u16,
+}
+
+impl Steering {
+    /// The keyed hash of one end.
+    pub fn hash(&self, end: &Endpoint) -> u64 {
+        let a = u64::from_le_bytes(half(&end.address, 0));
+        let b = u64::from_le_bytes(half(&end.address, 8));
+        let mut x = self.key[0] ^ a;
+        x = (x ^ (x >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        x ^= b ^ self.key[1];
+        x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        x ^= u64::from(end.port);
+        x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        x ^ (x >> 32)
+    }
+
+    /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled.
+    pub fn worker(&self, end: &Endpoint) -> u16 {
+        (((self.hash(end) >> 32) * u64::from(self.workers)) >> 32) as u16
+    }
+}
+
+fn half(address: &Address, from: usize) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&address.0[from..from + 8]);
+    bytes
+}

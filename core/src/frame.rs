@@ -1,0 +1,124 @@
+//! Frames as a plane hands them over, and the seam to the plane itself.
+
+use arrayvec::ArrayVec;
+
+/// Frames in a batch at most.
+pub const BATCH_MAX: usize = 64;
+
+/// A burst of frames.
+pub type Batch<F> = ArrayVec<F, BATCH_MAX>;
+
+/// Why a frame reached the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrival {
+    /// It arrived on an interface and no rule of the engine took it.
+    #[default]
+    Received,
+    /// The worker sent it (already translated) and its way out carries at most `mtu` bytes of IP packet.
+    TooBig {
+        /// Largest IP packet the way out takes, in bytes.
+        mtu: u16,
+    },
+}
+
+/// What the plane does with a frame in the transmit batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Egress {
+    /// Route it by its IP destination. Its Ethernet addresses are the plane's to fill in.
+    #[default]
+    Route,
+    /// It is not ours: give it back, unchanged, to whoever handles packets of the interface it came in on.
+    GiveBack,
+}
+
+/// The state of the transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// In the frame in full (right or wrong, as it came).
+    #[default]
+    Complete,
+    /// Only the pseudo-header's sum is there; the last device fills in the rest.
+    Partial,
+}
+
+/// What a plane knows of a frame beside its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meta {
+    /// The interface it came in on, as the plane counts them.
+    pub port: u16,
+    /// The plane's own mark, kept as it is with the frame.
+    pub ticket: u32,
+    /// Why it is here.
+    pub arrival: Arrival,
+    /// What becomes of it.
+    pub egress: Egress,
+    /// State of the transport checksum.
+    pub checksum: Checksum,
+    /// Payload bytes per segment of a super-packet; 0: an ordinary packet.
+    pub gso_size: u16,
+}
+
+/// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet. Dropping it returns it to its plane.
+pub trait Frame {
+    /// The frame, from the Ethernet header on.
+    fn bytes(&self) -> &[u8];
+    /// The frame, to change in place.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Makes the frame `length` bytes long, keeping what it can; new bytes are unspecified. `false`, and nothing
+    /// changed, if there is no room.
+    fn resize(&mut self, length: usize) -> bool;
+    /// What the plane knows of it.
+    fn meta(&self) -> &Meta;
+    /// The same, to change.
+    fn meta_mut(&mut self) -> &mut Meta;
+}
+
+/// A source and sink of frames: TAP devices, DPDK ports, the simulator's links.
+pub trait FrameIo {
+    /// This plane's frames.
+    type Frame: Frame;
+    /// Adds the frames that are there to `out`, up to its capacity; never waits.
+    fn receive(&mut self, out: &mut Batch<Self::Frame>);
+    /// Sends; what could not be sent stays in `batch`.
+    fn transmit(&mut self, batch: &mut Batch<Self::Frame>);
+    /// An empty frame to fill, if there is one.
+    fn allocate(&mut self) -> Option<Self::Frame>;
+}
+
+/// A frame in ordinary memory: for tests, fuzzing and the simulator.
+#[derive(Clone, Debug, Default)]
+pub struct VecFrame {
+    /// The bytes.
+    pub data: alloc::vec::Vec<u8>,
+    /// What is known of it.
+    pub meta: Meta,
+}
+
+impl VecFrame {
+    /// A frame of these bytes.
+    pub fn new(data: &[u8]) -> VecFrame {
+        VecFrame { data: data.to_vec(), meta: Meta::default() }
+    }
+}
+
+impl Frame for VecFrame {
+    fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.data
+    }
+    fn resize(&mut self, length: usize) -> bool {
+        let fits = length <= 65_536 + 64;
+        if fits {
+            self.data.resize(length, 0);
+        }
+        fits
+    }
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+}

@@ -1,0 +1,35 @@
+//! Points in time as the caller tells them: nanoseconds since an arbitrary start, the same for every worker.
+
+pub use core::time::Duration;
+
+/// A point in time, in nanoseconds of a clock that never goes back (`CLOCK_MONOTONIC` on the linux plane, virtual time
+/// in the simulator).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The clock's zero.
+    pub const ZERO: Time = Time(0);
+
+    /// The point `nanoseconds` after the clock's zero.
+    pub const fn from_nanos(nanoseconds: u64) -> Time {
+        Time(nanoseconds)
+    }
+
+    /// Nanoseconds since the clock's zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl core::ops::Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, after: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
