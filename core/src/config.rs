@@ -1,0 +1,156 @@
+//! The configuration as the data plane sees it: an immutable snapshot, validated before it gets here.
+
+use crate::flow::{Address, Endpoint, Protocol};
+use crate::time::Duration;
+use alloc::boxed::Box;
+
+/// How packets of a service are translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarding {
+    /// Only the destination changes; the backend sees the client's address and routes back through Hairpin.
+    #[default]
+    Nat,
+    /// The source too: an address and port from the pool.
+    FullNat,
+}
+
+/// How a backend is chosen for a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// One after the other; weights are ignored.
+    #[default]
+    RoundRobin,
+    /// In proportion to weights, smoothly interleaved.
+    WeightedRoundRobin,
+    /// The fewest connections per weight.
+    LeastConnections,
+    /// The less loaded (connections per weight) of two drawn at random by weight (Mitzenmacher 2001).
+    PowerOfTwo,
+    /// Maglev consistent hashing of the 5-tuple, with weights (Eisenbud et al., NSDI 2016).
+    Maglev,
+    /// Maglev's table indexed by a hash of the client's address alone: one client, one backend.
+    SourceHash,
+}
+
+/// Whether a backend takes connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendState {
+    /// It takes new connections.
+    #[default]
+    Enabled,
+    /// It keeps the connections it has and takes no new ones.
+    Draining,
+    /// It has no connections.
+    Disabled,
+}
+
+/// A server of a service.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    /// Its name, for people.
+    pub name: Box<str>,
+    /// Where it listens; of the same family as the service.
+    pub endpoint: Endpoint,
+    /// Its share of new connections, 0 to 65535; with 0 it gets none.
+    pub weight: u16,
+    /// Whether it takes connections.
+    pub state: BackendState,
+}
+
+/// What happens to a TCP packet, not a SYN, to a service that belongs to no known connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownPacket {
+    /// Dropped, counted.
+    #[default]
+    Drop,
+    /// Answered with RST (RFC 9293, 3.5.2), counted.
+    Reset,
+    /// Taken as a packet of an established connection of the backend Maglev names, so that another balancer's
+    /// connections can be taken over. With full NAT it is dropped: nobody knows the other balancer's source port.
+    PickUp,
+}
+
+/// How long a silent connection is remembered, by state.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// TCP, from the first SYN until the handshake is complete.
+    pub tcp_handshake: Duration,
+    /// TCP, established.
+    pub tcp_established: Duration,
+    /// TCP, one side has sent FIN.
+    pub tcp_half_closed: Duration,
+    /// TCP, both sides have sent FIN.
+    pub tcp_closed: Duration,
+    /// TCP, after a RST; traffic in this time brings the connection back (a forged RST kills nothing).
+    pub tcp_reset: Duration,
+    /// UDP, before the backend has answered.
+    pub udp_unanswered: Duration,
+    /// UDP, both sides have spoken.
+    pub udp_established: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            tcp_handshake: Duration::from_secs(30),
+            tcp_established: Duration::from_secs(3600),
+            tcp_half_closed: Duration::from_secs(120),
+            tcp_closed: Duration::from_secs(5),
+            tcp_reset: Duration::from_secs(5),
+            udp_unanswered: Duration::from_secs(30),
+            udp_established: Duration::from_secs(180),
+        }
+    }
+}
+
+/// A service: what clients connect to, and who serves it.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its name, for people.
+    pub name: Box<str>,
+    /// The VIP and port.
+    pub endpoint: Endpoint,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// How its packets are translated.
+    pub forwarding: Forwarding,
+    /// How backends are chosen.
+    pub algorithm: Algorithm,
+    /// What becomes of packets of unknown connections.
+    pub unknown: UnknownPacket,
+    /// How long silence is borne.
+    pub timeouts: Timeouts,
+    /// Number of its first backend among all backends of the snapshot.
+    pub backend_first: u32,
+    /// Its servers.
+    pub backends: Box<[Backend]>,
+}
+
+/// Source addresses and ports for full NAT.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The addresses, of either family.
+    pub addresses: Box<[Address]>,
+    /// First port.
+    pub port_first: u16,
+    /// Last port, not below the first.
+    pub port_last: u16,
+    /// How long a port rests after a connection whose TIME_WAIT is (or may be) at the backend (RFC 9293, 3.6.1).
+    pub time_wait: Duration,
+}
+
+/// All a worker needs to know.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The services; their position is their number.
+    pub services: Box<[Service]>,
+    /// The full-NAT pool; empty addresses if no service needs it.
+    pub pool: Pool,
+}
+
+impl Snapshot {
+    /// Number of backends of all services.
+    pub fn backends(&self) -> u32 {
+        self.services.iter().map(|s| s.backends.len() as u32).sum()
+    }
+}

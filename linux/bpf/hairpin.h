@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What the BPF programs and the linux crate (src/abi.rs, the same layouts in Rust) share. Network byte order where a
+ * type says __be; everything else in the machine's own. ARCHITECTURE.md, "The linux plane", says how it is used. */
+#ifndef HAIRPIN_H
+#define HAIRPIN_H
+
+#define WORKERS_MAX 64
+#define CPUS_MAX 256
+#define INTERFACES_MAX 64
+#define SERVICES_MAX 1024
+#define BACKENDS_MAX 16384
+#define KNOWN_CELLS (1 << 22)
+#define RULE_OPS_MAX 256
+
+/* Flow keys of the rule maps. */
+struct flow_v4 {
+	__be32 source, destination;
+	__be16 source_port, destination_port;
+	__u8 protocol, zero[3];
+}; /* 16 bytes: with the kernel's hash element header (48) one cache line */
+
+struct flow_v6 {
+	__be32 source[4], destination[4];
+	__be16 source_port, destination_port;
+	__u8 protocol, zero[3];
+}; /* 40 bytes */
+
+enum rule_flags {
+	RULE_PASS = 1,    /* fate: leave the packet to the kernel */
+	RULE_NUMBERS = 2, /* sequence and acknowledgement deltas stand in `numbers_v4` / `numbers_v6` under the same key */
+	RULE_ACTIVE = 4,  /* hand-over is done (set by BPF) */
+	RULE_FENCED = 8,  /* hand-over is under way: fence and until are set (set by BPF) */
+};
+
+/* The part of a rule that is the same in both families: 56 bytes. */
+struct rule_head {
+	__u64 packets;     /* segments of super-packets counted one by one */
+	__u64 bytes;       /* of IP packets, headers of every segment included */
+	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
+	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest */
+	__u32 egress;      /* ifindex of the way out; while fenced: the ticket to wait for */
+	__u8 next_hop[12]; /* destination MAC, source MAC */
+	__u16 mtu;         /* IP bytes the way out takes */
+	__u8 flags;
+	__u8 fence_cpu;    /* whose ticket */
+	__be16 source_port, destination_port; /* the new ones */
+	__u16 total;       /* index into `totals` */
+	__u16 checksum_addresses; /* reserved for a precomputed pseudo-header difference; BPF and Rust may use it freely */
+};
+
+struct rule_v4 {
+	struct rule_head head;
+	__be32 source, destination; /* the new ones */
+}; /* 64 bytes: key and value fill two cache lines */
+
+struct rule_v6 {
+	struct rule_head head;
+	__be32 source[4], destination[4];
+	__u64 zero[2];
+}; /* 104 bytes: key and value end at three cache lines */
+
+/* What a rule with RULE_NUMBERS adds (wrapping). */
+struct numbers {
+	__u32 sequence_delta, acknowledgement_delta;
+};
+
+/* Ends that concern us: VIPs and backends. IPv4 as ::ffff:a.b.c.d. */
+struct end {
+	__u8 address[16];
+	__be16 port;
+	__u8 protocol, zero;
+};
+
+enum end_role { END_SERVICE = 1, END_BACKEND = 2 };
+
+struct end_role_value {
+	__u16 roles;   /* END_* */
+	__u16 service; /* of END_SERVICE */
+	__u16 backend_service; /* a service END_BACKEND serves */
+	__u16 zero;
+};
+
+/* Addresses of VIPs and pools: fragments to them are dropped. Key: 16 bytes; value: __u32 1. Map `addresses`. */
+
+/* One element, mapped into the workers. */
+struct control {
+	__u64 steering_key[2];
+	__u32 workers;             /* 1 to WORKERS_MAX */
+	__u32 absent_drop;         /* nobody serves the workers: 1 drop misses of ours, 0 leave them to the kernel */
+	__u64 heartbeat_ns;        /* CLOCK_MONOTONIC, written by the process */
+	__u64 heartbeat_timeout_ns;
+	__u32 policer_backend_pps; /* per CPU and service, packets from backends */
+	__u32 handover_ms;         /* bound of a hand-over */
+};
+
+/* Per service, mapped into the process: how many packets of no known connection a CPU admits. */
+struct policer_rate {
+	__u32 client_pps;
+	__u32 zero;
+};
+
+struct policer {
+	__u64 last_ns;
+	__u64 tokens; /* millionths of a packet */
+};
+
+/* Per CPU: what became of packets that took no rule. */
+enum event {
+	EVENT_TO_WORKER,        /* handed to a worker */
+	EVENT_POLICED_CLIENT,   /* dropped by the policer, towards a service */
+	EVENT_POLICED_BACKEND,  /* dropped by the policer, from a backend */
+	EVENT_FRAGMENT,         /* fragment to a VIP or pool address, dropped */
+	EVENT_MALFORMED,        /* truncated or impossible headers to a VIP or pool address, dropped */
+	EVENT_ABSENT_DROP,      /* nobody serves the workers: dropped */
+	EVENT_ABSENT_PASS,      /* nobody serves the workers: left to the kernel */
+	EVENT_LOCAL_SOCKET,     /* from a backend's end, but a local socket wants it */
+	EVENT_PASS_RULE,        /* left to the kernel by a Pass rule */
+	EVENT_RULE_FLAGS,       /* rule hit, but SYN, FIN or RST: to the worker */
+	EVENT_RULE_TTL,         /* rule hit, TTL or hop limit used up: to the worker */
+	EVENT_RULE_MTU,         /* rule hit, too big for the way out: to the worker */
+	EVENT_RULE_FENCED,      /* rule hit, hand-over under way: to the worker */
+	EVENT_RULE_NO_ROUTE,    /* rule hit, no route: to the worker */
+	EVENT_HANDOVER_BOUND,   /* a hand-over ended by its bound */
+	EVENT_SENT,             /* frame from a worker routed out */
+	EVENT_SENT_NO_ROUTE,    /* frame from a worker dropped: no route */
+	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for its way out */
+	EVENT_GIVEN_BACK,       /* frame from a worker given back to the kernel */
+	EVENT_WORKER_MALFORMED, /* frame on a worker device that no worker sent, dropped */
+	EVENTS
+};
+
+struct total {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* Ethernet destination address of frames on a worker device: what BPF and worker tell each other.
+ * [0] is one of these (locally administered, unicast), [1] the interface's slot; then
+ * MARK_RECEIVED, MARK_GIVE_BACK, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
+ * MARK_TOO_BIG: [2] 0, [3] 0, [4..6] the MTU. */
+enum mark {
+	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
+	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for its way out */
+	MARK_ROUTE = 0x12,     /* from the worker: route it */
+	MARK_GIVE_BACK = 0x16, /* from the worker: not ours */
+};
+
+/* Argument of the syscall programs `rules_take` and `rules_sample`. */
+struct rule_counters {
+	__u64 packets;
+	__u64 bytes;
+	__u32 last_seen;
+	__u32 found;
+};
+
+struct rule_query {
+	__u32 count; /* 0 to RULE_OPS_MAX */
+	__u32 ipv6;  /* which keys */
+	struct rule_counters counters[RULE_OPS_MAX]; /* filled in */
+	union {
+		struct flow_v4 v4[RULE_OPS_MAX];
+		struct flow_v6 v6[RULE_OPS_MAX];
+	};
+};
+#endif
