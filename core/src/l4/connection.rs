@@ -1,0 +1,205 @@
+//! A tracked connection, as it lies in the slab.
+
+use crate::engine::Counters;
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
+use crate::rewrite::Rewrite;
+use crate::time::Time;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// TCP: the client's SYN has passed.
+    SynSent,
+    /// TCP: the backend's SYN-ACK has passed.
+    SynReceived,
+    /// TCP: the handshake is complete.
+    Established,
+    /// TCP: the client has sent FIN.
+    FinClient,
+    /// TCP: the backend has sent FIN.
+    FinBackend,
+    /// TCP: both have sent FIN.
+    Closed,
+    /// TCP: a RST has passed; it may have been forged.
+    Reset,
+    /// UDP: the backend has not answered.
+    UdpUnanswered,
+    /// UDP: both have spoken, or one has spoken for a while.
+    UdpEstablished,
+    /// Not a connection of ours: what comes from this backend end to this address belongs to the kernel.
+    Pass,
+}
+
+impl State {
+    /// Its name in status and documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::SynSent => "syn-sent",
+            State::SynReceived => "syn-received",
+            State::Established => "established",
+            State::FinClient => "fin-client",
+            State::FinBackend => "fin-backend",
+            State::Closed => "closed",
+            State::Reset => "reset",
+            State::UdpUnanswered => "udp-unanswered",
+            State::UdpEstablished => "udp-established",
+            State::Pass => "pass",
+        }
+    }
+
+    /// Whether both ends have agreed to talk, so that a policy may hand the connection to an engine.
+    pub fn is_established(self) -> bool {
+        matches!(self, State::Established | State::FinClient | State::FinBackend | State::UdpEstablished)
+    }
+
+    /// Whether it is over, as far as anyone can tell.
+    pub fn is_over(self) -> bool {
+        matches!(self, State::Closed | State::Reset)
+    }
+}
+
+/// Where a connection's pair of rules is in its life (design section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ledger {
+    /// The engine holds nothing.
+    Software,
+    /// Asked for; not all answers are in.
+    Installing,
+    /// The engine holds all rules of it.
+    Offloaded,
+    /// Their removal is asked for; not all answers are in.
+    Removing,
+}
+
+/// Facts about a connection that are no state of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// Source address and port are from the pool.
+    pub const FULL_NAT: u8 = 1;
+    /// It counts as a connection of its backend.
+    pub const COUNTED: u8 = 2;
+    /// It has left the index and goes as soon as the engine holds no rule of it.
+    pub const DOOMED: u8 = 4;
+    /// The backend sent the first FIN, so TIME_WAIT is at the backend.
+    pub const BACKEND_CLOSED_FIRST: u8 = 8;
+    /// The handshake has been completed once.
+    pub const PROVEN: u8 = 16;
+
+    /// Whether `flag` is set.
+    pub fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// Sets `flag`.
+    pub fn set(&mut self, flag: u8) {
+        self.0 |= flag;
+    }
+
+    /// Clears `flag`.
+    pub fn clear(&mut self, flag: u8) {
+        self.0 &= !flag;
+    }
+}
+
+/// Packets and bytes of one flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Volume {
+    /// Packets; segments of super-packets counted one by one.
+    pub packets: u64,
+    /// Bytes of IP packets, headers of every segment included.
+    pub bytes: u64,
+}
+
+impl Volume {
+    /// Adds to it.
+    pub fn add(&mut self, packets: u64, bytes: u64) {
+        self.packets = self.packets.wrapping_add(packets);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+}
+
+/// A connection: both its flows, and what is known of them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Connection {
+    /// The client's end.
+    pub client: Endpoint,
+    /// The service's end, where the client connects to.
+    pub vip: Endpoint,
+    /// The backend's end.
+    pub backend: Endpoint,
+    /// Whom the backend sees: the client, or an end of the pool.
+    pub source: Endpoint,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Where it is in its life.
+    pub state: State,
+    /// Where its rules are in theirs.
+    pub ledger: Ledger,
+    /// Facts.
+    pub flags: Flags,
+    /// Answers of the engine that are still to come.
+    pub answers_due: u8,
+    /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
+    pub rules: u8,
+    /// Its service's number in the snapshot.
+    pub service: u16,
+    /// Its backend's position in the service.
+    pub backend_index: u16,
+    /// When it was created.
+    pub created: Time,
+    /// When its state last changed.
+    pub changed: Time,
+    /// When a packet was last seen, in software or by the engine as far as it has told.
+    pub last_seen: Time,
+    /// Not to be offered to the engine before.
+    pub offer_after: Time,
+    /// What software carried, and rules that are gone: [from client, from backend].
+    pub carried: [Volume; 2],
+    /// What the rules in force had carried when the engine was last asked.
+    pub offloaded: [Volume; 2],
+}
+
+impl Connection {
+    /// The key of one of its flows, as its packets arrive.
+    pub fn key(&self, direction: Direction) -> FlowKey {
+        match direction {
+            Direction::FromClient => {
+                FlowKey { source: self.client, destination: self.vip, protocol: self.protocol }
+            }
+            Direction::FromBackend => {
+                FlowKey { source: self.backend, destination: self.source, protocol: self.protocol }
+            }
+        }
+    }
+
+    /// What is done to packets of one of its flows.
+    pub fn rewrite(&self, direction: Direction) -> Rewrite {
+        let (source, destination) = match direction {
+            Direction::FromClient => (self.source, self.backend),
+            Direction::FromBackend => (self.vip, self.client),
+        };
+        Rewrite { source, destination, sequence_delta: 0, acknowledgement_delta: 0 }
+    }
+
+    /// Takes what the engine tells of one rule in force.
+    pub fn sampled(&mut self, direction: Direction, counters: &Counters) {
+        self.offloaded[direction as usize] = Volume { packets: counters.packets, bytes: counters.bytes };
+        self.last_seen = self.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
+    }
+
+    /// Takes the last counters of a rule that is gone.
+    pub fn settled(&mut self, direction: Direction, counters: Option<&Counters>) {
+        self.rules &= !(1 << direction as u8);
+        self.offloaded[direction as usize] = Volume::default();
+        if let Some(last) = counters {
+            self.carried[direction as usize].add(last.packets, last.bytes);
+            self.last_seen = self.last_seen.max(last.last_seen.unwrap_or(Time::ZERO));
+        }
+    }
+}
