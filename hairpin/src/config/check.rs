@@ -1,0 +1,124 @@
+//! What must hold between the parts of a file.
+
+use super::problem::Sink;
+use super::reader::At;
+use super::service::Draft;
+use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, UnknownPacket};
+use hairpin_core::flow::{Endpoint, Protocol};
+use std::collections::HashMap;
+
+/// Checks every service by itself and beside the others.
+pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
+    let mut ends: HashMap<(Endpoint, Protocol), &Draft> = HashMap::new();
+    let mut names: HashMap<&str, &Draft> = HashMap::new();
+    for draft in drafts {
+        let service = &draft.service;
+        if let Some(first) = ends.get(&(service.endpoint, service.protocol)) {
+            let what = format!("two services listen on {}", service.endpoint);
+            let line = sink.line(first.listen.start);
+            sink.error(&draft.listen, what, format!("the other one is on line {line}: merge them or change one"));
+        } else {
+            ends.insert((service.endpoint, service.protocol), draft);
+        }
+        if let Some(first) = names.get(&*service.name) {
+            let remedy = format!("the other one is on line {}: rename one", sink.line(first.name.start));
+            sink.error(&draft.name, format!("two services are named \"{}\"", service.name), remedy);
+        } else {
+            names.insert(&service.name, draft);
+        }
+    }
+    for draft in drafts {
+        backends(sink, draft, &ends);
+        full_nat(sink, draft, pool);
+        meaning(sink, draft);
+    }
+}
+
+fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol), &Draft>) {
+    let service = &draft.service;
+    let mut seen: HashMap<Endpoint, usize> = HashMap::new();
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for backend in &draft.backends {
+        let endpoint = backend.value.endpoint;
+        let line = sink.line(backend.span.start);
+        if endpoint.address.is_ipv4() != service.endpoint.address.is_ipv4() {
+            let [ours, theirs] = [service.endpoint, endpoint].map(family);
+            let what = format!("backend {endpoint} is {theirs}, its service \"{}\" {ours}", service.name);
+            sink.error(&backend.span, what, "packets are not translated between families: use a backend of the same");
+        }
+        if let Some(other) = ends.get(&(endpoint, service.protocol)) {
+            let what = format!("backend {endpoint} is what service \"{}\" listens on", other.service.name);
+            sink.error(&backend.span, what, "packets would go round in circles: name the server's own address");
+        }
+        if let Some(first) = seen.insert(endpoint, line) {
+            let what = format!("backend {endpoint} is in service \"{}\" twice", service.name);
+            sink.error(&backend.span, what, format!("the other one is on line {first}: use `weight` for a larger share"));
+        } else if let Some(first) = names.insert(&backend.value.name, line) {
+            let what = format!("two backends of service \"{}\" are named \"{}\"", service.name, backend.value.name);
+            sink.error(&backend.span, what, format!("the other one is on line {first}: rename one"));
+        }
+    }
+}
+
+fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
+    let service = &draft.service;
+    if service.forwarding != Forwarding::FullNat {
+        return;
+    }
+    let is_ipv4 = service.endpoint.address.is_ipv4();
+    if !pool.value.addresses.iter().any(|address| address.is_ipv4() == is_ipv4) {
+        let what = format!("service \"{}\" is full-nat, and [pool] has no {} address", service.name, family(service.endpoint));
+        let example = if is_ipv4 { "10.0.2.1" } else { "fd00:2::1" };
+        sink.error(&draft.mode, what, format!("give it one: [pool] addresses = [\"{example}\"]"));
+    }
+    if service.unknown == UnknownPacket::PickUp {
+        let what = format!("`unknown = \"pick-up\"` means drop in service \"{}\", which is full-nat", service.name);
+        sink.warning(&draft.unknown, what, "nobody knows the other balancer's source ports");
+    }
+}
+
+/// What is legal but hardly meant.
+fn meaning(sink: &Sink<'_>, draft: &Draft) {
+    let service = &draft.service;
+    let takes_some = |backend: &At<_>| takes_connections(&backend.value);
+    if !draft.backends.is_empty() && !draft.backends.iter().any(takes_some) {
+        let what = format!("no backend of service \"{}\" takes new connections", service.name);
+        sink.warning(&draft.listen, what, "enable one with a weight above 0");
+    }
+    let first_weight = draft.backends.first().map(|backend| backend.value.weight);
+    let weights_differ = draft.backends.iter().any(|backend| Some(backend.value.weight) != first_weight);
+    if service.algorithm == Algorithm::RoundRobin && weights_differ {
+        let what = format!("service \"{}\" has weights, which round-robin ignores", service.name);
+        sink.warning(&draft.balance, what, "use balance = \"weighted-round-robin\"");
+    }
+    if service.protocol == Protocol::Udp && service.unknown != UnknownPacket::Drop {
+        let what = format!("`unknown` means nothing to service \"{}\", which is UDP", service.name);
+        sink.warning(&draft.unknown, what, "leave it out");
+    }
+}
+
+fn takes_connections(backend: &hairpin_core::config::Backend) -> bool {
+    backend.state == BackendState::Enabled && backend.weight > 0
+}
+
+/// Checks the pool beside the services.
+pub(super) fn pool(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
+    let ports = pool.value.port_first..=pool.value.port_last;
+    for address in &pool.value.addresses {
+        for draft in drafts {
+            let service = &draft.service;
+            if service.endpoint.address == *address && ports.contains(&service.endpoint.port) {
+                let what = format!("service \"{}\" listens on {}, which is in the pool", service.name, service.endpoint);
+                sink.error(&draft.listen, what, "take another pool address or range of `ports`");
+            }
+            if let Some(backend) = draft.backends.iter().find(|backend| backend.value.endpoint.address == *address) {
+                let what = format!("backend {} has a pool address", backend.value.endpoint);
+                sink.error(&backend.span, what, "pool addresses are Hairpin's own: take another one");
+            }
+        }
+    }
+}
+
+fn family(end: Endpoint) -> &'static str {
+    if end.address.is_ipv4() { "IPv4" } else { "IPv6" }
+}

@@ -1,0 +1,140 @@
+//! The reference as a commented file and as a documentation page.
+
+use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Columns of a commented file's text.
+const COLUMNS: usize = 100;
+
+/// A commented configuration file: every field with its default, those that must be given with an example.
+pub fn template() -> String {
+    let mut out = String::from("# Every field of hairpin.toml. A line that is commented out shows the default.\n");
+    for section in SECTIONS {
+        out.push('\n');
+        comment(&mut out, "", section.doc);
+        let array = section.header.starts_with("[[");
+        if !section.header.is_empty() {
+            let hidden = if array { "" } else { "# " };
+            let _ = writeln!(out, "{hidden}{}", section.header);
+        }
+        for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+            out.push('\n');
+            comment(&mut out, "", field.doc);
+            if let Kind::Choice(words) = field.kind {
+                for (word, doc) in words {
+                    comment(&mut out, "  ", &format!("\"{word}\": {doc}"));
+                }
+            }
+            let _ = match field.fallback {
+                Fallback::Required => writeln!(out, "{} = {}", field.name, field.example),
+                Fallback::Value(_) => writeln!(out, "# {} = {}", field.name, default(field)),
+                Fallback::From(from) => writeln!(out, "# {} = {}    # default: {from}", field.name, field.example),
+            };
+        }
+    }
+    out
+}
+
+/// The documentation page `docs/configuration.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "<!-- Printed by `hairpin config --markdown`; change hairpin/src/config/reference.rs instead. -->\n\n\
+         # Configuration\n\n\
+         Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
+         refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`. `hairpin validate -c FILE`\n\
+         reports every mistake of a file at once; `examples/minimal.toml` and `examples/full.toml` are files to start\n\
+         from, and `hairpin config` prints a commented one.\n",
+    );
+    for section in SECTIONS {
+        let title = if section.header.is_empty() { "Top level" } else { section.header };
+        let _ = write!(out, "\n## {}\n\n{}\n\n", escaped(title), wrapped(section.doc, 118));
+        out.push_str("| field | form | default | meaning |\n|---|---|---|---|\n");
+        for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+            let _ = writeln!(out, "| `{}` | {} | {} | {} |", field.name, form(field), fallback(field), meaning(field));
+        }
+    }
+    out
+}
+
+fn fallback(field: &Field) -> String {
+    match field.fallback {
+        Fallback::Required => "required".to_string(),
+        Fallback::Value(_) => format!("`{}`", default(field)),
+        Fallback::From(from) => from.to_string(),
+    }
+}
+
+fn meaning(field: &Field) -> String {
+    let mut out = escaped(field.doc);
+    if let Kind::Choice(words) = field.kind {
+        for (word, doc) in words {
+            let _ = write!(out, "<br>`\"{word}\"`: {doc}.");
+        }
+    }
+    out
+}
+
+/// The default as it would stand in the file.
+fn default(field: &Field) -> String {
+    let Fallback::Value(value) = field.fallback else { return String::new() };
+    match field.kind {
+        Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => value.to_string(),
+        _ => format!("\"{value}\""),
+    }
+}
+
+fn form(field: &Field) -> String {
+    match field.kind {
+        Kind::Text => "text".to_string(),
+        Kind::Name { length_max } => format!("name, up to {length_max} characters"),
+        Kind::Choice(_) => "one of".to_string(),
+        Kind::Duration { min_ms, max_ms } => {
+            let [min, max] = [min_ms, max_ms].map(|ms| humantime::format_duration(Duration::from_millis(ms)));
+            format!("duration, {min} to {max}")
+        }
+        Kind::Integer { min, max } => format!("{min} to {max}"),
+        Kind::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
+        Kind::Interfaces => format!("list of names, such as `{}`", field.example),
+        Kind::Addresses => format!("list of addresses, such as `{}`", field.example),
+        Kind::Ports => "`\"first-last\"`".to_string(),
+        Kind::Listen => "`\"address:port/protocol\"`".to_string(),
+        Kind::Endpoint => "`\"address:port\"`".to_string(),
+        Kind::Endpoints => "list of `\"address:port\"`".to_string(),
+        Kind::Tables => "table".to_string(),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace("[[", "\\[\\[").replace("]]", "\\]\\]").replace('|', "\\|")
+}
+
+fn comment(out: &mut String, indent: &str, text: &str) {
+    for line in wrapped(text, COLUMNS - indent.len()).lines() {
+        let _ = writeln!(out, "# {indent}{line}");
+    }
+}
+
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let word_length = word.chars().count();
+        if length > 0 && length + 1 + word_length > columns {
+            out.push('\n');
+            length = 0;
+        } else if length > 0 {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += word_length;
+    }
+    out
+}
+
+/// Every section, for tests of the reference itself.
+#[cfg(test)]
+pub(super) fn sections() -> impl Iterator<Item = &'static Section> {
+    SECTIONS.into_iter()
+}

@@ -1,0 +1,327 @@
+//! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
+
+use super::problem::Sink;
+use super::reference::{Fallback, Kind, SECTIONS, Section};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) span: Range<usize>,
+}
+
+/// One table of the document, or the absence of one.
+pub(super) struct Table<'a> {
+    sink: &'a Sink<'a>,
+    section: &'static Section,
+    entries: Option<&'a DeTable<'a>>,
+    /// Where the table stands.
+    pub(super) span: Range<usize>,
+}
+
+impl<'a> Table<'a> {
+    /// The document's root.
+    pub(super) fn root(sink: &'a Sink<'a>, section: &'static Section, entries: &'a DeTable<'a>) -> Table<'a> {
+        Table::open(sink, section, Some(entries), 0..0)
+    }
+
+    fn open(
+        sink: &'a Sink<'a>,
+        section: &'static Section,
+        entries: Option<&'a DeTable<'a>>,
+        span: Range<usize>,
+    ) -> Table<'a> {
+        let table = Table { sink, section, entries, span };
+        table.refuse_unknown();
+        table
+    }
+
+    fn refuse_unknown(&self) {
+        for key in self.entries.iter().flat_map(|entries| entries.keys()) {
+            let name = key.get_ref().as_ref();
+            if self.section.field(name).is_none() {
+                let what = format!("unknown field `{name}` in {}", self.section.place());
+                self.sink.error(&key.span(), what, nearest_field(self.section, name));
+            }
+        }
+    }
+
+    /// The value of a field, if the file gives it.
+    pub(super) fn given(&self, name: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        debug_assert!(self.section.field(name).is_some(), "{name} is not in the reference");
+        self.entries?.get(name)
+    }
+
+    /// Whether the file gives the field.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.given(name).is_some()
+    }
+
+    /// Where the field stands, or else the table.
+    pub(super) fn span_of(&self, name: &str) -> Range<usize> {
+        self.given(name).map_or_else(|| self.span.clone(), Spanned::span)
+    }
+
+    /// A table in this table; an absent one reads as empty.
+    pub(super) fn table(&self, name: &str, section: &'static Section) -> Table<'a> {
+        let value = self.given(name);
+        let entries = value.and_then(|value| {
+            let table = value.get_ref().as_table();
+            if table.is_none() {
+                self.wrong(value, name, "is not a table", &format!("write {} on a line of its own", section.header));
+            }
+            table
+        });
+        Table::open(self.sink, section, entries, value.map_or_else(|| self.span.clone(), Spanned::span))
+    }
+
+    /// The tables of an array of tables.
+    pub(super) fn tables(&self, name: &str, section: &'static Section) -> Vec<Table<'a>> {
+        let Some(value) = self.given(name) else { return Vec::new() };
+        let remedy = format!("write {} on a line of its own for each", section.header);
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong(value, name, "is not a list of tables", &remedy);
+            return Vec::new();
+        };
+        let open = |item: &'a Spanned<DeValue<'a>>| match item.get_ref().as_table() {
+            Some(table) => Some(Table::open(self.sink, section, Some(table), item.span())),
+            None => {
+                self.wrong(item, name, "has an entry that is not a table", &remedy);
+                None
+            }
+        };
+        array.iter().filter_map(open).collect()
+    }
+
+    /// Text of a field, or its default; `None` if it is wrong or it is absent and has no fixed default.
+    pub(super) fn text(&self, name: &str) -> Option<At<String>> {
+        let Some(value) = self.given(name) else { return self.default_text(name) };
+        match value.get_ref().as_str() {
+            Some(text) => Some(At { value: text.to_string(), span: value.span() }),
+            None => {
+                let remedy = format!("write it in quotes, such as {name} = {}", self.example(name));
+                self.wrong(value, name, &format!("is {}, not text", described(value.get_ref())), &remedy);
+                None
+            }
+        }
+    }
+
+    /// A short name.
+    pub(super) fn name(&self, name: &str) -> Option<At<String>> {
+        let text = self.text(name)?;
+        let Some(Kind::Name { length_max }) = self.section.field(name).map(|field| field.kind) else { return None };
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if text.value.is_empty() || text.value.len() > length_max || !text.value.chars().all(legal) {
+            let what = format!("`{name}` is \"{}\"", text.value);
+            let remedy = format!("use 1 to {length_max} letters, digits, `-` or `_`");
+            self.sink.error(&text.span, what, remedy);
+            return None;
+        }
+        Some(text)
+    }
+
+    /// The word of a choice, as a member of `values`, which are in the order of the reference.
+    pub(super) fn choice<T: Copy>(&self, name: &str, values: &[T]) -> Option<T> {
+        let text = self.text(name)?;
+        let Some(Kind::Choice(words)) = self.section.field(name).map(|field| field.kind) else { return None };
+        debug_assert_eq!(words.len(), values.len());
+        if let Some(index) = words.iter().position(|(word, _)| *word == text.value) {
+            return values.get(index).copied();
+        }
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let remedy = match nearest(&text.value, &words) {
+            Some(word) => format!("did you mean \"{word}\"? (one of {})", quoted(&words)),
+            None => format!("use one of {}", quoted(&words)),
+        };
+        self.sink.error(&text.span, format!("`{name}` is \"{}\"", text.value), remedy);
+        None
+    }
+
+    /// A duration; the default if absent or wrong. Zero if there is neither.
+    pub(super) fn duration(&self, name: &str) -> Duration {
+        self.duration_given(name).or_else(|| self.duration_default(name)).unwrap_or_default()
+    }
+
+    /// A duration, only if the file gives it, right.
+    pub(super) fn duration_given(&self, name: &str) -> Option<Duration> {
+        let value = self.given(name)?;
+        let Some(Kind::Duration { min_ms, max_ms }) = self.section.field(name).map(|field| field.kind) else {
+            return None;
+        };
+        if let Some(number) = value.get_ref().as_integer() {
+            let remedy = format!("say the unit: {name} = \"{number}s\" or \"{number}ms\"");
+            self.wrong(value, name, "is a bare number", &remedy);
+            return None;
+        }
+        let text = self.text(name)?;
+        match humantime::parse_duration(&text.value) {
+            Ok(duration) if (u128::from(min_ms)..=u128::from(max_ms)).contains(&duration.as_millis()) => Some(duration),
+            Ok(_) => {
+                let [min, max] =
+                    [min_ms, max_ms].map(|ms| humantime::format_duration(Duration::from_millis(ms)).to_string());
+                let what = format!("`{name}` is \"{}\", out of range", text.value);
+                self.sink.error(&text.span, what, format!("use \"{min}\" to \"{max}\""));
+                None
+            }
+            Err(_) => {
+                let what = format!("`{name}` is \"{}\", not a duration", text.value);
+                let remedy = "write a number and its unit, such as \"500ms\", \"30s\", \"5m\" or \"1h\"";
+                self.sink.error(&text.span, what, remedy);
+                None
+            }
+        }
+    }
+
+    fn duration_default(&self, name: &str) -> Option<Duration> {
+        humantime::parse_duration(&self.default_text(name)?.value).ok()
+    }
+
+    /// A whole number; the default if absent or wrong. `None` if it is `"auto"`.
+    pub(super) fn integer(&self, name: &str) -> Option<u64> {
+        let (min, max, auto) = match self.section.field(name).map(|field| field.kind) {
+            Some(Kind::Integer { min, max }) => (min, max, false),
+            Some(Kind::IntegerOrAuto { min, max }) => (min, max, true),
+            _ => return None,
+        };
+        let default = || self.default_text(name).and_then(|text| text.value.parse().ok());
+        let Some(value) = self.given(name) else { return default() };
+        if auto && value.get_ref().as_str() == Some("auto") {
+            return None;
+        }
+        let form = if auto { format!("{min} to {max} or \"auto\"") } else { format!("{min} to {max}") };
+        let Some(number) = value.get_ref().as_integer() else {
+            let what = format!("is {}, not a whole number", described(value.get_ref()));
+            self.wrong(value, name, &what, &format!("use {form}"));
+            return default();
+        };
+        match u64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) if (min..=max).contains(&number) => Some(number),
+            _ => {
+                self.wrong(value, name, &format!("is {number}, out of range"), &format!("use {form}"));
+                default()
+            }
+        }
+    }
+
+    /// A list of texts; empty if absent or wrong.
+    pub(super) fn texts(&self, name: &str) -> Vec<At<String>> {
+        let Some(value) = self.given(name) else { return Vec::new() };
+        let remedy = format!("write a list of texts, such as {name} = {}", self.example(name));
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong(value, name, &format!("is {}, not a list", described(value.get_ref())), &remedy);
+            return Vec::new();
+        };
+        let text = |item: &Spanned<DeValue<'a>>| match item.get_ref().as_str() {
+            Some(text) => Some(At { value: text.to_string(), span: item.span() }),
+            None => {
+                self.wrong(item, name, &format!("has an entry that is {}", described(item.get_ref())), &remedy);
+                None
+            }
+        };
+        array.iter().filter_map(text).collect()
+    }
+
+    /// Reports a required field that is absent.
+    pub(super) fn missing(&self, name: &str) {
+        let what = format!("`{name}` is missing in {}", self.section.place());
+        self.sink.error(&self.span, what, format!("add {name} = {}", self.example(name)));
+    }
+
+    fn default_text(&self, name: &str) -> Option<At<String>> {
+        match self.section.field(name)?.fallback {
+            Fallback::Value(text) => Some(At { value: text.to_string(), span: self.span.clone() }),
+            Fallback::Required | Fallback::From(_) => None,
+        }
+    }
+
+    fn example(&self, name: &str) -> &'static str {
+        self.section.field(name).map_or("", |field| field.example)
+    }
+
+    fn wrong(&self, value: &Spanned<DeValue<'a>>, name: &str, what: &str, remedy: &str) {
+        self.sink.error(&value.span(), format!("`{name}` {what}"), remedy);
+    }
+}
+
+/// `address:port`, with what is wrong if it is not one.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let remedy = "write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"";
+    let parsed: SocketAddr = match text.parse() {
+        Ok(parsed) => parsed,
+        Err(_) if text.parse::<IpAddr>().is_ok() => return Err(format!("has no port; {remedy}")),
+        Err(_) if text.rsplit_once(':').is_some_and(|(host, _)| host.parse::<std::net::Ipv6Addr>().is_ok()) => {
+            return Err(format!("is an IPv6 address without brackets; {remedy}"));
+        }
+        Err(_) => return Err(format!("is not an address and port; {remedy}")),
+    };
+    if parsed.port() == 0 {
+        return Err("has port 0; use 1 to 65535".to_string());
+    }
+    unicast(parsed.ip()).map(|()| parsed)
+}
+
+/// Whether packets of other hosts can carry the address, with what is wrong if not.
+pub(super) fn unicast(address: IpAddr) -> Result<(), String> {
+    let wrong = match address {
+        IpAddr::V4(v4) if v4.is_unspecified() => "is the unspecified address; name one address",
+        IpAddr::V4(v4) if v4.is_loopback() => "is a loopback address, which never comes in on an interface",
+        IpAddr::V4(v4) if v4.is_multicast() || v4.is_broadcast() => "is not a unicast address",
+        IpAddr::V4(_) => return Ok(()),
+        IpAddr::V6(v6) if v6.is_unspecified() => "is the unspecified address; name one address",
+        IpAddr::V6(v6) if v6.is_loopback() => "is a loopback address, which never comes in on an interface",
+        IpAddr::V6(v6) if v6.is_multicast() => "is not a unicast address",
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => "is a link-local address, which routers do not forward",
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => "is an IPv4-mapped address; write it as IPv4",
+        IpAddr::V6(_) => return Ok(()),
+    };
+    Err(wrong.to_string())
+}
+
+/// The member of `names` nearest to `name`, if one is near enough to be meant.
+pub(crate) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    let score = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate);
+    let best = names.iter().min_by_key(|candidate| score(candidate))?;
+    (score(best) <= (name.chars().count() / 3).max(1)).then_some(*best)
+}
+
+fn nearest_field(section: &Section, name: &str) -> String {
+    if let Some(elsewhere) = SECTIONS.iter().find(|other| other.field(name).is_some()) {
+        return format!("`{name}` belongs in {}", elsewhere.place());
+    }
+    let names: Vec<&str> = section.fields.iter().map(|field| field.name).collect();
+    if let Some(known) = nearest(name, &names) {
+        return format!("did you mean `{known}`?");
+    }
+    let near = |other: &&&Section| {
+        let names: Vec<&str> = other.fields.iter().map(|field| field.name).collect();
+        nearest(name, &names).is_some()
+    };
+    if let Some(elsewhere) = SECTIONS.iter().find(near) {
+        let names: Vec<&str> = elsewhere.fields.iter().map(|field| field.name).collect();
+        if let Some(known) = nearest(name, &names) {
+            return format!("did you mean `{known}` of {}?", elsewhere.place());
+        }
+    }
+    format!("known fields: {}", names.join(", "))
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+}
+
+fn described(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the text \"{text}\""),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(value) => format!("{value}"),
+        DeValue::Datetime(_) => "a date".to_string(),
+        DeValue::Array(_) => "a list".to_string(),
+        DeValue::Table(_) => "a table".to_string(),
+    }
+}

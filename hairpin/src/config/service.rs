@@ -1,0 +1,202 @@
+//! Reads `[[service]]` tables.
+
+use super::problem::Sink;
+use super::reader::{At, Table, socket_address};
+use super::{BACKENDS_MAX, SERVICES_MAX, reference};
+use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
+use hairpin_core::flow::{Endpoint, Protocol};
+use std::net::SocketAddr;
+
+/// A service as read, with where it stands.
+pub(super) struct Draft {
+    /// Its settings; `backends` and `backend_first` are filled in by [`numbered`].
+    pub(super) service: Service,
+    pub(super) backends: Vec<At<Backend>>,
+    /// Where `name` stands, or the table.
+    pub(super) name: std::ops::Range<usize>,
+    /// Where `listen` stands.
+    pub(super) listen: std::ops::Range<usize>,
+    /// Where `mode` stands, or the table.
+    pub(super) mode: std::ops::Range<usize>,
+    /// Where `balance` stands, or the table.
+    pub(super) balance: std::ops::Range<usize>,
+    /// Where `unknown` stands, or the table.
+    pub(super) unknown: std::ops::Range<usize>,
+}
+
+/// The services whose end is right; all mistakes are reported.
+pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, timeouts: &Timeouts) -> Vec<Draft> {
+    let tables = top.tables("service", &reference::SERVICE);
+    if !top.has("service") {
+        sink.error(&(0..0), "there is no service", "add one: [[service]] with `listen` and `backends`");
+    }
+    if let Some(beyond) = tables.get(SERVICES_MAX) {
+        sink.error(&beyond.span, format!("{} services", tables.len()), format!("have {SERVICES_MAX} at most"));
+    }
+    let drafts: Vec<Draft> = tables.iter().filter_map(|table| read_one(sink, table, timeouts)).collect();
+    let backends: usize = drafts.iter().map(|draft| draft.backends.len()).sum();
+    if backends > BACKENDS_MAX {
+        sink.error(&(0..0), format!("{backends} backends in all services"), format!("have {BACKENDS_MAX} at most"));
+    }
+    drafts
+}
+
+/// The services, their backends numbered through.
+pub(super) fn numbered(drafts: Vec<Draft>) -> Box<[Service]> {
+    let mut backend_first = 0;
+    let mut service = |draft: Draft| {
+        let backends: Box<[Backend]> = draft.backends.into_iter().map(|backend| backend.value).collect();
+        let first = backend_first;
+        backend_first += backends.len() as u32;
+        Service { backends, backend_first: first, ..draft.service }
+    };
+    drafts.into_iter().map(&mut service).collect()
+}
+
+fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> Option<Draft> {
+    let listen = read_listen(sink, table);
+    let name = table.name("name");
+    let forwarding = table.choice("mode", &[Forwarding::Nat, Forwarding::FullNat]);
+    let algorithm = table.choice("balance", &ALGORITHMS);
+    let unknown = table.choice("unknown", &[UnknownPacket::Drop, UnknownPacket::Reset, UnknownPacket::PickUp]);
+    let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), timeouts);
+    let backends = read_backends(sink, table);
+    if backends.is_none() {
+        let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
+        sink.error(&table.span, "the service has no backend", remedy);
+    }
+
+    let listen = listen?;
+    let (address, protocol) = listen.value;
+    let name_text = name.map_or_else(|| listen_text(address, protocol), |name| name.value);
+    Some(Draft {
+        service: Service {
+            name: name_text.into(),
+            endpoint: Endpoint::new(address.ip(), address.port()),
+            protocol,
+            forwarding: forwarding.unwrap_or_default(),
+            algorithm: algorithm.unwrap_or_default(),
+            unknown: unknown.unwrap_or_default(),
+            timeouts,
+            backend_first: 0,
+            backends: Box::new([]),
+        },
+        backends: backends.unwrap_or_default(),
+        name: table.span_of("name"),
+        listen: listen.span,
+        mode: table.span_of("mode"),
+        balance: table.span_of("balance"),
+        unknown: table.span_of("unknown"),
+    })
+}
+
+/// In the order of the reference.
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::RoundRobin,
+    Algorithm::WeightedRoundRobin,
+    Algorithm::LeastConnections,
+    Algorithm::PowerOfTwo,
+    Algorithm::Maglev,
+    Algorithm::SourceHash,
+];
+
+fn listen_text(address: SocketAddr, protocol: Protocol) -> String {
+    let protocol = match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    };
+    format!("{address}/{protocol}")
+}
+
+fn read_listen(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<(SocketAddr, Protocol)>> {
+    if !table.has("listen") {
+        table.missing("listen");
+        return None;
+    }
+    let text = table.text("listen")?;
+    let refuse = |wrong: &str| {
+        sink.error(&text.span, format!("`listen` \"{}\" {wrong}", text.value), "");
+        None
+    };
+    let Some((address, protocol)) = text.value.rsplit_once('/') else {
+        return refuse(&format!("names no protocol; write \"{}/tcp\" or \"{0}/udp\"", text.value));
+    };
+    let protocol = match protocol {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        other => return refuse(&format!("has the unknown protocol \"{other}\"; use tcp or udp")),
+    };
+    match socket_address(address) {
+        Ok(address) => Some(At { value: (address, protocol), span: text.span }),
+        Err(wrong) => refuse(&wrong),
+    }
+}
+
+/// `None` if the service names no backend at all.
+fn read_backends<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<Vec<At<Backend>>> {
+    let tables = table.tables("backend", &reference::BACKEND);
+    let texts = table.texts("backends");
+    let wrong_already = table.has("backends") && texts.is_empty() && !table.given("backends").is_some_and(is_empty_list);
+    if texts.is_empty() && tables.is_empty() && !wrong_already {
+        return None;
+    }
+    let plain = texts.iter().filter_map(|text| {
+        let endpoint = read_endpoint(sink, text)?;
+        let backend = Backend {
+            name: text.value.clone().into(),
+            endpoint,
+            weight: 1,
+            state: BackendState::Enabled,
+        };
+        Some(At { value: backend, span: text.span.clone() })
+    });
+    let mut backends: Vec<At<Backend>> = plain.collect();
+    backends.extend(tables.iter().filter_map(|table| read_backend(sink, table)));
+    Some(backends)
+}
+
+fn is_empty_list(value: &toml::Spanned<toml::de::DeValue<'_>>) -> bool {
+    value.get_ref().as_array().is_some_and(|array| array.is_empty())
+}
+
+fn read_backend(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<Backend>> {
+    if !table.has("address") {
+        table.missing("address");
+    }
+    let address = table.text("address");
+    let endpoint = address.as_ref().and_then(|text| read_endpoint(sink, text));
+    let name = table.name("name");
+    let weight = table.integer("weight").and_then(|weight| u16::try_from(weight).ok());
+    let state = table.choice("state", &[BackendState::Enabled, BackendState::Draining, BackendState::Disabled]);
+    let address = address?;
+    let backend = Backend {
+        name: name.map_or_else(|| address.value.clone(), |name| name.value).into(),
+        endpoint: endpoint?,
+        weight: weight.unwrap_or(1),
+        state: state.unwrap_or_default(),
+    };
+    Some(At { value: backend, span: address.span })
+}
+
+fn read_endpoint(sink: &Sink<'_>, text: &At<String>) -> Option<Endpoint> {
+    match socket_address(&text.value) {
+        Ok(address) => Some(Endpoint::new(address.ip(), address.port())),
+        Err(wrong) => {
+            sink.error(&text.span, format!("backend \"{}\" {wrong}", text.value), "");
+            None
+        }
+    }
+}
+
+fn override_timeouts(table: &Table<'_>, default: &Timeouts) -> Timeouts {
+    let take = |name, default| table.duration_given(name).unwrap_or(default);
+    Timeouts {
+        tcp_handshake: take("tcp_handshake", default.tcp_handshake),
+        tcp_established: take("tcp_established", default.tcp_established),
+        tcp_half_closed: take("tcp_half_closed", default.tcp_half_closed),
+        tcp_closed: take("tcp_closed", default.tcp_closed),
+        tcp_reset: take("tcp_reset", default.tcp_reset),
+        udp_unanswered: take("udp_unanswered", default.udp_unanswered),
+        udp_established: take("udp_established", default.udp_established),
+    }
+}

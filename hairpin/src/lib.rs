@@ -1,0 +1,7 @@
+//! The binary's parts: configuration, command line, the run loop, control socket and status.
+//!
+//! They form a library so that tests and the benchmark harness can read the status model; the one binary is
+//! `hairpin` (`main.rs`).
+#![forbid(unsafe_code)]
+
+pub mod config;
