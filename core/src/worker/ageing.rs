@@ -1,0 +1,151 @@
+//! Silence: timeouts by state, judged by the engine's counters for what it carries.
+//!
+//! A connection is on the wheel once. Packets only write `last_seen`; when its time comes the deadline is worked out
+//! anew, so that the packet path never touches the wheel but when a state with a shorter timeout begins.
+
+use super::lifecycle::QUEUE_FULL_FOR;
+use super::{SAMPLES_MAX, Worker};
+use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
+use crate::flow::{Direction, FlowKey};
+use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::offload::OffloadPolicy;
+use crate::table::Position;
+use crate::time::{Duration, Time};
+use arrayvec::ArrayVec;
+
+/// How long a Pass entry lives without a packet.
+pub(super) const PASS_IDLE: Duration = Duration::from_secs(30);
+/// Entries judged per call at most.
+const EXPIRE_MAX: usize = 64;
+
+/// Rules whose counters are wanted.
+pub type Asked = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// How long silence is borne in a connection's state.
+    pub(super) fn timeout(&self, connection: &Connection) -> Duration {
+        let Some(service) = self.snapshot.services.get(usize::from(connection.service)) else { return PASS_IDLE };
+        let timeouts = &service.timeouts;
+        match connection.state {
+            State::SynSent | State::SynReceived => timeouts.tcp_handshake,
+            State::Established => timeouts.tcp_established,
+            State::FinClient | State::FinBackend => timeouts.tcp_half_closed,
+            State::Closed => timeouts.tcp_closed,
+            State::Reset => timeouts.tcp_reset,
+            State::UdpUnanswered => timeouts.udp_unanswered,
+            State::UdpEstablished => timeouts.udp_established,
+            State::Pass => PASS_IDLE,
+        }
+    }
+
+    /// When a connection is to be judged: after silence, or so long after it seemed over.
+    fn deadline(&self, connection: &Connection) -> Time {
+        let from = if connection.state.is_over() { connection.changed } else { connection.last_seen };
+        from + self.timeout(connection)
+    }
+
+    /// Moves a connection into another state.
+    pub(super) fn transition(&mut self, now: Time, position: Position, next: State) {
+        let connection = self.slab.at_mut(position);
+        let before = connection.state;
+        connection.state = next;
+        connection.changed = now;
+        self.count(position, !next.is_over());
+        if next.is_established() {
+            self.prove(position);
+        }
+        let shorter = next.is_over() || matches!(next, State::FinClient | State::FinBackend | State::SynSent);
+        if shorter && before != next {
+            let timeout = self.timeout(self.slab.at(position));
+            self.wheel.schedule(position, now + timeout);
+        }
+    }
+
+    /// Notes that both ends of a connection have agreed to talk.
+    pub(super) fn prove(&mut self, position: Position) {
+        let connection = self.slab.at_mut(position);
+        if !connection.flags.has(Flags::PROVEN) {
+            connection.flags.set(Flags::PROVEN);
+            let service = usize::from(connection.service);
+            self.statistics.services[service].established += 1;
+        }
+    }
+
+    /// When [`Worker::handle_timeout`] next has something to do; it may be early.
+    pub fn poll_timeout(&self, now: Time) -> Option<Time> {
+        self.wheel.next(now)
+    }
+
+    /// Judges connections whose time has come, a bounded number of them; [`Worker::poll_timeout`] says when to go on.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
+        self.wheel.expire(now, &mut due);
+        for position in due {
+            let connection = *self.slab.at(position);
+            let deadline = self.deadline(&connection);
+            match connection.ledger {
+                Ledger::Software if now >= deadline => self.conclude(now, position),
+                Ledger::Software => self.wheel.schedule(position, deadline),
+                Ledger::Offloaded if now < deadline => self.wheel.schedule(position, deadline),
+                Ledger::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),
+                _ => self.wheel.schedule(position, now + QUEUE_FULL_FOR),
+            }
+        }
+    }
+
+    /// Rules whose counters are needed to judge their connections. Whoever asks must bring the answers to
+    /// [`Worker::handle_samples`] before anything else.
+    pub fn poll_samples(&mut self, asked: &mut Asked) {
+        while asked.remaining_capacity() >= 2 {
+            let Some(position) = self.sampling.pop_front() else { return };
+            if !self.slab.contains(position) || self.slab.at(position).ledger != Ledger::Offloaded {
+                continue; // overtaken by events, and back on the wheel or on its way out
+            }
+            for direction in [Direction::FromClient, Direction::FromBackend] {
+                if self.slab.at(position).rules & (1 << direction as u8) != 0 {
+                    asked.push((self.rule_id(position, direction), self.slab.at(position).key(direction)));
+                }
+            }
+        }
+    }
+
+    /// Takes the counters asked for, in the order asked, and judges the connections.
+    pub fn handle_samples(&mut self, now: Time, asked: &Asked, samples: &Samples) {
+        for ((id, _), sample) in asked.iter().zip(samples) {
+            if let (Some((position, direction)), Some(counters)) = (self.rule_of(*id), sample) {
+                self.slab.at_mut(position).sampled(direction, counters);
+            }
+        }
+        let mut last = None;
+        for (id, _) in asked {
+            let Some((position, _)) = self.rule_of(*id) else { continue };
+            if last == Some(position) || self.slab.at(position).flags.has(Flags::DOOMED) {
+                continue;
+            }
+            last = Some(position);
+            let deadline = self.deadline(self.slab.at(position));
+            if now >= deadline {
+                self.conclude(now, position);
+            } else {
+                self.wheel.schedule(position, deadline);
+            }
+        }
+    }
+
+    /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
+    fn conclude(&mut self, now: Time, position: Position) {
+        let connection = *self.slab.at(position);
+        // What still arrives in the first half may have been on its way; what comes in the second half means that the
+        // FIN or RST was forged, or that the ends have started anew behind our back.
+        let half = self.timeout(&connection) / 2;
+        if connection.state.is_over() && connection.last_seen > connection.changed + half {
+            self.statistics.revived += 1;
+            self.transition(now, position, State::Established);
+            let deadline = self.deadline(self.slab.at(position));
+            return self.wheel.schedule(position, deadline);
+        }
+        if !self.doom(now, position) {
+            self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Connections' beginning and end: creation, Pass entries, doom, release.
+
+use super::{Drop, Worker, value};
+use crate::config::{BackendState, Forwarding, UnknownPacket};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
+use crate::frame::{Batch, Frame};
+use crate::l4::connection::{Connection, Flags, Ledger, State, Volume};
+use crate::offload::OffloadPolicy;
+use crate::table::{Position, Table};
+use crate::time::Time;
+use crate::wire::Transport;
+use crate::wire::tcp::{ACK, SYN};
+
+/// Backends tried for a new connection before it is refused because its way to each is taken.
+const TRIES_MAX: usize = 4;
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// A packet to a service that belongs to no connection: the first of one, or a stray.
+    pub(super) fn newcomer<F: Frame>(
+        &mut self,
+        now: Time,
+        frame: F,
+        at: Transport,
+        service: u16,
+        tx: &mut Batch<F>,
+    ) {
+        let settings = &self.snapshot.services[usize::from(service)];
+        let (unknown, forwarding) = (settings.unknown, settings.forwarding);
+        let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
+        let made = match (first, unknown, forwarding) {
+            (true, _, _) => self.create(now, &at.key, service, false),
+            (false, UnknownPacket::PickUp, Forwarding::Nat) => self.create(now, &at.key, service, true),
+            (false, UnknownPacket::Reset, _) => return self.refuse(frame, &at, Drop::Unknown, tx),
+            (false, _, _) => return self.drop_frame(Drop::Unknown),
+        };
+        match made {
+            Ok(position) => self.carry(now, frame, at, position, Direction::FromClient, tx),
+            Err(reason) => {
+                self.statistics.services[usize::from(service)].refused += 1;
+                match reason {
+                    Drop::NoBackend | Drop::PoolExhausted => self.refuse(frame, &at, reason, tx),
+                    // the client tries again by itself, and there may be room then
+                    _ => self.drop_frame(reason),
+                }
+            }
+        }
+    }
+
+    /// Makes a connection of the client flow `key` to a backend of `service`.
+    fn create(&mut self, now: Time, key: &FlowKey, service: u16, picked_up: bool) -> Result<Position, Drop> {
+        if self.slab.len() >= self.slab.capacity() {
+            return Err(Drop::TableFull);
+        }
+        for _ in 0..TRIES_MAX {
+            let balancer = &mut self.balancers[usize::from(service)];
+            let chosen = if picked_up { balancer.pick_up(key) } else { balancer.choose(key) };
+            let backend_index = chosen.ok_or(Drop::NoBackend)?;
+            let connection = self.draft(now, key, service, backend_index, picked_up)?;
+            if self.clear_way(now, &connection.key(Direction::FromBackend)) {
+                return self.admit(now, connection);
+            }
+            self.return_port(now, &connection);
+            if picked_up {
+                break;
+            }
+        }
+        Err(Drop::TupleConflict)
+    }
+
+    /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
+    fn draft(
+        &mut self,
+        now: Time,
+        key: &FlowKey,
+        service: u16,
+        backend_index: u16,
+        picked_up: bool,
+    ) -> Result<Connection, Drop> {
+        let settings = &self.snapshot.services[usize::from(service)];
+        let backend = settings.backends[usize::from(backend_index)].endpoint;
+        let mut flags = Flags::default();
+        let source = match settings.forwarding {
+            Forwarding::Nat => key.source,
+            Forwarding::FullNat => {
+                flags.set(Flags::FULL_NAT);
+                let number = settings.backend_first + u32::from(backend_index);
+                self.ports.take(now, number).map_err(|_| Drop::PoolExhausted)?
+            }
+        };
+        let state = match key.protocol {
+            Protocol::Udp => State::UdpUnanswered,
+            Protocol::Tcp if picked_up => State::Established,
+            Protocol::Tcp => State::SynSent,
+        };
+        Ok(Connection {
+            client: key.source,
+            vip: key.destination,
+            backend,
+            source,
+            protocol: key.protocol,
+            state,
+            ledger: Ledger::Software,
+            flags,
+            answers_due: 0,
+            rules: 0,
+            service,
+            backend_index,
+            created: now,
+            changed: now,
+            last_seen: now,
+            offer_after: Time::ZERO,
+            carried: [Volume::default(); 2],
+            offloaded: [Volume::default(); 2],
+        })
+    }
+
+    /// Makes sure that no entry holds the backend flow `key`: a Pass entry and a connection that is over give way.
+    fn clear_way(&mut self, now: Time, key: &FlowKey) -> bool {
+        let Some((holder, _)) = self.find(key) else { return true };
+        let state = self.slab.at(holder).state;
+        (state == State::Pass || state.is_over()) && self.doom(now, holder)
+    }
+
+    /// Puts a connection into slab, index and wheel, and counts it.
+    fn admit(&mut self, now: Time, connection: Connection) -> Result<Position, Drop> {
+        let Some(position) = self.slab.insert(connection) else {
+            self.return_port(now, &connection);
+            return Err(Drop::TableFull);
+        };
+        if !self.index(position, &connection) {
+            self.slab.remove(position);
+            self.return_port(now, &connection);
+            return Err(Drop::TableFull);
+        }
+        self.wheel.schedule(position, now + self.timeout(&connection));
+        self.note_known(&connection, true);
+        let number = self.backend_number(position);
+        self.statistics.connections_now += 1;
+        self.statistics.services[usize::from(connection.service)].created += 1;
+        self.statistics.backends[number].connections += 1;
+        self.statistics.backends[number].connections_now += 1;
+        self.count(position, true);
+        if connection.state.is_established() {
+            self.prove(position);
+        }
+        Ok(position)
+    }
+
+    /// Adds both flows to the index, or neither.
+    fn index(&mut self, position: Position, connection: &Connection) -> bool {
+        let from_client = self.hasher.hash(&connection.key(Direction::FromClient));
+        let from_backend = self.hasher.hash(&connection.key(Direction::FromBackend));
+        if self.table.insert(from_client, value(position, Direction::FromClient)).is_err() {
+            return false;
+        }
+        if self.table.insert(from_backend, value(position, Direction::FromBackend)).is_err() {
+            self.table.remove(from_client, value(position, Direction::FromClient));
+            return false;
+        }
+        true
+    }
+
+    /// Makes an entry for a flow that belongs to the kernel.
+    pub(super) fn insert_pass(&mut self, now: Time, key: &FlowKey) -> Option<Position> {
+        let position = self.slab.insert(Connection {
+            client: key.destination,
+            vip: Endpoint::default(),
+            backend: key.source,
+            source: key.destination,
+            protocol: key.protocol,
+            state: State::Pass,
+            ledger: Ledger::Software,
+            flags: Flags::default(),
+            answers_due: 0,
+            rules: 0,
+            service: 0,
+            backend_index: 0,
+            created: now,
+            changed: now,
+            last_seen: now,
+            offer_after: Time::ZERO,
+            carried: [Volume::default(); 2],
+            offloaded: [Volume::default(); 2],
+        })?;
+        if self.table.insert(self.hasher.hash(key), value(position, Direction::FromBackend)).is_err() {
+            self.slab.remove(position);
+            return None;
+        }
+        self.wheel.schedule(position, now + super::ageing::PASS_IDLE);
+        self.passes += 1;
+        self.statistics.passes_now += 1;
+        Some(position)
+    }
+
+    /// Whether the backend of a connection that is over would take a new one.
+    pub(super) fn takes_connections(&self, position: Position) -> bool {
+        let connection = self.slab.at(position);
+        let service = &self.snapshot.services[usize::from(connection.service)];
+        let backend = &service.backends[usize::from(connection.backend_index)];
+        backend.state == BackendState::Enabled && backend.weight > 0
+    }
+
+    /// Ends a connection: out of the index at once, out of the slab as soon as the engine holds no rule of it.
+    ///
+    /// `false`, and nothing happens, while the engine owes answers about it or the queue to the engine is full: a new
+    /// connection with the same keys must not ask for its rules before the removal of these is asked for.
+    pub(super) fn doom(&mut self, now: Time, position: Position) -> bool {
+        let connection = *self.slab.at(position);
+        match connection.ledger {
+            Ledger::Software => {}
+            Ledger::Offloaded if self.queue_has_room() => {}
+            _ => return false,
+        }
+        for direction in [Direction::FromClient, Direction::FromBackend] {
+            let hash = self.hasher.hash(&connection.key(direction));
+            self.table.remove(hash, value(position, direction));
+        }
+        self.count(position, false);
+        self.slab.at_mut(position).flags.set(Flags::DOOMED);
+        if connection.ledger == Ledger::Software {
+            self.release(now, position);
+        } else {
+            self.wheel.cancel(position);
+            self.remove_rules(now, position);
+        }
+        true
+    }
+
+    /// Counts a connection that was over and begins anew between the same ends, with the same backend.
+    pub(super) fn restart(&mut self, now: Time, position: Position) {
+        let number = self.backend_number(position);
+        let connection = self.slab.at_mut(position);
+        connection.created = now;
+        connection.flags.clear(Flags::PROVEN);
+        connection.flags.clear(Flags::BACKEND_CLOSED_FIRST);
+        let service = usize::from(connection.service);
+        self.statistics.services[service].created += 1;
+        self.statistics.backends[number].connections += 1;
+    }
+
+    /// Frees a doomed connection of which the engine holds nothing.
+    pub(super) fn release(&mut self, now: Time, position: Position) {
+        self.wheel.cancel(position);
+        let number = self.backend_number(position);
+        let connection = self.slab.remove(position);
+        if connection.state == State::Pass {
+            self.passes -= 1;
+            self.statistics.passes_now -= 1;
+            return;
+        }
+        self.statistics.connections_now -= 1;
+        self.statistics.backends[number].connections_now -= 1;
+        self.note_known(&connection, false);
+        self.return_port(now, &connection);
+    }
+
+    /// Gives a full-NAT source port back. It rests if TIME_WAIT is, or may be, at the backend.
+    fn return_port(&mut self, now: Time, connection: &Connection) {
+        if !connection.flags.has(Flags::FULL_NAT) {
+            return;
+        }
+        let clean = matches!(connection.state, State::Closed) && !connection.flags.has(Flags::BACKEND_CLOSED_FIRST);
+        let untouched = connection.carried[0].packets == 0;
+        let rest = connection.protocol == Protocol::Tcp && !clean && !untouched && connection.state != State::Reset;
+        let first = self.snapshot.services[usize::from(connection.service)].backend_first;
+        self.ports.release(now, first + u32::from(connection.backend_index), connection.source, rest);
+    }
+
+    /// Tells the engine that packets of this connection are expected, or no longer.
+    fn note_known(&self, connection: &Connection, there: bool) {
+        let client = self.steering.hash(&connection.client);
+        let source = self.steering.hash(&connection.source);
+        let note = |hash| if there { self.known.add(hash) } else { self.known.remove(hash) };
+        note(client);
+        if connection.flags.has(Flags::FULL_NAT) {
+            note(source);
+        }
+    }
+
+    /// Counts a connection towards its backend's load, or takes it off.
+    pub(super) fn count(&mut self, position: Position, there: bool) {
+        let number = self.backend_number(position);
+        let connection = self.slab.at_mut(position);
+        if connection.state == State::Pass || connection.flags.has(Flags::COUNTED) == there {
+            return;
+        }
+        if there {
+            connection.flags.set(Flags::COUNTED);
+            self.loads.add(number as u32);
+        } else {
+            connection.flags.clear(Flags::COUNTED);
+            self.loads.remove(number as u32);
+        }
+    }
+
+    /// The number of a connection's backend among all backends; 0 for a Pass entry, which has none.
+    pub(super) fn backend_number(&self, position: Position) -> usize {
+        let connection = self.slab.at(position);
+        let first = self.snapshot.services.get(usize::from(connection.service)).map_or(0, |s| s.backend_first);
+        first as usize + usize::from(connection.backend_index)
+    }
+}

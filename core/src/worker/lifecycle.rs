@@ -1,0 +1,153 @@
+//! A connection's pair of rules: Software -> Installing -> Offloaded -> Removing -> Software (design section 5).
+//!
+//! The pair is asked for together and goes together. A connection's slot outlives its rules: it is released only in
+//! Software (invariant 2).
+
+use super::{OPS_MAX, Worker};
+use crate::engine::{Completion, Fate, Refusal, Rule, RuleId, RuleOp};
+use crate::flow::Direction;
+use crate::l4::connection::{Flags, Ledger, State};
+use crate::offload::OffloadPolicy;
+use crate::table::Position;
+use crate::time::{Duration, Time};
+
+/// How long a connection that the engine refused stays in software before it is offered again.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// How long before what found the queue full, or the engine's answers outstanding, is tried again.
+pub(super) const QUEUE_FULL_FOR: Duration = Duration::from_millis(100);
+
+const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// Whether both requests about a connection fit into the queue to the engine.
+    pub(super) fn queue_has_room(&self) -> bool {
+        self.ops.len() + 2 <= OPS_MAX
+    }
+
+    /// Asks for both rules of a connection.
+    pub(super) fn install(&mut self, now: Time, position: Position) {
+        if !self.queue_has_room() {
+            self.statistics.offload.queue_full += 1;
+            self.slab.at_mut(position).offer_after = now + QUEUE_FULL_FOR;
+            return;
+        }
+        let number = self.backend_number(position) as u32;
+        for direction in BOTH {
+            let id = self.rule_id(position, direction);
+            let connection = self.slab.at(position);
+            let (key, rewrite) = (connection.key(direction), connection.rewrite(direction));
+            let total = number * 2 + direction as u32;
+            self.ops.push_back(RuleOp::Install(Rule { id, key, rewrite, fate: Fate::Forward, total }));
+        }
+        self.asked(position, 2);
+    }
+
+    /// Asks for the one rule of a Pass entry.
+    pub(super) fn install_pass(&mut self, position: Position) {
+        if !self.queue_has_room() {
+            self.statistics.offload.queue_full += 1;
+            return;
+        }
+        let id = self.rule_id(position, Direction::FromBackend);
+        let key = self.slab.at(position).key(Direction::FromBackend);
+        self.ops.push_back(RuleOp::Install(Rule { id, key, fate: Fate::Pass, ..Rule::default() }));
+        self.asked(position, 1);
+    }
+
+    /// Notes that so many rules have been asked for.
+    fn asked(&mut self, position: Position, rules: u8) {
+        let connection = self.slab.at_mut(position);
+        connection.ledger = Ledger::Installing;
+        connection.answers_due = rules;
+        self.rules += u32::from(rules);
+    }
+
+    /// Asks for the removal of what rules a connection has in force. The queue may be a little over its bound for
+    /// this: at most by as many as the engine can answer at a time.
+    pub(super) fn remove_rules(&mut self, now: Time, position: Position) {
+        let rules = self.slab.at(position).rules;
+        let mut asked = 0;
+        for direction in BOTH {
+            if rules & (1 << direction as u8) != 0 {
+                let id = self.rule_id(position, direction);
+                let key = self.slab.at(position).key(direction);
+                self.ops.push_back(RuleOp::Remove { id, key });
+                asked += 1;
+            }
+        }
+        let connection = self.slab.at_mut(position);
+        connection.answers_due = asked;
+        connection.ledger = Ledger::Removing;
+        if asked == 0 {
+            self.settle(now, position);
+        }
+    }
+
+    /// The next request to the engine.
+    pub fn poll_op(&mut self) -> Option<RuleOp> {
+        self.ops.pop_front()
+    }
+
+    /// Takes back a request that the engine had no room for; it will be the next again.
+    pub fn return_op(&mut self, op: RuleOp) {
+        self.ops.push_front(op);
+    }
+
+    /// Takes an answer of the engine.
+    pub fn handle_completion(&mut self, now: Time, completion: &Completion) {
+        let (id, held) = match *completion {
+            Completion::Installed(id) => (id, true),
+            Completion::Rejected(id, _) | Completion::Removed(id, _) => (id, false),
+        };
+        let statistics = &mut self.statistics.offload;
+        match completion {
+            Completion::Installed(_) => statistics.installed += 1,
+            Completion::Removed(_, Some(_)) => statistics.removed += 1,
+            Completion::Removed(_, None) => statistics.lost += 1,
+            Completion::Rejected(_, Refusal::Full) => statistics.refused_full += 1,
+            Completion::Rejected(_, Refusal::Unsupported) => statistics.refused_unsupported += 1,
+            Completion::Rejected(_, Refusal::Failed) => statistics.refused_failed += 1,
+        }
+        let Some((position, direction)) = self.rule_of(id) else { return };
+        if !held {
+            self.rules -= 1;
+        }
+        self.statistics.offload.rules = u64::from(self.rules);
+        let connection = self.slab.at_mut(position);
+        match completion {
+            Completion::Installed(_) => connection.rules |= 1 << direction as u8,
+            Completion::Rejected(..) => connection.offer_after = now + REFUSED_FOR,
+            Completion::Removed(_, counters) => connection.settled(direction, counters.as_ref()),
+        }
+        connection.answers_due = connection.answers_due.saturating_sub(1);
+        if connection.answers_due == 0 {
+            self.settle(now, position);
+        }
+    }
+
+    /// All answers about a connection are in: what is it now, and what next?
+    fn settle(&mut self, now: Time, position: Position) {
+        let connection = self.slab.at_mut(position);
+        let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
+        let doomed = connection.flags.has(Flags::DOOMED);
+        if connection.rules == 0 {
+            connection.ledger = Ledger::Software;
+            if doomed {
+                self.release(now, position);
+            }
+        } else {
+            connection.ledger = Ledger::Offloaded;
+            // a pair of which one was refused is no use
+            if doomed || connection.rules != whole {
+                self.remove_rules(now, position);
+            }
+        }
+    }
+
+    /// Whether `id` names a rule that this worker knows of and believes to be in force.
+    pub fn holds(&self, id: RuleId) -> bool {
+        self.rule_of(id).is_some_and(|(position, direction)| {
+            self.slab.at(position).rules & (1 << direction as u8) != 0
+        })
+    }
+}

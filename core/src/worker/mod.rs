@@ -1,0 +1,200 @@
+//! The per-core machine: takes bursts of frames, tracks their connections, rewrites them, and keeps the engine's rules
+//! in step. It does no I/O and reads no clock.
+//!
+//! Polling order of a main loop: receive, [`Worker::handle_batch`], transmit, then [`Worker::poll_op`] until it has
+//! none, hand those to the engine, [`Worker::handle_completion`] for its answers, [`Worker::poll_samples`] and
+//! [`Worker::handle_samples`], and [`Worker::handle_timeout`] when [`Worker::poll_timeout`] is due.
+//!
+//! Invariants: a connection's slot is free only when the engine holds no rule of it and owes no answer about it; the
+//! index holds both keys of every connection that is not doomed, and nothing else; every frame of a batch is either in
+//! the transmit batch afterwards or counted by reason and dropped.
+
+mod ageing;
+mod create;
+mod known;
+mod lifecycle;
+mod packets;
+mod statistics;
+#[cfg(test)]
+mod tests;
+
+pub use known::Known;
+pub use statistics::{BackendStatistics, Drop, OffloadStatistics, ServiceStatistics, Statistics};
+
+use crate::balance::{Balancer, Loads};
+use crate::config::Snapshot;
+use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol, Steering};
+use crate::l4::connection::Connection;
+use crate::l4::ports::PortPool;
+use crate::offload::OffloadPolicy;
+use crate::table::slab::{Slab, Slot};
+use crate::table::two_choice::TwoChoice;
+use crate::table::wheel::Wheel;
+use crate::table::{Hasher, Position, Table};
+use crate::time::{Duration, Time};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
+const OPS_MAX: usize = 4096;
+/// Connections whose counters are asked for at a time at most.
+const SAMPLES_MAX: usize = 256;
+/// Granularity of timeouts.
+const TICK: Duration = Duration::from_millis(50);
+/// Slots of the timer wheel: with [`TICK`] it spans 409 s; longer timeouts go round more than once.
+const WHEEL_SLOTS: usize = 8192;
+
+/// What a worker is made of.
+pub struct WorkerOptions<P> {
+    /// Services, backends, pool.
+    pub snapshot: Arc<Snapshot>,
+    /// How connections are spread over workers.
+    pub steering: Steering,
+    /// This worker's number.
+    pub worker: u16,
+    /// Secret seeds for hashes and draws, fresh for each start.
+    pub seeds: [u64; 4],
+    /// Where connections lie; its length is the most there can be.
+    pub memory: &'static mut [Slot<Connection>],
+    /// Connections of every backend, shared by all workers.
+    pub loads: Loads,
+    /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
+    pub known: Known,
+    /// What the engine can do.
+    pub caps: EngineCaps,
+    /// Which connections go to the engine.
+    pub policy: P,
+}
+
+/// The per-core machine. See the module's documentation.
+pub struct Worker<P> {
+    snapshot: Arc<Snapshot>,
+    steering: Steering,
+    hasher: Hasher,
+    table: TwoChoice,
+    slab: Slab<Connection>,
+    wheel: Wheel,
+    services: BTreeMap<(Endpoint, Protocol), u16>,
+    backends: BTreeMap<(Endpoint, Protocol), ()>,
+    balancers: Vec<Balancer>,
+    ports: PortPool,
+    loads: Loads,
+    known: Known,
+    caps: EngineCaps,
+    policy: P,
+    ops: VecDeque<RuleOp>,
+    sampling: VecDeque<Position>,
+    rules: u32,
+    passes: usize,
+    passes_max: usize,
+    statistics: Statistics,
+}
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// A worker without connections. All memory it will ever use is taken here.
+    pub fn new(options: WorkerOptions<P>) -> Worker<P> {
+        let WorkerOptions { snapshot, steering, worker, seeds, memory, loads, known, caps, policy } = options;
+        let capacity = memory.len();
+        let mut services = BTreeMap::new();
+        let mut backends = BTreeMap::new();
+        let mut ends = Vec::new();
+        for (number, service) in snapshot.services.iter().enumerate() {
+            services.insert((service.endpoint, service.protocol), number as u16);
+            for backend in &service.backends {
+                backends.insert((backend.endpoint, service.protocol), ());
+                ends.push((backend.endpoint, service.protocol));
+            }
+        }
+        let balancers = snapshot
+            .services
+            .iter()
+            .enumerate()
+            .map(|(n, s)| Balancer::new(s, loads.clone(), worker, steering.workers, seeds[3].wrapping_add(n as u64)))
+            .collect();
+        Worker {
+            ports: PortPool::new(&snapshot.pool, &steering, worker, &ends),
+            hasher: Hasher::new(seeds),
+            table: TwoChoice::new(capacity * 2),
+            wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
+            statistics: Statistics::new(&snapshot, capacity),
+            slab: Slab::new(memory),
+            ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
+            sampling: VecDeque::with_capacity(SAMPLES_MAX),
+            rules: 0,
+            passes: 0,
+            passes_max: (capacity / 8).max(1),
+            snapshot,
+            steering,
+            services,
+            backends,
+            balancers,
+            loads,
+            known,
+            caps,
+            policy,
+        }
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The connections it has, Pass entries among them, in no particular order.
+    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.slab.positions().map(|position| self.slab.at(position))
+    }
+
+    /// Rules the engine holds for it, as far as it knows (the ledger), by key.
+    pub fn ledger(&self) -> impl Iterator<Item = FlowKey> {
+        self.slab.positions().flat_map(|position| {
+            let connection = self.slab.at(position);
+            [Direction::FromClient, Direction::FromBackend]
+                .into_iter()
+                .filter(|&direction| connection.rules & (1 << direction as u8) != 0)
+                .map(|direction| connection.key(direction))
+        })
+    }
+
+    /// Finds the connection a flow belongs to.
+    fn find(&self, key: &FlowKey) -> Option<(Position, Direction)> {
+        self.table.find(self.hasher.hash(key), |value| self.confirms(value, key)).map(parts)
+    }
+
+    /// Whether the flow that an index value names has this key.
+    fn confirms(&self, value: u32, key: &FlowKey) -> bool {
+        let (position, direction) = parts(value);
+        self.slab.at(position).key(direction) == *key
+    }
+
+    /// The name of a connection's rule: generation, position and direction.
+    fn rule_id(&self, position: Position, direction: Direction) -> RuleId {
+        let generation = u64::from(self.slab.generation(position));
+        RuleId((generation << 32) | u64::from(value(position, direction)))
+    }
+
+    /// The connection and flow a rule belongs to, if it is still there.
+    fn rule_of(&self, id: RuleId) -> Option<(Position, Direction)> {
+        let (position, direction) = parts(id.0 as u32);
+        let there = self.slab.contains(position) && u64::from(self.slab.generation(position)) == id.0 >> 32;
+        there.then_some((position, direction))
+    }
+}
+
+/// The index's value for one flow of a connection.
+fn value(position: Position, direction: Direction) -> u32 {
+    position << 1 | direction as u32
+}
+
+/// The connection and flow of an index value.
+fn parts(value: u32) -> (Position, Direction) {
+    let direction = if value & 1 == 0 { Direction::FromClient } else { Direction::FromBackend };
+    (value >> 1, direction)
+}

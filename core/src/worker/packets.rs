@@ -1,0 +1,351 @@
+//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop).
+
+use super::{Drop, Worker};
+use crate::flow::{Direction, FlowKey, Protocol};
+use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
+use crate::l4::answer::{self, Notice};
+use crate::l4::connection::{Flags, Ledger, State};
+use crate::l4::{icmp, tcp};
+use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
+use crate::rewrite::Rewrite;
+use crate::table::{Hash, Position, Table};
+use crate::time::Time;
+use crate::wire::tcp::{FIN, RST, SYN};
+use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
+use arrayvec::ArrayVec;
+
+/// A UDP flow that nobody answers counts as established after so many packets: syslog and the like never answer.
+const UDP_ONE_WAY_PACKETS: u64 = 8;
+
+/// What the first pass makes of a frame.
+enum View {
+    /// A packet to carry.
+    Packet(Transport),
+    /// A packet we sent, come back because its way out takes no more than so many bytes.
+    TooBig(Transport, u16),
+    /// An ICMP error about a packet we sent.
+    Icmp(IcmpError),
+    /// Not ours.
+    Other,
+    /// To be dropped.
+    Bad(Result<Drop, Malformed>),
+}
+
+impl View {
+    fn of<F: Frame>(frame: &F) -> View {
+        match (wire::parse(frame.bytes()), frame.meta().arrival) {
+            (Err(malformed), _) => View::Bad(Err(malformed)),
+            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => View::TooBig(at, mtu),
+            (Ok(_), Arrival::TooBig { .. }) => View::Bad(Ok(Drop::TooBig)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => View::Bad(Ok(Drop::Flags)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) => View::Packet(at),
+            (Ok(Parsed::IcmpError(error)), Arrival::Received) => View::Icmp(error),
+            (Ok(Parsed::Fragment), Arrival::Received) => View::Bad(Ok(Drop::Fragment)),
+            (Ok(Parsed::Other), Arrival::Received) => View::Other,
+        }
+    }
+
+    /// The flow by which its connection is found.
+    fn key(&self) -> Option<FlowKey> {
+        match self {
+            View::Packet(at) => Some(at.key),
+            View::TooBig(at, _) => Some(at.key.reversed()),
+            View::Icmp(error) => Some(error.quoted.reversed()),
+            View::Other | View::Bad(_) => None,
+        }
+    }
+}
+
+/// TCP flags that no honest packet has.
+fn impossible(at: &Transport) -> bool {
+    let odd = at.tcp_flags & (SYN | FIN | RST);
+    at.key.protocol == Protocol::Tcp
+        && (odd.count_ones() > 1 && odd & SYN != 0 || at.tcp_flags & (SYN | FIN | RST | wire::tcp::ACK) == 0)
+}
+
+/// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
+pub(super) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
+    let whole = (at.end - at.l3) as u64;
+    let payload = (at.end - at.payload) as u64;
+    let segments = match u64::from(meta.gso_size) {
+        0 => 1,
+        size => payload.div_ceil(size).max(1),
+    };
+    (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
+}
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// Takes all frames of `rx`. Those to send are in `tx` afterwards, whose room must be no less than `rx` is long;
+    /// the others are counted and dropped. `io` lends frames for the pieces of packets that must be fragmented.
+    pub fn handle_batch<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        rx: &mut Batch<IO::Frame>,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
+        let mut keys: ArrayVec<Option<FlowKey>, BATCH_MAX> = ArrayVec::new();
+        let mut hashes: ArrayVec<Hash, BATCH_MAX> = ArrayVec::new();
+        for frame in rx.iter() {
+            let view = View::of(frame);
+            let key = view.key();
+            hashes.push(key.as_ref().map_or(Hash(0), |key| self.hasher.hash(key)));
+            keys.push(key);
+            views.push(view);
+        }
+        let mut found = [None; BATCH_MAX];
+        let confirms = |i: usize, value: u32| keys[i].as_ref().is_some_and(|key| self.confirms(value, key));
+        self.table.find_burst(&hashes, confirms, &mut found[..hashes.len()]);
+
+        self.statistics.frames += rx.len() as u64;
+        for ((frame, view), found) in rx.drain(..).zip(views).zip(found) {
+            // the table may have changed since the probe: what was found is checked again, what was not is sought again
+            let key = view.key();
+            let found = key.and_then(|key| match found {
+                Some(value) if self.contains(value) && self.confirms(value, &key) => Some(super::parts(value)),
+                _ => self.find(&key),
+            });
+            match view {
+                View::Packet(at) => match found {
+                    Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
+                    None => self.stranger(now, frame, at, tx),
+                },
+                View::TooBig(at, mtu) => self.too_big(io, frame, at, mtu, found, tx),
+                View::Icmp(error) => self.icmp_error(frame, error, found, tx),
+                View::Other => self.give_back(frame, tx),
+                View::Bad(Ok(reason)) => self.drop_frame(reason),
+                View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
+            }
+        }
+    }
+
+    /// Whether an index value read earlier still names a connection.
+    fn contains(&self, value: u32) -> bool {
+        self.slab.contains(super::parts(value).0)
+    }
+
+    /// Counts a dropped frame.
+    pub(super) fn drop_frame(&mut self, reason: Drop) {
+        self.statistics.drops[reason as usize] += 1;
+    }
+
+    /// Sends a frame on, or counts that there was no room.
+    fn send<F: Frame>(&mut self, frame: F, tx: &mut Batch<F>) {
+        match tx.try_push(frame) {
+            Ok(()) => self.statistics.forwarded += 1,
+            Err(_) => self.drop_frame(Drop::NoFrame),
+        }
+    }
+
+    /// Sends an answer of our own.
+    fn answer<F: Frame>(&mut self, frame: F, made: bool, tx: &mut Batch<F>) {
+        if made {
+            self.statistics.answered += 1;
+            self.send(frame, tx);
+        } else {
+            self.drop_frame(Drop::Unanswerable);
+        }
+    }
+
+    /// Gives a frame back to the kernel.
+    pub(super) fn give_back<F: Frame>(&mut self, mut frame: F, tx: &mut Batch<F>) {
+        frame.meta_mut().egress = Egress::GiveBack;
+        self.statistics.given_back += 1;
+        if tx.try_push(frame).is_err() {
+            self.drop_frame(Drop::NoFrame);
+        }
+    }
+
+    /// A packet of a known connection.
+    pub(super) fn carry<F: Frame>(
+        &mut self,
+        now: Time,
+        mut frame: F,
+        at: Transport,
+        position: Position,
+        direction: Direction,
+        tx: &mut Batch<F>,
+    ) {
+        if self.slab.at(position).state == State::Pass {
+            self.slab.at_mut(position).last_seen = now;
+            return self.give_back(frame, tx);
+        }
+        if at.ttl <= 1 {
+            self.drop_frame(Drop::TimeToLive);
+            let made = answer::notice(&mut frame, &at, Notice::TimeExceeded, at.key.destination.address);
+            return self.answer(frame, made, tx);
+        }
+        if !self.advance(now, position, direction, &at) {
+            return self.drop_frame(Drop::Stale);
+        }
+        let (packets, bytes) = volume(frame.meta(), &at);
+        let connection = self.slab.at_mut(position);
+        connection.last_seen = now;
+        connection.carried[direction as usize].add(packets, bytes);
+        let rewrite = connection.rewrite(direction);
+        let number = self.backend_number(position);
+        self.statistics.backends[number].software[direction as usize].add(packets, bytes);
+        let checksum = frame.meta().checksum;
+        rewrite.apply(frame.bytes_mut(), &at, checksum);
+        self.offer(now, position);
+        self.send(frame, tx);
+    }
+
+    /// Lets a packet move its connection's state; `false` if it is a SYN that cannot start it anew.
+    fn advance(&mut self, now: Time, position: Position, direction: Direction, at: &Transport) -> bool {
+        let connection = *self.slab.at(position);
+        let next = match connection.protocol {
+            Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
+            Protocol::Udp => {
+                let spoken = connection.carried[0].packets + 1 >= UDP_ONE_WAY_PACKETS;
+                match (connection.state, direction) {
+                    (State::UdpUnanswered, Direction::FromBackend) => State::UdpEstablished,
+                    (State::UdpUnanswered, _) if spoken => State::UdpEstablished,
+                    (state, _) => state,
+                }
+            }
+        };
+        if connection.state.is_over() && next == State::SynSent && !self.takes_connections(position) {
+            self.doom(now, position);
+            return false;
+        }
+        if connection.state.is_over() && next == State::SynSent {
+            self.restart(now, position);
+        }
+        if next == State::SynReceived && connection.ledger == Ledger::Offloaded {
+            // started anew with its rules still in force: the client's ACK will not come by here
+            self.transition(now, position, State::Established);
+        } else if next != connection.state {
+            if next == State::FinBackend {
+                self.slab.at_mut(position).flags.set(Flags::BACKEND_CLOSED_FIRST);
+            }
+            self.transition(now, position, next);
+        } else if next.is_over() && at.tcp_flags & (FIN | RST) != 0 {
+            self.slab.at_mut(position).changed = now;
+        }
+        true
+    }
+
+    /// Asks the policy about an established connection that software still carries.
+    fn offer(&mut self, now: Time, position: Position) {
+        let connection = self.slab.at(position);
+        let open = matches!(connection.state, State::Established | State::UdpEstablished);
+        if !open || connection.ledger != Ledger::Software || now < connection.offer_after {
+            return;
+        }
+        let stats = FlowStats {
+            protocol: connection.protocol,
+            packets: connection.carried[0].packets + connection.carried[1].packets,
+            bytes: connection.carried[0].bytes + connection.carried[1].bytes,
+            created: connection.created,
+        };
+        let room = EngineRoom { rules: self.rules, rules_max: self.caps.rules_max };
+        if self.policy.on_packet(now, &stats, room) == Verdict::Offload {
+            self.install(now, position);
+        }
+    }
+
+    /// A packet of no known connection.
+    fn stranger<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
+        if let Some(&service) = self.services.get(&(at.key.destination, at.key.protocol)) {
+            self.statistics.services[usize::from(service)].speculative += 1;
+            return self.newcomer(now, frame, at, service, tx);
+        }
+        if self.backends.contains_key(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
+            self.pass(now, &at.key);
+        }
+        self.give_back(frame, tx);
+    }
+
+    /// Leaves a flow from a backend's end to the kernel from now on.
+    fn pass(&mut self, now: Time, key: &FlowKey) {
+        if self.passes >= self.passes_max {
+            self.statistics.offload.passes_full += 1;
+            return;
+        }
+        if let Some(position) = self.insert_pass(now, key) {
+            self.install_pass(position);
+        }
+    }
+
+    /// A packet we sent was too big for its way out: cut it up if it allows that, else tell its sender.
+    fn too_big<IO: FrameIo>(
+        &mut self,
+        io: &mut IO,
+        mut frame: IO::Frame,
+        at: Transport,
+        mtu: u16,
+        found: Option<(Position, Direction)>,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        let Some((position, reverse)) = found else { return self.drop_frame(Drop::TooBig) };
+        let meta = frame.meta_mut();
+        meta.arrival = Arrival::Received;
+        meta.egress = Egress::Route;
+        if at.key.is_ipv4() && frame.bytes()[at.l3 + 6] & 0x40 == 0 && frame.meta().gso_size == 0 {
+            self.statistics.fragmented += 1;
+            let statistics = &mut self.statistics;
+            let out = |piece| {
+                if tx.try_push(piece).is_err() {
+                    statistics.drops[Drop::NoFrame as usize] += 1;
+                }
+            };
+            if answer::fragment(&mut frame, &at, mtu, || io.allocate(), out) {
+                self.send(frame, tx);
+            } else {
+                self.drop_frame(Drop::NoFrame);
+            }
+            return;
+        }
+        self.drop_frame(Drop::TooBig);
+        let key = self.slab.at(position).key(reverse.reversed());
+        let back = Rewrite { source: key.source, destination: key.destination, ..Rewrite::default() };
+        let checksum = frame.meta().checksum;
+        back.apply(frame.bytes_mut(), &at, checksum);
+        let at = Transport { key, ..at };
+        let made = answer::notice(&mut frame, &at, Notice::TooBig { mtu }, key.destination.address);
+        self.answer(frame, made, tx);
+    }
+
+    /// An ICMP error about a packet we sent: its quote is translated back, and it goes to who sent the packet.
+    fn icmp_error<F: Frame>(
+        &mut self,
+        mut frame: F,
+        error: IcmpError,
+        found: Option<(Position, Direction)>,
+        tx: &mut Batch<F>,
+    ) {
+        let Some((position, toward)) = found else { return self.give_back(frame, tx) };
+        let connection = *self.slab.at(position);
+        if connection.state == State::Pass {
+            return self.give_back(frame, tx);
+        }
+        if error.ttl <= 1 {
+            return self.drop_frame(Drop::TimeToLive);
+        }
+        // found by the flow that comes from where the error comes from; the packet in trouble went the other way
+        let sent = connection.key(toward.reversed());
+        let (near, shown) = match toward {
+            Direction::FromClient => (connection.client, connection.source),
+            Direction::FromBackend => (connection.backend, connection.vip),
+        };
+        let source = if error.source == near.address { shown.address } else { error.source };
+        icmp::translate(frame.bytes_mut(), &error, source, sent.source.address, sent.source, sent.destination);
+        self.statistics.icmp_errors += 1;
+        frame.meta_mut().egress = Egress::Route;
+        self.send(frame, tx);
+    }
+
+    /// Refuses a connection with the protocol's own answer.
+    pub(super) fn refuse<F: Frame>(&mut self, mut frame: F, at: &Transport, reason: Drop, tx: &mut Batch<F>) {
+        self.drop_frame(reason);
+        let made = match at.key.protocol {
+            Protocol::Tcp => answer::reset(&mut frame, at),
+            Protocol::Udp => {
+                answer::notice(&mut frame, at, Notice::PortUnreachable, at.key.destination.address)
+            }
+        };
+        self.answer(frame, made, tx);
+    }
+}

@@ -1,0 +1,177 @@
+//! What a worker counts: plain numbers that it alone writes.
+
+use crate::config::Snapshot;
+use crate::l4::connection::Volume;
+use crate::wire::Malformed;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Why a worker dropped a frame or refused a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Drop {
+    /// A TCP packet of no known connection; also counted when it is answered with RST.
+    Unknown,
+    /// TCP flags that no real packet has (SYN with FIN or RST, none at all).
+    Flags,
+    /// No backend of the service takes connections.
+    NoBackend,
+    /// The connection table is full.
+    TableFull,
+    /// No source port is free in the pool.
+    PoolExhausted,
+    /// Another connection of the same client already uses the way to every backend tried.
+    TupleConflict,
+    /// A SYN for a connection that is over, whose backend takes no connections any more; the next one starts anew.
+    Stale,
+    /// TTL or hop limit used up; answered with ICMP time exceeded.
+    TimeToLive,
+    /// Too big for its way out; answered with ICMP.
+    TooBig,
+    /// A fragment.
+    Fragment,
+    /// An answer (RST, ICMP error) could not be made from the packet.
+    Unanswerable,
+    /// No frame or no room in the transmit batch for another piece of a packet.
+    NoFrame,
+}
+
+impl Drop {
+    /// All of them, in order.
+    pub const ALL: [Drop; 12] = [
+        Drop::Unknown,
+        Drop::Flags,
+        Drop::NoBackend,
+        Drop::TableFull,
+        Drop::PoolExhausted,
+        Drop::TupleConflict,
+        Drop::Stale,
+        Drop::TimeToLive,
+        Drop::TooBig,
+        Drop::Fragment,
+        Drop::Unanswerable,
+        Drop::NoFrame,
+    ];
+
+    /// Its name in status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Drop::Unknown => "unknown",
+            Drop::Flags => "tcp-flags",
+            Drop::NoBackend => "no-backend",
+            Drop::TableFull => "table-full",
+            Drop::PoolExhausted => "pool-exhausted",
+            Drop::TupleConflict => "tuple-conflict",
+            Drop::Stale => "stale",
+            Drop::TimeToLive => "ttl",
+            Drop::TooBig => "too-big",
+            Drop::Fragment => "fragment",
+            Drop::Unanswerable => "unanswerable",
+            Drop::NoFrame => "no-frame",
+        }
+    }
+}
+
+/// Numbers of one service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServiceStatistics {
+    /// Connections created.
+    pub created: u64,
+    /// Connections whose handshake was completed, or whose backend answered.
+    pub established: u64,
+    /// Frames that made a connection or belonged to none: what a flood consists of.
+    pub speculative: u64,
+    /// Connections refused, for whatever reason.
+    pub refused: u64,
+}
+
+/// Numbers of one backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BackendStatistics {
+    /// Connections it was given.
+    pub connections: u64,
+    /// Connections it has.
+    pub connections_now: u64,
+    /// What software carried: [from client, from backend].
+    pub software: [Volume; 2],
+}
+
+/// Numbers of the rules' life cycle.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OffloadStatistics {
+    /// Rules in force or asked for.
+    pub rules: u64,
+    /// Rules the engine confirmed.
+    pub installed: u64,
+    /// Rules the engine took away.
+    pub removed: u64,
+    /// Rules the engine had lost when it was asked to take them away.
+    pub lost: u64,
+    /// Rules refused because the engine was full.
+    pub refused_full: u64,
+    /// Rules refused because it cannot do them.
+    pub refused_unsupported: u64,
+    /// Rules refused because it failed.
+    pub refused_failed: u64,
+    /// Connections not offered because the queue to the engine was full.
+    pub queue_full: u64,
+    /// Pass rules not made because there are as many as there may be.
+    pub passes_full: u64,
+}
+
+/// All of a worker's numbers.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// Frames handled.
+    pub frames: u64,
+    /// Frames sent on.
+    pub forwarded: u64,
+    /// Frames given back to the kernel.
+    pub given_back: u64,
+    /// ICMP errors translated and sent on.
+    pub icmp_errors: u64,
+    /// RST and ICMP errors of our own.
+    pub answered: u64,
+    /// IPv4 packets cut into fragments.
+    pub fragmented: u64,
+    /// Connections that had been declared over and went on.
+    pub revived: u64,
+    /// Frames dropped, by [`Drop`].
+    pub drops: [u64; Drop::ALL.len()],
+    /// Frames dropped as malformed, by [`Malformed`].
+    pub malformed: [u64; Malformed::ALL.len()],
+    /// Connections now, Pass entries not among them.
+    pub connections_now: u64,
+    /// Pass entries now.
+    pub passes_now: u64,
+    /// Connections there can be.
+    pub connections_max: u64,
+    /// Rules.
+    pub offload: OffloadStatistics,
+    /// By service, in the snapshot's order.
+    pub services: Box<[ServiceStatistics]>,
+    /// By backend, in the snapshot's order.
+    pub backends: Box<[BackendStatistics]>,
+}
+
+impl Statistics {
+    pub(super) fn new(snapshot: &Snapshot, connections_max: usize) -> Statistics {
+        Statistics {
+            frames: 0,
+            forwarded: 0,
+            given_back: 0,
+            icmp_errors: 0,
+            answered: 0,
+            fragmented: 0,
+            revived: 0,
+            drops: [0; Drop::ALL.len()],
+            malformed: [0; Malformed::ALL.len()],
+            connections_now: 0,
+            passes_now: 0,
+            connections_max: connections_max as u64,
+            offload: OffloadStatistics::default(),
+            services: vec![ServiceStatistics::default(); snapshot.services.len()].into(),
+            backends: vec![BackendStatistics::default(); snapshot.backends() as usize].into(),
+        }
+    }
+}
