@@ -4,3 +4,8 @@
 //! What is decided here is how packets and rules get into and out of the kernel; which flows are offloaded, and what
 //! becomes of a packet in software, is decided in `hairpin-core`. ARCHITECTURE.md, "The linux plane", is the overview.
 #![warn(missing_docs)]
+
+pub mod cpu;
+pub mod device;
+pub mod memory;
+pub mod tap;

@@ -1,0 +1,89 @@
+//! Large memory straight from the kernel: zeroed, touched only where it is used, in huge pages where they are to be had.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// An anonymous mapping, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps `bytes` (at least one) of zeroes. Pages come into being when first touched.
+    pub(crate) fn zeroed(bytes: usize) -> io::Result<Mapping> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags | libc::MAP_NORESERVE, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Huge pages save TLB misses; without them (no THP in the kernel) everything works all the same.
+        // SAFETY: the range is the mapping just made; the advice does not change its contents.
+        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        NonNull::new(start.cast())
+            .map(|start| Mapping { start, bytes })
+            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Its first byte; aligned to a page.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and whoever holds pointers into it keeps it alive.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// `count` zeroed values that live as long as the process, in memory that is touched only where it is used.
+///
+/// Errors: `InvalidInput` if `count` values cannot be addressed or are aligned to more than a page, `OutOfMemory` if the
+/// kernel has no room.
+///
+/// # Safety
+///
+/// A `T` all of whose bytes are zero must be a valid value.
+pub unsafe fn zeroed<T>(count: usize) -> io::Result<&'static mut [T]> {
+    let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
+    let Some(bytes) = bytes.filter(|_| align_of::<T>() <= 4096) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{count} entries are more than memory can hold"),
+        ));
+    };
+    let start = std::mem::ManuallyDrop::new(Mapping::zeroed(bytes.max(1))?).start();
+    // SAFETY: the mapping is never unmapped, nobody else has a pointer to it, it is aligned to a page and long enough,
+    // and zeroes are valid values of `T` by this function's own contract.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), count) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_writable_and_touched_lazily() {
+        // 64 GiB: more than the machine has, so this works only as long as untouched pages cost nothing.
+        // SAFETY: zero is a valid `u64`.
+        let words = unsafe { zeroed::<u64>(1 << 33) }.unwrap();
+        let last = words.len() - 1;
+        assert_eq!((words[0], words[last]), (0, 0));
+        words[last] = 7;
+        assert_eq!((words[last], words[last - 1]), (7, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        // SAFETY: zero is a valid `u64`; no memory comes of it.
+        assert!(unsafe { zeroed::<u64>(usize::MAX / 4) }.is_err());
+        // SAFETY: as above.
+        assert!(unsafe { zeroed::<u64>(1 << 58) }.is_err());
+        // SAFETY: as above.
+        assert!(unsafe { zeroed::<u64>(0) }.unwrap().is_empty());
+    }
+}

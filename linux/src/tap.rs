@@ -1,0 +1,311 @@
+//! TAP devices: how frames that no rule takes reach a worker, and how what the worker sends reaches the kernel.
+//!
+//! One device per worker, persistent, with virtio headers: super-packets and partial checksums pass whole both ways. BPF
+//! redirects frames to the device with a mark in the Ethernet destination; what the worker writes comes in from the
+//! device, where BPF reads the worker's mark (`linux/bpf/hairpin.h`). The device has no addresses, and the kernel says
+//! nothing on it by itself.
+//!
+//! A worker sleeps in `epoll` (or `poll`) on the descriptor of its [`TapIo`], which is readable while frames wait;
+//! level-triggered, so that a burst that did not fit one batch wakes it again. That holds with io_uring too: it is used
+//! only to do many reads or writes in one system call, nothing is left under way between calls.
+
+mod header;
+mod mark;
+mod pool;
+
+pub use pool::{FRAME_BYTES_MAX, TapFrame};
+
+use crate::device;
+use hairpin_core::frame::{Batch, Frame, FrameIo};
+use pool::{Pool, Rejected};
+use std::fs::File;
+use std::io;
+use std::ops::AddAssign;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::rc::Rc;
+
+/// Packets the ring between kernel and worker holds, unless told otherwise.
+pub const QUEUE_PACKETS_DEFAULT: u32 = 4096;
+/// Frame buffers of a worker, unless told otherwise: some batches' worth.
+pub const BUFFERS_DEFAULT: usize = 256;
+
+/// The largest MTU the kernel lets a TAP device have: 65,535 less an Ethernet header.
+const MTU: u32 = 65_521;
+
+/// A TAP device, attached to this process. Can be sent to the thread that will use it.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    name: String,
+}
+
+impl Tap {
+    /// Makes the device `name`, or takes over one that an earlier process has left, with a ring of `queue_packets`;
+    /// brings it up and keeps it when the process ends. Errors: no rights, another process has the device (EBUSY), or
+    /// something else has the name.
+    pub fn create(name: &str, queue_packets: u32) -> io::Result<Tap> {
+        let tap = Tap::attach(name)?;
+        tap.set(libc::TUNSETPERSIST, 1).map_err(|e| device::about(e, "cannot keep", name))?;
+        device::disable_ipv6(name)?;
+        device::set_queue_length(name, queue_packets)?;
+        device::set_mtu(name, MTU)?;
+        // The ring drops what it has no room for; a queue in front of it would only cost time.
+        device::netlink::remove_queue(name)?;
+        device::change_flags(name, libc::IFF_UP | libc::IFF_NOARP, libc::IFF_MULTICAST)?;
+        Ok(tap)
+    }
+
+    /// Removes the persistent device `name`; none of that name is fine. Errors: a process has it (EBUSY), or it is no TAP.
+    pub fn remove(name: &str) -> io::Result<()> {
+        match device::index_of(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => Tap::attach(name)?.destroy(),
+        }
+    }
+
+    /// Removes the device itself.
+    pub fn destroy(self) -> io::Result<()> {
+        self.set(libc::TUNSETPERSIST, 0).map_err(|e| device::about(e, "cannot remove", &self.name))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Attaches to the device, making it if it is not there, and sets what belongs to the descriptor.
+    fn attach(name: &str) -> io::Result<Tap> {
+        let mut request = device::request(name)?;
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        request.ifr_ifru.ifru_flags = flags as i16;
+        let path = "/dev/net/tun";
+        let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let fd = OwnedFd::from(file.map_err(|e| device::about(e, "cannot open", path))?);
+        device::control(&fd, &mut request, libc::TUNSETIFF as _)
+            .map_err(|e| device::about(e, "cannot make or attach to the TAP device", name))?;
+        let tap = Tap { fd, name: name.to_owned() };
+        tap.set_offloads().map_err(|e| device::about(e, "cannot set up the TAP device", name))?;
+        Ok(tap)
+    }
+
+    /// Has the kernel pass super-packets and partial checksums whole: UDP ones from Linux 6.2 on.
+    fn set_offloads(&self) -> io::Result<()> {
+        let mut size = header::BYTES as libc::c_int;
+        // SAFETY: the request takes a pointer to an int, which lives through the call.
+        if unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw mut size) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        self.set(libc::TUNSETOFFLOAD, tcp | udp).or_else(|_| self.set(libc::TUNSETOFFLOAD, tcp))
+    }
+
+    /// A request that takes a number.
+    fn set(&self, what: libc::Ioctl, value: libc::c_uint) -> io::Result<()> {
+        // SAFETY: the requests used here (TUNSETPERSIST, TUNSETOFFLOAD) take their argument by value.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), what, libc::c_ulong::from(value)) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// What has passed a [`TapIo`], and what has not. Frames, unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Handed to the worker; a super-packet is one.
+    pub received: u64,
+    /// Bytes of these, Ethernet headers included.
+    pub received_bytes: u64,
+    /// Taken by the kernel.
+    pub transmitted: u64,
+    /// Bytes of these, Ethernet headers included.
+    pub transmitted_bytes: u64,
+    /// Dropped on arrival: not marked by the plane.
+    pub unmarked: u64,
+    /// Dropped on arrival: too short, or a device header that makes no sense.
+    pub malformed: u64,
+    /// Times reading stopped because no buffer was free; the frames wait in the ring.
+    pub no_buffer: u64,
+    /// Times reading failed (the device is down or gone).
+    pub read_failed: u64,
+    /// Dropped on departure: the frame contradicts its own description, or the kernel calls it invalid.
+    pub refused: u64,
+    /// Dropped on departure: the kernel had no memory.
+    pub no_memory: u64,
+    /// Dropped on departure: the device is down or gone.
+    pub down: u64,
+    /// Dropped on departure: any other error.
+    pub write_failed: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.transmitted += other.transmitted;
+        self.transmitted_bytes += other.transmitted_bytes;
+        self.unmarked += other.unmarked;
+        self.malformed += other.malformed;
+        self.no_buffer += other.no_buffer;
+        self.read_failed += other.read_failed;
+        self.refused += other.refused;
+        self.no_memory += other.no_memory;
+        self.down += other.down;
+        self.write_failed += other.write_failed;
+    }
+}
+
+/// What became of a frame given to the kernel.
+enum Sent {
+    Done,
+    /// The kernel has no room now: it stays in the batch.
+    Later,
+}
+
+/// A worker's end of a TAP device. Belongs to one thread.
+#[derive(Debug)]
+pub struct TapIo {
+    tap: Tap,
+    pool: Rc<Pool>,
+    counters: Counters,
+}
+
+impl TapIo {
+    /// Frames through `tap`, in `buffers` buffers of 64 KiB that are touched only when used.
+    pub fn new(tap: Tap, buffers: usize) -> io::Result<TapIo> {
+        let pool = Pool::new(buffers)?;
+        Ok(TapIo { tap, pool, counters: Counters::default() })
+    }
+
+    /// What has passed so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Buffers not in use now.
+    pub fn buffers_free(&self) -> usize {
+        self.pool.free()
+    }
+
+    /// Gives the device back, for another [`TapIo`] or to be destroyed. Frames still held stay valid.
+    pub fn into_tap(self) -> Tap {
+        self.tap
+    }
+
+    /// A free buffer to read into.
+    fn buffer(&mut self) -> Option<TapFrame> {
+        let frame = self.pool.take();
+        self.counters.no_buffer += u64::from(frame.is_none());
+        frame
+    }
+
+    /// Judges what a read has put into `frame`: `bytes`, or a negated error number. `false`: nothing more to read now.
+    fn accept(&mut self, mut frame: TapFrame, result: isize, out: &mut Batch<TapFrame>) -> bool {
+        let Ok(bytes) = usize::try_from(result) else {
+            self.counters.read_failed += u64::from(result != -(libc::EAGAIN as isize));
+            return false;
+        };
+        match frame.received(bytes) {
+            Ok(()) => {
+                self.counters.received += 1;
+                self.counters.received_bytes += frame.bytes().len() as u64;
+                out.push(frame);
+            }
+            Err(Rejected::Unmarked) => self.counters.unmarked += 1,
+            Err(Rejected::Malformed) => self.counters.malformed += 1,
+        }
+        true
+    }
+
+    /// Counts what became of a frame of `bytes` that was written: `result` as of a write, errors negated.
+    fn sent(&mut self, bytes: usize, result: isize) -> Sent {
+        let error = i32::try_from(-result).unwrap_or(0);
+        match error {
+            libc::EAGAIN => return Sent::Later,
+            libc::ENOBUFS | libc::ENOMEM => self.counters.no_memory += 1,
+            libc::EINVAL | libc::EMSGSIZE => self.counters.refused += 1,
+            libc::EIO | libc::EBADFD | libc::ENODEV => self.counters.down += 1,
+            1.. => self.counters.write_failed += 1,
+            _ => {
+                self.counters.transmitted += 1;
+                self.counters.transmitted_bytes += bytes as u64;
+            }
+        }
+        Sent::Done
+    }
+
+    /// Reads one packet; errors negated.
+    fn read(&self, frame: &mut TapFrame) -> isize {
+        // SAFETY: the frame has room for so many bytes there, and nobody else uses it.
+        let read = || unsafe { libc::read(self.tap.fd.as_raw_fd(), frame.packet().cast(), TapFrame::PACKET_BYTES_MAX) };
+        uninterrupted(read)
+    }
+
+    /// Writes one sealed packet of `bytes`; errors negated.
+    fn write(&self, frame: &mut TapFrame, bytes: usize) -> isize {
+        // SAFETY: `seal` has said that so many bytes of header and frame stand there.
+        uninterrupted(|| unsafe { libc::write(self.tap.fd.as_raw_fd(), frame.packet().cast(), bytes) })
+    }
+}
+
+impl FrameIo for TapIo {
+    type Frame = TapFrame;
+
+    fn receive(&mut self, out: &mut Batch<TapFrame>) {
+        while !out.is_full() {
+            let Some(mut frame) = self.buffer() else { break };
+            let result = self.read(&mut frame);
+            if !self.accept(frame, result, out) {
+                break;
+            }
+        }
+    }
+
+    fn transmit(&mut self, batch: &mut Batch<TapFrame>) {
+        let mut done = 0;
+        for frame in batch.iter_mut() {
+            match frame.seal() {
+                None => self.counters.refused += 1,
+                Some(bytes) => {
+                    let result = self.write(frame, bytes);
+                    if let Sent::Later = self.sent(frame.bytes().len(), result) {
+                        break;
+                    }
+                }
+            }
+            done += 1;
+        }
+        batch.drain(..done);
+    }
+
+    fn allocate(&mut self) -> Option<TapFrame> {
+        self.buffer()
+    }
+}
+
+impl AsFd for TapIo {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tap.fd.as_fd()
+    }
+}
+
+impl AsRawFd for TapIo {
+    fn as_raw_fd(&self) -> i32 {
+        self.tap.fd.as_raw_fd()
+    }
+}
+
+/// The result of a system call that is repeated while signals interrupt it; errors as negated numbers.
+fn uninterrupted(mut call: impl FnMut() -> isize) -> isize {
+    loop {
+        let result = call();
+        if result >= 0 {
+            return result;
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            error => return -(error.unwrap_or(libc::EIO) as isize),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The header in front of every frame that is read from or written to a TAP device: which checksum is still to be
+//! filled in and how a super-packet is to be cut (`struct virtio_net_hdr` of `linux/virtio_net.h`; virtio 1.3, 5.1.6).
+
+use hairpin_core::frame::{Checksum, Meta};
+
+/// Bytes of the header.
+pub(crate) const BYTES: usize = 10;
+
+const NEEDS_CSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+/// Beside a TCP type: the first segment alone carries CWR (RFC 3168).
+const GSO_ECN: u8 = 0x80;
+
+/// Bytes the kernel puts in a frame's linear part when nothing better is known: Ethernet, two VLAN tags, and the
+/// longest IPv4 (60) and TCP (60) headers.
+const HEADERS_MAX: u16 = 14 + 8 + 60 + 60;
+
+/// What a frame's header said beside what [`Meta`] has room for; goes out again with the frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offload {
+    /// Kind of super-packet, `GSO_*`; [`GSO_NONE`] if it is none.
+    gso_type: u8,
+    /// Where the checksummed part begins, from the Ethernet header on; with `checksum_offset` 0: not known.
+    checksum_start: u16,
+    /// Where in that part the checksum goes.
+    checksum_offset: u16,
+}
+
+impl Offload {
+    /// Reads a header that stood in front of a frame of `length` bytes and notes in `meta` what it says. `None`: it
+    /// makes no sense for this frame.
+    pub(crate) fn decode(header: [u8; BYTES], length: usize, meta: &mut Meta) -> Option<Offload> {
+        let [flags, gso_type, rest @ ..] = header;
+        let word = |i: usize| u16::from_ne_bytes([rest[2 * i], rest[2 * i + 1]]);
+        let (gso_size, checksum_start, checksum_offset) = (word(1), word(2), word(3));
+        let mut offload = Offload::default();
+        if flags & NEEDS_CSUM != 0 {
+            offload.checksum_start = checksum_start;
+            offload.checksum_offset = checksum_offset;
+            if !offload.checksum_fits(length) {
+                return None;
+            }
+            meta.checksum = Checksum::Partial;
+        }
+        match gso_type & !GSO_ECN {
+            GSO_NONE => {}
+            GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4 if gso_size != 0 => {
+                offload.gso_type = gso_type;
+                meta.gso_size = gso_size;
+            }
+            _ => return None,
+        }
+        Some(offload)
+    }
+
+    /// The header for `frame` as `meta` now describes it. `None`: the two contradict each other - a checksum to be
+    /// filled in nobody knows where, segments of a packet that was none.
+    pub(crate) fn encode(&self, frame: &[u8], meta: &Meta) -> Option<[u8; BYTES]> {
+        let mut header = [0; BYTES];
+        let partial = meta.checksum == Checksum::Partial;
+        if partial && !self.checksum_fits(frame.len()) || meta.gso_size != 0 && self.gso_type == GSO_NONE {
+            return None;
+        }
+        let mut put = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+        put(2, self.headers(frame, partial, meta.gso_size != 0));
+        put(4, meta.gso_size);
+        if partial {
+            put(6, self.checksum_start);
+            put(8, self.checksum_offset);
+            header[0] = NEEDS_CSUM;
+        }
+        if meta.gso_size != 0 {
+            header[1] = self.gso_type;
+        }
+        Some(header)
+    }
+
+    /// Drops what does not fit a frame cut to `length` bytes.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        if !self.checksum_fits(length) {
+            *self = Offload::default();
+        }
+    }
+
+    /// Whether the place of the checksum is known and lies inside a frame of `length` bytes, behind its Ethernet header.
+    fn checksum_fits(&self, length: usize) -> bool {
+        let end = usize::from(self.checksum_start) + usize::from(self.checksum_offset) + 2;
+        self.checksum_start >= 14 && self.checksum_offset != 0 && end <= length
+    }
+
+    /// `hdr_len`: bytes the kernel makes the linear part, where BPF reads them without pulling. For super-packets it is
+    /// exactly the headers, otherwise as much as headers can be.
+    fn headers(&self, frame: &[u8], partial: bool, segments: bool) -> u16 {
+        let most = u16::try_from(frame.len()).unwrap_or(u16::MAX).min(HEADERS_MAX);
+        if !(partial && segments) {
+            return most;
+        }
+        let transport = match self.gso_type {
+            GSO_UDP_L4 => 8,
+            // The data offset is in the upper four bits of byte 12, in 32-bit words.
+            _ => frame.get(usize::from(self.checksum_start) + 12).map_or(20, |byte| u16::from(byte >> 4) * 4),
+        };
+        self.checksum_start.saturating_add(transport.max(8)).min(u16::try_from(frame.len()).unwrap_or(u16::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(flags: u8, gso_type: u8, words: [u16; 4]) -> [u8; BYTES] {
+        let mut header = [0; BYTES];
+        (header[0], header[1]) = (flags, gso_type);
+        for (to, word) in header[2..].chunks_mut(2).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        header
+    }
+
+    #[test]
+    fn a_super_packet_goes_out_as_it_came() {
+        let mut frame = vec![0; 4000];
+        frame[34 + 12] = 8 << 4;
+        let mut meta = Meta::default();
+        let came = header(NEEDS_CSUM, GSO_TCPV4 | GSO_ECN, [66, 1448, 34, 16]);
+        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        assert_eq!((meta.gso_size, meta.checksum), (1448, Checksum::Partial));
+        assert_eq!(offload.encode(&frame, &meta), Some(came));
+    }
+
+    #[test]
+    fn the_linear_part_is_the_headers_whatever_the_kernel_said() {
+        let mut frame = vec![0; 4000];
+        frame[38 + 12] = 5 << 4;
+        let mut meta = Meta::default();
+        let came = header(NEEDS_CSUM, GSO_TCPV4, [256, 1400, 38, 16]);
+        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        assert_eq!(offload.encode(&frame, &meta).unwrap()[2..4], 58u16.to_ne_bytes());
+        let came = header(NEEDS_CSUM, GSO_UDP_L4, [256, 1400, 54, 6]);
+        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        assert_eq!(offload.encode(&frame, &meta).unwrap()[2..4], 62u16.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_replaced_frame_loses_its_offloads() {
+        let mut meta = Meta::default();
+        let came = header(NEEDS_CSUM, GSO_TCPV6, [74, 1428, 54, 16]);
+        let mut offload = Offload::decode(came, 9000, &mut meta).unwrap();
+        (meta.checksum, meta.gso_size) = (Checksum::Complete, 0);
+        assert_eq!(offload.encode(&[0; 90], &meta), Some(header(0, 0, [90, 0, 0, 0])));
+        // A worker that forgets to say so sends nothing half true.
+        offload.truncate(60);
+        meta.checksum = Checksum::Partial;
+        assert_eq!(offload.encode(&[0; 60], &meta), None);
+        (meta.checksum, meta.gso_size) = (Checksum::Complete, 1428);
+        assert_eq!(offload.encode(&[0; 60], &meta), None);
+    }
+
+    #[test]
+    fn headers_that_make_no_sense_are_refused() {
+        let refused = |header, length| Offload::decode(header, length, &mut Meta::default()).is_none();
+        assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 34, 16]), 51), "checksum past the end");
+        assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 0xffff, 0xffff]), 65_535), "checksum far past the end");
+        assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 6, 4]), 100), "checksum in the Ethernet header");
+        assert!(refused(header(0, GSO_TCPV4, [54, 0, 0, 0]), 4000), "segments of no size");
+        assert!(refused(header(0, 3, [54, 100, 0, 0]), 4000), "fragmentation offload, never asked for");
+        assert!(refused(header(0, 0x45, [54, 100, 0, 0]), 4000), "a kind that is not known");
+        assert!(!refused(header(2, 0, [0, 0, 0xffff, 0xffff]), 60), "DATA_VALID says nothing about offsets");
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_on_any_frame_is_refused_or_encodable(bytes: [u8; BYTES], frame in prop::collection::vec(any::<u8>(), 14..300), cut in 14usize..300) {
+            let mut meta = Meta::default();
+            if let Some(mut offload) = Offload::decode(bytes, frame.len(), &mut meta) {
+                let out = offload.encode(&frame, &meta).unwrap();
+                let headers = u16::from_ne_bytes([out[2], out[3]]);
+                prop_assert!(usize::from(headers) <= frame.len());
+                let mut again = Meta::default();
+                prop_assert_eq!(Offload::decode(out, frame.len(), &mut again), Some(offload));
+                prop_assert_eq!((again.gso_size, again.checksum), (meta.gso_size, meta.checksum));
+                let cut = cut.min(frame.len());
+                offload.truncate(cut);
+                if let Some(out) = offload.encode(&frame[..cut], &meta) {
+                    prop_assert!(usize::from(u16::from_ne_bytes([out[2], out[3]])) <= cut);
+                }
+            }
+        }
+    }
+}
