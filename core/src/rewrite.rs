@@ -1,6 +1,10 @@
 //! What a rule changes in a packet, and doing it in software.
 
-use crate::flow::Endpoint;
+use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::frame::Checksum;
+use crate::wire::bytes::{array_at, array_at_mut, u32_at};
+use crate::wire::checksum::{Difference, Sum};
+use crate::wire::{Transport, ipv4, ipv6, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP numbers (wrapping).
 ///
@@ -17,4 +21,139 @@ pub struct Rewrite {
     /// Added to the acknowledgement number and to both edges of every SACK block; the acknowledgement number is left
     /// alone when ACK is not set.
     pub acknowledgement_delta: u32,
+}
+
+impl Rewrite {
+    /// Rewrites the packet [`parse`](crate::wire::parse) found `at` in `frame`; the new addresses are of its family.
+    ///
+    /// Checksums are changed incrementally, as the kernel does (`bpf_l4_csum_replace`, see [`crate::wire::checksum`]):
+    /// right stays right and wrong stays wrong, and a changed one is never 0xffff but for UDP, where 0 is sent as
+    /// 0xffff. A UDP checksum of 0 ("none") stays 0. Of a [`Checksum::Partial`] frame's only the addresses' part is
+    /// changed: ports, numbers and payload are the device's to sum up.
+    ///
+    /// A TTL or hop limit of 0 stays 0; what arrives with 1 or 0 is not to be forwarded. SACK options are read as the
+    /// kernel reads them: options behind an impossible one, and SACK options not of whole blocks, are left alone.
+    #[inline]
+    pub fn apply(&self, frame: &mut [u8], at: &Transport, checksum: Checksum) {
+        let Some(packet) = frame.get_mut(at.l3..at.end) else { return };
+        let Some((network, transport)) = packet.split_at_mut_checked(at.l4.saturating_sub(at.l3)) else { return };
+        let (source, destination) = (&self.source.address, &self.destination.address);
+        let addresses = match at.key.is_ipv4() {
+            true => ipv4::readdress(network, source.ipv4_octets(), destination.ipv4_octets(), true),
+            false => ipv6::readdress(network, source, destination, true),
+        };
+        let Some(addresses) = addresses else { return };
+        match at.key.protocol {
+            Protocol::Udp => self.apply_udp(transport, addresses, checksum),
+            Protocol::Tcp => self.apply_tcp(transport, addresses, checksum, at.payload.saturating_sub(at.l4)),
+        }
+    }
+
+    #[inline(always)]
+    fn apply_udp(&self, datagram: &mut [u8], addresses: Difference, checksum: Checksum) {
+        let Some(header) = array_at_mut::<{ udp::HEADER }>(datagram, 0) else { return };
+        let ports = self.change_ports(&mut header[..4]);
+        let old = u16::from_be_bytes([header[udp::CHECKSUM], header[udp::CHECKSUM + 1]]);
+        if old != 0 {
+            let new = udp::mangled(updated(old, checksum, addresses, ports));
+            header[udp::CHECKSUM..].copy_from_slice(&new.to_be_bytes());
+        }
+    }
+
+    #[inline(always)]
+    fn apply_tcp(&self, segment: &mut [u8], addresses: Difference, checksum: Checksum, header_length: usize) {
+        let Some(header) = array_at_mut::<{ tcp::HEADER }>(segment, 0) else { return };
+        let mut changes = self.change_ports(&mut header[..4]);
+        let acknowledges = header[tcp::FLAGS] & tcp::ACK != 0;
+        changes += add(&mut header[tcp::SEQUENCE..], self.sequence_delta);
+        if acknowledges {
+            changes += add(&mut header[tcp::ACKNOWLEDGEMENT..], self.acknowledgement_delta);
+        }
+        if self.acknowledgement_delta != 0
+            && let Some(options) = segment.get_mut(tcp::HEADER..header_length)
+        {
+            changes += self.translate_sack(options);
+        }
+        if let Some(field) = array_at_mut::<2>(segment, tcp::CHECKSUM) {
+            *field = updated(u16::from_be_bytes(*field), checksum, addresses, changes).to_be_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn change_ports(&self, ports: &mut [u8]) -> Difference {
+        let mut changes = Difference::NONE;
+        if let Some(field) = array_at_mut::<4>(ports, 0) {
+            let ([a, b], [c, d]) = (self.source.port.to_be_bytes(), self.destination.port.to_be_bytes());
+            changes.words(*field, [a, b, c, d]);
+            *field = [a, b, c, d];
+        }
+        changes
+    }
+
+    /// Adds the acknowledgement delta to every SACK edge. The edges may lie at odd offsets, so the difference is taken of
+    /// the options as a whole.
+    fn translate_sack(&self, options: &mut [u8]) -> Difference {
+        const OPTIONS_MAX: usize = 40;
+        let mut copy = [0; OPTIONS_MAX];
+        let Some(original) = copy.get_mut(..options.len()) else { return Difference::NONE };
+        original.copy_from_slice(options);
+        for edge in tcp::sack_edges(original) {
+            if let (Some(old), Some(field)) = (u32_at(original, edge), array_at_mut::<4>(options, edge)) {
+                *field = old.wrapping_add(self.acknowledgement_delta).to_be_bytes();
+            }
+        }
+        Difference::between(Sum::of(original), Sum::of(options))
+    }
+
+    /// The rewrite of the other direction of the connection whose packets in this direction arrive with `key`: it takes
+    /// packets of [`Rewrite::rewritten`]`(key).reversed()` to `key.reversed()`.
+    pub fn reversed(&self, key: &FlowKey) -> Rewrite {
+        Rewrite {
+            source: key.destination,
+            destination: key.source,
+            sequence_delta: self.acknowledgement_delta.wrapping_neg(),
+            acknowledgement_delta: self.sequence_delta.wrapping_neg(),
+        }
+    }
+
+    /// What takes packets that arrived with `key` and were rewritten back to what they were, hops aside: for a packet
+    /// that comes back to the worker as too big, so that the error quotes what its sender sent.
+    pub fn undone(&self, key: &FlowKey) -> Rewrite {
+        Rewrite {
+            source: key.source,
+            destination: key.destination,
+            sequence_delta: self.sequence_delta.wrapping_neg(),
+            acknowledgement_delta: self.acknowledgement_delta.wrapping_neg(),
+        }
+    }
+
+    /// The flow that packets of `key` belong to once rewritten.
+    pub fn rewritten(&self, key: &FlowKey) -> FlowKey {
+        FlowKey { source: self.source, destination: self.destination, protocol: key.protocol }
+    }
+}
+
+/// The transport checksum after `addresses` (of the pseudo-header) and `changes` (of the transport header).
+#[inline(always)]
+fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Difference) -> u16 {
+    match checksum {
+        Checksum::Complete => {
+            let mut all = addresses;
+            all += changes;
+            all.update(old)
+        }
+        Checksum::Partial => addresses.update_partial(old),
+    }
+}
+
+/// Adds `delta`, wrapping, to the number at the start of `field`. The new number is what is summed up, not the delta, so
+/// that a wrap past 2^32 is nothing special.
+#[inline(always)]
+fn add(field: &mut [u8], delta: u32) -> Difference {
+    let mut changes = Difference::NONE;
+    if let (Some(old), Some(field)) = (array_at::<4>(field, 0), array_at_mut::<4>(field, 0)) {
+        *field = u32::from_be_bytes(old).wrapping_add(delta).to_be_bytes();
+        changes.words(old, *field);
+    }
+    changes
 }

@@ -1,0 +1,231 @@
+//! The Internet checksum: computed (RFC 1071) and kept in step with changes (RFC 1624, equation 3).
+//!
+//! One's complement has two zeros, 0x0000 and 0xffff, and which of them a computation ends with is where
+//! implementations differ. Hairpin's results must equal the kernel's (`bpf_l4_csum_replace`, `bpf_l3_csum_replace`),
+//! because BPF rewrites the same flows:
+//!
+//! - A *changed* checksum is never 0xffff: the kernel sums from `~csum_unfold(check)`, whose upper half is all ones, so
+//!   that the sum is never zero, folds to 1 to 0xffff and is complemented to 0 to 0xfffe. [`Difference::update`] adds
+//!   0xffff for the same effect, and the result depends only on the residue, not on the order of the changes.
+//! - A changed *partial* sum (a pseudo-header's, not complemented) is zero only if it was zero and nothing but zeros
+//!   was added; [`Difference::update_partial`].
+//! - UDP's "a computed 0 is sent as 0xffff" (RFC 768) is [`super::udp::mangled`], applied last.
+
+/// A one's complement sum of 16-bit words in network order, not folded yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// The sum of `bytes`; an odd last byte counts as if a zero byte followed.
+    pub fn of(bytes: &[u8]) -> Sum {
+        // Summed in the machine's byte order and swapped at the end (RFC 1071, 2(B)). 2^16 words of 32 bits, more than
+        // any frame has, are far from filling 64 bits.
+        let (words, rest) = bytes.as_chunks::<4>();
+        let mut total: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let mut last = [0; 4];
+        if let Some(last) = last.get_mut(..rest.len()) {
+            last.copy_from_slice(rest);
+        }
+        total += u64::from(u32::from_ne_bytes(last));
+        Sum(u64::from(u16::from_be(fold(total))))
+    }
+
+    /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 3.1, RFC 8200 8.1): `source` and `destination` are
+    /// 4 or 16 bytes, `length` is that of transport header and payload in bytes.
+    pub fn pseudo_header(source: &[u8], destination: &[u8], protocol: u8, length: usize) -> Sum {
+        Sum::of(source) + Sum::of(destination) + Sum(u64::from(protocol) + length as u64)
+    }
+
+    /// The sum in 16 bits.
+    pub fn folded(self) -> u16 {
+        fold(self.0)
+    }
+
+    /// The checksum: the complement of the folded sum.
+    pub fn checksum(self) -> u16 {
+        !self.folded()
+    }
+}
+
+impl core::ops::Add for Sum {
+    type Output = Sum;
+    fn add(self, other: Sum) -> Sum {
+        Sum(u64::from(self.folded()) + u64::from(other.folded()))
+    }
+}
+
+/// What changes of checksummed words add up to. Fits any number of changes a packet has room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Difference(u64);
+
+impl Difference {
+    /// Nothing changed.
+    pub const NONE: Difference = Difference(0);
+
+    /// From what the covered bytes summed up to `before` to what they do `after`.
+    pub fn between(before: Sum, after: Sum) -> Difference {
+        Difference(u64::from(!before.folded()) + u64::from(after.folded()))
+    }
+
+    /// A 16-bit word at an even offset became another.
+    #[inline(always)]
+    pub fn word(&mut self, old: u16, new: u16) {
+        self.0 += u64::from(!old) + u64::from(new);
+    }
+
+    /// Two 16-bit words in a row, at an even offset, became others.
+    #[inline(always)]
+    pub fn words(&mut self, old: [u8; 4], new: [u8; 4]) {
+        self.0 += u64::from(!u32::from_be_bytes(old)) + u64::from(u32::from_be_bytes(new));
+    }
+
+    /// An IPv6 address, at an even offset, became another.
+    #[inline(always)]
+    pub fn address(&mut self, old: &[u8; 16], new: &[u8; 16]) {
+        for (old, new) in old.as_chunks::<4>().0.iter().zip(new.as_chunks::<4>().0) {
+            self.words(*old, *new);
+        }
+    }
+
+    /// The checksum that was `checksum` before the changes: HC' = ~(~HC + ~m + m'). Never 0xffff.
+    #[inline(always)]
+    pub fn update(self, checksum: u16) -> u16 {
+        !fold(self.0 + u64::from(!checksum) + 0xffff)
+    }
+
+    /// The sum (not complemented) that was `sum` before the changes, as a packet holds whose checksum a device fills in.
+    #[inline(always)]
+    pub fn update_partial(self, sum: u16) -> u16 {
+        fold(self.0 + u64::from(sum))
+    }
+}
+
+impl core::ops::AddAssign for Difference {
+    fn add_assign(&mut self, other: Difference) {
+        self.0 += other.0;
+    }
+}
+
+/// Adds the 16-bit words of `sum` with end-around carry: 0 only for 0.
+#[inline(always)]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// RFC 1071, section 4.1, word by word.
+    fn reference(bytes: &[u8]) -> u16 {
+        let mut sum: u32 = 0;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+
+    /// The kernel's `csum_add`.
+    fn csum_add(a: u32, b: u32) -> u32 {
+        let (sum, carry) = a.overflowing_add(b);
+        sum + u32::from(carry)
+    }
+
+    /// The kernel's `csum_fold` (arch-independent form).
+    fn csum_fold(sum: u32) -> u16 {
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        !(sum as u16)
+    }
+
+    /// The kernel's `csum_replace4`: csum_fold(csum_add(csum_sub(~csum_unfold(*sum), from), to)).
+    fn csum_replace4(sum: u16, from: u32, to: u32) -> u16 {
+        csum_fold(csum_add(csum_add(!u32::from(sum), !from), to))
+    }
+
+    /// The kernel's change of a partial sum in `inet_proto_csum_replace4`.
+    fn csum_replace4_partial(sum: u16, from: u32, to: u32) -> u16 {
+        !csum_fold(csum_add(csum_add(u32::from(sum), !from), to))
+    }
+
+    #[test]
+    fn example_of_rfc_1071() {
+        let words = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::of(&words).folded(), 0xddf2);
+    }
+
+    #[test]
+    fn example_of_rfc_1624() {
+        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285 gives 0x0000, not 0xffff.
+        let mut difference = Difference::NONE;
+        difference.word(0x5555, 0x3285);
+        assert_eq!(difference.update(0xdd2f), 0x0000);
+    }
+
+    #[test]
+    fn no_change_of_negative_zero_gives_zero_as_in_the_kernel() {
+        assert_eq!(csum_replace4(0xffff, 0xffff_ffff, 0), 0);
+        let mut difference = Difference::NONE;
+        difference.words([0xff; 4], [0; 4]);
+        assert_eq!(difference.update(0xffff), 0);
+        assert_eq!(Difference::NONE.update(0xffff), 0);
+        assert_eq!(difference.update_partial(0), csum_replace4_partial(0, 0xffff_ffff, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn sum_is_the_reference_sum(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(Sum::of(&bytes).folded(), reference(&bytes));
+        }
+
+        #[test]
+        fn update_is_the_kernels(sum in corner16(), changes in proptest::collection::vec((corner32(), corner32()), 1..8)) {
+            let mut difference = Difference::NONE;
+            let (mut complete, mut partial) = (sum, sum);
+            for (from, to) in changes {
+                difference.words(from.to_be_bytes(), to.to_be_bytes());
+                complete = csum_replace4(complete, from, to);
+                partial = csum_replace4_partial(partial, from, to);
+            }
+            prop_assert_eq!(difference.update(sum), complete);
+            if partial != 0 {
+                prop_assert_eq!(difference.update_partial(sum), partial);
+            }
+        }
+
+        #[test]
+        fn update_is_a_new_computation(mut bytes in proptest::collection::vec(any::<u8>(), 40),
+                                       at in 0usize..20, new in any::<u16>()) {
+            let before = Sum::of(&bytes).checksum();
+            let old = u16::from_be_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+            bytes[2 * at..2 * at + 2].copy_from_slice(&new.to_be_bytes());
+            let mut difference = Difference::NONE;
+            difference.word(old, new);
+            // Equal but for the two zeros.
+            prop_assert_eq!(difference.update(before) % 0xffff, Sum::of(&bytes).checksum() % 0xffff);
+        }
+    }
+
+    fn corner16() -> impl Strategy<Value = u16> {
+        prop_oneof![Just(0u16), Just(0xffff), Just(0xfffe), Just(1), any::<u16>()]
+    }
+
+    fn corner32() -> impl Strategy<Value = u32> {
+        prop_oneof![Just(0u32), Just(u32::MAX), Just(0xffff_0000), Just(0xffff), any::<u32>()]
+    }
+
+    #[test]
+    fn sums_of_parts_add_up() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for at in (0..256).step_by(2) {
+            let (a, b) = bytes.split_at(at);
+            assert_eq!((Sum::of(a) + Sum::of(b)).folded(), Sum::of(&bytes).folded());
+        }
+    }
+}
