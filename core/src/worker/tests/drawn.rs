@@ -1,0 +1,142 @@
+//! Drawn sequences of packets, silences and engine moods: whatever happens, ledger equals engine in the end, a removal
+//! never hits another connection's rule, every frame is accounted for, and when all is silent nothing is left.
+
+use super::stage::{Packet, Stage, Way, client, end, packet};
+use crate::config::Forwarding;
+use crate::flow::Endpoint;
+use crate::frame::Frame;
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use alloc::vec;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Client `who` sends to service `which`.
+    Client { who: u8, which: u8, flags: u8 },
+    /// Backend `whose` answers what it last got from anywhere, or speaks unasked to client `who`.
+    Backend { whose: u8, who: u8, flags: u8 },
+    /// A frame of rubbish.
+    Rubbish(Vec<u8>),
+    /// A real frame with a byte changed.
+    Bent { who: u8, at: u8, to: u8 },
+    /// Requests reach the engine.
+    Flush,
+    /// The engine answers so many requests.
+    Answer(u8),
+    /// Room in the engine.
+    Room(u8),
+    /// So many milliseconds pass, the engine answering all.
+    Wait(u32),
+}
+
+fn flags() -> impl Strategy<Value = u8> {
+    prop_oneof![
+        3 => Just(SYN),
+        3 => Just(SYN | ACK),
+        6 => Just(ACK),
+        2 => Just(FIN | ACK),
+        1 => Just(RST),
+        1 => any::<u8>(),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..6u8, 0..3u8, flags()).prop_map(|(who, which, flags)| Step::Client { who, which, flags }),
+        6 => (0..4u8, 0..6u8, flags()).prop_map(|(whose, who, flags)| Step::Backend { whose, who, flags }),
+        1 => prop::collection::vec(any::<u8>(), 0..120).prop_map(Step::Rubbish),
+        1 => (0..6u8, any::<u8>(), any::<u8>()).prop_map(|(who, at, to)| Step::Bent { who, at, to }),
+        4 => Just(Step::Flush),
+        4 => (0..4u8).prop_map(Step::Answer),
+        1 => (0..20u8).prop_map(Step::Room),
+        2 => (1..40_000u32).prop_map(Step::Wait),
+    ]
+}
+
+struct Drama {
+    stage: Stage,
+    ipv6: bool,
+    /// Where each backend last got a packet from.
+    last: [Option<Endpoint>; 4],
+    given: u64,
+    seen: u64,
+}
+
+impl Drama {
+    fn throw(&mut self, frame: Packet) {
+        let outcome = self.stage.batch(vec![frame]);
+        self.given += 1;
+        for frame in &outcome.frames {
+            self.seen += 1;
+            if let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) {
+                let backends = self.stage.backends();
+                if let Some(n) = backends.iter().position(|b| *b == at.key.destination) {
+                    self.last[n] = Some(at.key.source);
+                }
+            }
+        }
+    }
+
+    fn play(&mut self, step: Step) {
+        let vips = [self.stage.vip(), self.stage.second_vip(), end(self.ipv6, 1, 53)];
+        match step {
+            Step::Client { who, which, flags } => {
+                let way = if which == 2 { Way::Udp(20) } else { Way::Tcp(flags) };
+                self.throw(packet(client(self.ipv6, who, 5000), vips[usize::from(which)], way));
+            }
+            Step::Backend { whose, who, flags } => {
+                let to = self.last[usize::from(whose)].unwrap_or(client(self.ipv6, who, 5000));
+                let way = if flags == RST { Way::Udp(9) } else { Way::Tcp(flags) };
+                self.throw(packet(self.stage.backends()[usize::from(whose)], to, way));
+            }
+            Step::Rubbish(bytes) => self.throw(Packet::new(&bytes)),
+            Step::Bent { who, at, to } => {
+                let mut frame = packet(client(self.ipv6, who, 5000), vips[0], Way::Tcp(SYN));
+                let at = usize::from(at) % frame.data.len();
+                frame.data[at] = to;
+                self.throw(frame);
+            }
+            Step::Flush => self.stage.flush(),
+            Step::Answer(n) => (0..n).for_each(|_| self.stage.answer_one()),
+            Step::Room(room) => self.stage.engine.room = usize::from(room),
+            Step::Wait(ms) => self.stage.wait(Duration::from_millis(u64::from(ms))),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_is_lost_and_nothing_is_left(
+        ipv6 in any::<bool>(),
+        full_nat in any::<bool>(),
+        capacity in prop_oneof![Just(4usize), Just(64)],
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let stage = Stage::with_capacity(ipv6, capacity, |s| {
+            s.forwarding = if full_nat { Forwarding::FullNat } else { Forwarding::Nat };
+        });
+        let mut drama = Drama { stage, ipv6, last: [None; 4], given: 0, seen: 0 };
+        for step in steps {
+            drama.play(step);
+        }
+        drama.stage.settle();
+        prop_assert_eq!(drama.stage.ledger(), drama.stage.engine_keys());
+        let statistics = drama.stage.worker().statistics();
+        let dropped = statistics.drops.iter().sum::<u64>() + statistics.malformed.iter().sum::<u64>();
+        prop_assert_eq!(statistics.frames, drama.given);
+        prop_assert!(drama.seen + dropped >= drama.given, "a frame vanished");
+        // a day of silence
+        for _ in 0..24 {
+            drama.stage.wait(Duration::from_secs(3600));
+        }
+        prop_assert_eq!(drama.stage.worker().connections().count(), 0);
+        prop_assert!(drama.stage.engine_keys().is_empty());
+        prop_assert_eq!(drama.stage.loads(), 0);
+        prop_assert_eq!(drama.stage.worker().statistics().connections_now, 0);
+        prop_assert_eq!(drama.stage.worker().statistics().passes_now, 0);
+        prop_assert_eq!(drama.stage.worker().statistics().offload.rules, 0);
+    }
+}

@@ -1,0 +1,449 @@
+//! A worker with a service, an engine, and packets to throw at them.
+
+use super::super::{Drop, Known, Worker, WorkerOptions};
+use crate::balance::Loads;
+use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
+use crate::engine::{Completion, Completions, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
+use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
+use crate::l4::answer::{self, Notice};
+use crate::l4::connection::Connection;
+use crate::offload::Always;
+use crate::table::slab::Slot;
+use crate::time::{Duration, Time};
+use crate::wire::tcp::ACK;
+use crate::wire::{self, Parsed, Transport};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use core::net::Ipv6Addr;
+
+/// An engine that answers when it is asked to, and refuses what it has no room for.
+#[derive(Default)]
+pub(super) struct Engine {
+    pub(super) rules: BTreeMap<FlowKey, (Rule, Counters)>,
+    pub(super) room: usize,
+    pub(super) answers: VecDeque<Completion>,
+}
+
+impl Engine {
+    pub(super) fn submit(&mut self, op: RuleOp) {
+        let answer = match op {
+            RuleOp::Install(rule) if self.rules.len() >= self.room && !self.rules.contains_key(&rule.key) => {
+                Completion::Rejected(rule.id, Refusal::Full)
+            }
+            RuleOp::Install(rule) => {
+                self.rules.insert(rule.key, (rule, Counters::default()));
+                Completion::Installed(rule.id)
+            }
+            RuleOp::Remove { id, key } => {
+                let gone = self.rules.remove(&key);
+                if let Some((rule, _)) = &gone {
+                    assert_eq!(rule.id, id, "a removal hit another connection's rule");
+                }
+                Completion::Removed(id, gone.map(|(_, counters)| counters))
+            }
+        };
+        self.answers.push_back(answer);
+    }
+}
+
+pub(super) struct NoPort;
+
+impl FrameIo for NoPort {
+    type Frame = VecFrame;
+    fn receive(&mut self, _: &mut Batch<VecFrame>) {}
+    fn transmit(&mut self, _: &mut Batch<VecFrame>) {}
+    fn allocate(&mut self) -> Option<VecFrame> {
+        Some(VecFrame::default())
+    }
+}
+
+/// A packet as it left the worker.
+pub(super) struct Sent {
+    pub(super) source: Endpoint,
+    pub(super) destination: Endpoint,
+    pub(super) flags: u8,
+}
+
+pub(super) struct Outcome {
+    pub(super) frames: Vec<VecFrame>,
+}
+
+impl Outcome {
+    pub(super) fn sent(self) -> Sent {
+        assert_eq!(self.frames.len(), 1);
+        let frame = &self.frames[0];
+        assert_eq!(frame.meta.egress, Egress::Route);
+        let at = transport(frame);
+        Sent { source: at.key.source, destination: at.key.destination, flags: at.tcp_flags }
+    }
+}
+
+fn transport(frame: &VecFrame) -> Transport {
+    match wire::parse(frame.bytes()) {
+        Ok(Parsed::Transport(at)) => at,
+        other => panic!("not a packet: {:?}", other.is_ok()),
+    }
+}
+
+pub(super) struct Stage {
+    worker: Worker<Always>,
+    pub(super) engine: Engine,
+    pub(super) now: Time,
+    snapshot: Arc<Snapshot>,
+    loads: Loads,
+    capacity: usize,
+}
+
+impl Stage {
+    pub(super) fn new(ipv6: bool, change: impl Fn(&mut Service)) -> Stage {
+        Stage::with_capacity(ipv6, 1024, change)
+    }
+
+    pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> Stage {
+        let backends = |n: u8| -> Vec<Backend> {
+            (0..4).map(|i| backend(end(ipv6, 100 + i, 8000 + u16::from(n)))).collect()
+        };
+        let service = |n: u8, vip: Endpoint, protocol| {
+            let mut service = Service {
+                name: format!("service-{n}").into(),
+                endpoint: vip,
+                protocol,
+                forwarding: Forwarding::Nat,
+                algorithm: Default::default(),
+                unknown: Default::default(),
+                timeouts: Default::default(),
+                backend_first: u32::from(n) * 4,
+                backends: backends(0).into(),
+            };
+            change(&mut service);
+            service
+        };
+        let services = vec![
+            service(0, end(ipv6, 1, 80), Protocol::Tcp),
+            service(1, end(ipv6, 1, 81), Protocol::Tcp),
+            service(2, end(ipv6, 1, 53), Protocol::Udp),
+        ];
+        let pool = Pool {
+            addresses: vec![end(ipv6, 50, 0).address].into(),
+            port_first: 20_000,
+            port_last: 20_999,
+            time_wait: Duration::from_secs(60),
+        };
+        Stage::of(Snapshot { services: services.into(), pool }, capacity)
+    }
+
+    fn of(snapshot: Snapshot, capacity: usize) -> Stage {
+        let snapshot = Arc::new(snapshot);
+        let loads = Loads::new(snapshot.backends());
+        let memory: Vec<Slot<Connection>> = (0..capacity).map(|_| Slot::absent()).collect();
+        let worker = Worker::new(WorkerOptions {
+            snapshot: snapshot.clone(),
+            steering: Steering { key: [1, 2], workers: 1 },
+            worker: 0,
+            seeds: [1, 2, 3, 4],
+            memory: memory.leak(),
+            loads: loads.clone(),
+            known: Known::default(),
+            caps: EngineCaps {
+                rules_max: 100_000,
+                ops_in_flight_max: 1000,
+                rewrites_sequence: true,
+                rewrites_sack: true,
+                counts: true,
+            },
+            policy: Always,
+        });
+        let engine = Engine { room: 100_000, ..Engine::default() };
+        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, capacity }
+    }
+
+    pub(super) fn shrink_pool(&mut self, ports: u16) {
+        let mut snapshot = (*self.snapshot).clone();
+        snapshot.pool.port_last = snapshot.pool.port_first + ports - 1;
+        for service in &mut snapshot.services {
+            service.backends = service.backends[..1].into();
+        }
+        snapshot.services[1].backend_first = 1;
+        snapshot.services[2].backend_first = 2;
+        *self = Stage::of(snapshot, self.capacity);
+    }
+
+    pub(super) fn worker(&self) -> &Worker<Always> {
+        &self.worker
+    }
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+    pub(super) fn steering(&self) -> Steering {
+        Steering { key: [1, 2], workers: 1 }
+    }
+    pub(super) fn vip(&self) -> Endpoint {
+        self.snapshot.services[0].endpoint
+    }
+    pub(super) fn second_vip(&self) -> Endpoint {
+        self.snapshot.services[1].endpoint
+    }
+    pub(super) fn backends(&self) -> Vec<Endpoint> {
+        self.snapshot.services[0].backends.iter().map(|b| b.endpoint).collect()
+    }
+    pub(super) fn drops(&self, reason: Drop) -> u64 {
+        self.worker.statistics().drops[reason as usize]
+    }
+    pub(super) fn loads(&self) -> u32 {
+        (0..self.snapshot.backends()).map(|n| self.loads.now(n)).sum()
+    }
+    pub(super) fn only(&self) -> Connection {
+        let all: Vec<_> = self.worker.connections().collect();
+        assert_eq!(all.len(), 1);
+        *all[0]
+    }
+    pub(super) fn connection(&self, client: Endpoint) -> Connection {
+        *self.worker.connections().find(|c| c.client == client).unwrap()
+    }
+    pub(super) fn ledger(&self) -> Vec<FlowKey> {
+        let mut keys: Vec<_> = self.worker.ledger().collect();
+        keys.sort();
+        keys
+    }
+    pub(super) fn engine_keys(&self) -> Vec<FlowKey> {
+        self.engine.rules.keys().copied().collect()
+    }
+    pub(super) fn rule(&self, key: &FlowKey) -> Rule {
+        self.engine.rules[key].0
+    }
+
+    /// The engine carries a packet of this flow.
+    pub(super) fn hit(&mut self, key: &FlowKey) {
+        let (rule, counters) = self.engine.rules.get_mut(key).expect("no rule");
+        assert_eq!(rule.fate, Fate::Forward);
+        counters.packets += 1;
+        counters.bytes += 100;
+        counters.last_seen = Some(self.now);
+    }
+
+    /// Lets time pass, with everything a main loop does.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            let next = self.worker.poll_timeout(self.now).unwrap_or(end).max(self.now + Duration::from_millis(50));
+            self.now = next.min(end);
+            self.worker.handle_timeout(self.now);
+            self.settle();
+        }
+    }
+
+    /// Engine and worker talk until neither has anything to say.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let mut busy = false;
+            while let Some(op) = self.worker.poll_op() {
+                self.engine.submit(op);
+                busy = true;
+            }
+            while let Some(answer) = self.engine.answers.pop_front() {
+                self.worker.handle_completion(self.now, &answer);
+                busy = true;
+            }
+            let mut asked = Default::default();
+            self.worker.poll_samples(&mut asked);
+            if !asked.is_empty() {
+                let samples = self.samples(&asked);
+                self.worker.handle_samples(self.now, &asked, &samples);
+                busy = true;
+            }
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    /// Requests reach the engine; its answers wait.
+    pub(super) fn flush(&mut self) {
+        while let Some(op) = self.worker.poll_op() {
+            self.engine.submit(op);
+        }
+    }
+
+    /// The engine's next answer reaches the worker.
+    pub(super) fn answer_one(&mut self) {
+        if let Some(answer) = self.engine.answers.pop_front() {
+            self.worker.handle_completion(self.now, &answer);
+        }
+    }
+
+    fn samples(&self, asked: &[(RuleId, FlowKey)]) -> Samples {
+        asked.iter().map(|(_, key)| self.engine.rules.get(key).map(|(_, counters)| *counters)).collect()
+    }
+
+    pub(super) fn batch(&mut self, frames: Vec<VecFrame>) -> Outcome {
+        let mut rx: Batch<VecFrame> = frames.into_iter().collect();
+        let mut tx = Batch::new();
+        self.worker.handle_batch(self.now, &mut NoPort, &mut rx, &mut tx);
+        assert!(rx.is_empty());
+        Outcome { frames: tx.into_iter().collect() }
+    }
+
+    pub(super) fn send_frame(&mut self, frame: VecFrame) -> Outcome {
+        let outcome = self.batch(vec![frame]);
+        self.settle();
+        outcome
+    }
+
+    pub(super) fn send(&mut self, packet: Packet) -> Outcome {
+        self.send_frame(packet)
+    }
+
+    pub(super) fn try_from_client(&mut self, client: Endpoint, flags: u8) -> Option<Sent> {
+        let outcome = self.send(packet(client, self.vip(), Way::Tcp(flags)));
+        (!outcome.frames.is_empty()).then(|| outcome.sent())
+    }
+
+    pub(super) fn from_client(&mut self, client: Endpoint, flags: u8) -> Sent {
+        self.try_from_client(client, flags).expect("the packet was dropped")
+    }
+
+    /// Opens a connection and says to which backend.
+    pub(super) fn open(&mut self, client: Endpoint) -> Endpoint {
+        let out = self.from_client(client, wire::tcp::SYN);
+        let answer = packet(out.destination, out.source, Way::Tcp(wire::tcp::SYN | ACK));
+        assert_eq!(self.send(answer).frames.len(), 1);
+        self.from_client(client, ACK);
+        out.destination
+    }
+}
+
+fn backend(endpoint: Endpoint) -> Backend {
+    Backend { name: format!("{endpoint}").into(), endpoint, weight: 1, state: BackendState::Enabled }
+}
+
+/// An end on the stage: VIPs are host 1, the pool host 50, backends hosts from 100, routers from 200.
+pub(super) fn end(ipv6: bool, host: u8, port: u16) -> Endpoint {
+    let address = if ipv6 {
+        Address(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)).octets())
+    } else {
+        Address::from_ipv4([10, 0, 0, host])
+    };
+    Endpoint { address, port }
+}
+
+pub(super) fn client(ipv6: bool, host: u8, port: u16) -> Endpoint {
+    let mut end = end(ipv6, host, port);
+    end.address.0[13] = 99;
+    end
+}
+
+pub(super) type Packet = VecFrame;
+
+pub(super) enum Way {
+    /// TCP with these flags and no payload.
+    Tcp(u8),
+    /// TCP with ACK and so many bytes of payload.
+    Data(usize),
+    /// UDP with so many bytes.
+    Udp(usize),
+}
+
+impl VecFrame {
+    pub(super) fn key(&self) -> FlowKey {
+        transport(self).key
+    }
+}
+
+/// Builds a frame, checksums by the plain method.
+pub(super) fn packet(from: Endpoint, to: Endpoint, way: Way) -> Packet {
+    let (protocol, l4): (u8, Vec<u8>) = match way {
+        Way::Tcp(flags) => (6, tcp(from.port, to.port, flags, 0)),
+        Way::Data(length) => (6, tcp(from.port, to.port, ACK, length)),
+        Way::Udp(length) => (17, udp(from.port, to.port, length)),
+    };
+    let ipv4 = from.address.is_ipv4();
+    let mut data = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    data.extend(if ipv4 { [0x08, 0x00] } else { [0x86, 0xdd] });
+    let mut pseudo: Vec<u8> = Vec::new();
+    if ipv4 {
+        pseudo.extend(from.address.ipv4_octets());
+        pseudo.extend(to.address.ipv4_octets());
+        data.extend([0x45, 0]);
+        data.extend((20 + l4.len() as u16).to_be_bytes());
+        data.extend([0, 7, 0x40, 0, 64, protocol, 0, 0]);
+        data.extend(&pseudo);
+        let sum = checksum(&data[14..34]);
+        data[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        pseudo.extend(from.address.0);
+        pseudo.extend(to.address.0);
+        data.extend([0x60, 0, 0, 0]);
+        data.extend((l4.len() as u16).to_be_bytes());
+        data.extend([protocol, 64]);
+        data.extend(&pseudo);
+    }
+    pseudo.extend((l4.len() as u32).to_be_bytes());
+    pseudo.extend([0, 0, 0, protocol]);
+    pseudo.extend(&l4);
+    let sum = checksum(&pseudo);
+    let l4_at = data.len();
+    data.extend(&l4);
+    let field = l4_at + if protocol == 6 { 16 } else { 6 };
+    data[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    VecFrame::new(&data)
+}
+
+fn tcp(from: u16, to: u16, flags: u8, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(from.to_be_bytes());
+    bytes.extend(to.to_be_bytes());
+    bytes.extend([0, 0, 1, 0, 0, 0, 2, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.resize(20 + payload, 0x5a);
+    bytes
+}
+
+fn udp(from: u16, to: u16, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(from.to_be_bytes());
+    bytes.extend(to.to_be_bytes());
+    bytes.extend((8 + payload as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.resize(8 + payload, 0x5a);
+    bytes
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Clears DF.
+pub(super) fn allow_fragments(packet: &mut Packet) {
+    packet.data[14 + 6] = 0;
+    refresh_header(packet);
+}
+
+/// Leaves one hop.
+pub(super) fn last_hop(packet: &mut Packet) {
+    if packet.data[12] == 0x08 {
+        packet.data[14 + 8] = 1;
+        refresh_header(packet);
+    } else {
+        packet.data[14 + 7] = 1;
+    }
+}
+
+fn refresh_header(packet: &mut Packet) {
+    packet.data[24..26].fill(0);
+    let sum = checksum(&packet.data[14..34]);
+    packet.data[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// What a router or host at `from` says about a packet it could not deliver.
+pub(super) fn complaint(about: &VecFrame, from: Address) -> VecFrame {
+    let mut frame = about.clone();
+    let at = transport(&frame);
+    assert!(answer::notice(&mut frame, &at, Notice::PortUnreachable, from));
+    frame
+}
