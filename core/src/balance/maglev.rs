@@ -1,0 +1,140 @@
+//! Maglev hashing with weights (Eisenbud et al., "Maglev: a fast and reliable software network load balancer", NSDI
+//! 2016, section 3.4).
+//!
+//! Every backend has a permutation of the table's entries, made from a hash of its endpoint; in turn each takes the next
+//! entry of its permutation that is still free, until none is. Weights follow Katran (`MaglevHashV2.cpp`): in each round a
+//! backend gains its weight and takes a turn when that reaches the highest weight. A backend that comes or goes changes
+//! few entries beside its own.
+//!
+//! Hashes here have no secret: every worker and every balancer in front of the same backends has to give the same
+//! answer. So a client can choose its backend; it cannot do more with that than by opening many connections.
+//!
+//! A backend that is not available keeps its entries; flows that meet it look on, each along a way of its own, until they
+//! meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the packet path.
+
+use super::Weights;
+use super::random::mix;
+use crate::config::{Backend, BackendState};
+use crate::flow::{Address, Endpoint, FlowKey};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Entries of the table: a prime. With up to 655 backends of equal weight no share is off by more than 1 percent (the
+/// paper's rule: 100 entries per backend).
+pub const TABLE_SIZE: usize = 65_537;
+
+/// Entries looked at before the search for an available backend goes through all of them in order.
+const ATTEMPTS: u64 = 16;
+
+const OFFSET: u64 = 0x6f66_6673_6574_3a31;
+const SKIP: u64 = 0x736b_6970_3a76_3031;
+const FLOW: u64 = 0x666c_6f77_3a76_3031;
+const SOURCE: u64 = 0x736f_7572_6365_3a31;
+
+/// A table; clones share it.
+#[derive(Clone)]
+pub(super) struct Maglev {
+    entries: Arc<[u16]>,
+}
+
+/// A backend on its way through its permutation.
+struct Turn {
+    index: u16,
+    weight: u32,
+    gained: u32,
+    position: usize,
+    skip: usize,
+}
+
+impl Maglev {
+    /// The table of the enabled backends with weights above 0; `None` if there is none. At most 65535 backends count.
+    pub(super) fn new(backends: &[Backend]) -> Option<Maglev> {
+        let mut open: Vec<(Endpoint, u16, u16)> = (0..u16::MAX)
+            .zip(backends)
+            .filter(|(_, backend)| backend.state == BackendState::Enabled && backend.weight > 0)
+            .map(|(index, backend)| (backend.endpoint, index, backend.weight))
+            .collect();
+        // The order of turns matters, the order of the configuration must not.
+        open.sort_unstable();
+        let highest = open.iter().map(|&(_, _, weight)| u32::from(weight)).max()?;
+        let mut turns: Vec<Turn> = open.iter().map(Turn::new).collect();
+
+        const FREE: u16 = u16::MAX;
+        let mut entries = vec![FREE; TABLE_SIZE];
+        let mut left = TABLE_SIZE;
+        while left > 0 {
+            for turn in &mut turns {
+                turn.gained += turn.weight;
+                if turn.gained < highest {
+                    continue;
+                }
+                turn.gained -= highest;
+                while entries[turn.position] != FREE {
+                    turn.step();
+                }
+                entries[turn.position] = turn.index;
+                turn.step();
+                left -= 1;
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        Some(Maglev { entries: entries.into() })
+    }
+
+    /// The backend for a flow of this hash.
+    pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
+        let is_open = |index: u16| weights.effective.get(usize::from(index)).is_some_and(|&weight| weight > 0);
+        let mut point = hash;
+        for attempt in 0..ATTEMPTS {
+            let index = self.entries[scale(point, TABLE_SIZE)];
+            if is_open(index) {
+                return Some(index);
+            }
+            point = mix(hash, attempt);
+        }
+        let start = scale(point, weights.len());
+        weights.open_from(start).next().map(|(index, _)| index as u16)
+    }
+}
+
+impl Turn {
+    fn new(&(endpoint, index, weight): &(Endpoint, u16, u16)) -> Turn {
+        let position = scale(end_hash(OFFSET, &endpoint), TABLE_SIZE);
+        let skip = scale(end_hash(SKIP, &endpoint), TABLE_SIZE - 1) + 1;
+        Turn { index, weight: u32::from(weight), gained: 0, position, skip }
+    }
+
+    fn step(&mut self) {
+        self.position += self.skip;
+        if self.position >= TABLE_SIZE {
+            self.position -= TABLE_SIZE;
+        }
+    }
+}
+
+/// A point below `limit`, by the upper bits of `hash`.
+fn scale(hash: u64, limit: usize) -> usize {
+    ((u128::from(hash) * limit as u128) >> 64) as usize
+}
+
+fn address_hash(seed: u64, address: &Address) -> u64 {
+    let word = u128::from_be_bytes(address.0);
+    mix(mix(seed, (word >> 64) as u64), word as u64)
+}
+
+fn end_hash(seed: u64, end: &Endpoint) -> u64 {
+    mix(address_hash(seed, &end.address), u64::from(end.port))
+}
+
+/// The hash of a client-side flow by which Maglev's table is read. The same on every machine, with no secret.
+pub fn flow_hash(flow: &FlowKey) -> u64 {
+    mix(end_hash(end_hash(FLOW, &flow.source), &flow.destination), flow.protocol as u64)
+}
+
+/// The hash of a client's address, for source hashing. The same on every machine, with no secret.
+pub fn source_hash(source: &Address) -> u64 {
+    address_hash(SOURCE, source)
+}

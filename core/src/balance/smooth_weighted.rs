@@ -1,0 +1,59 @@
+//! Smooth weighted round robin, as nginx does it (`ngx_http_upstream_get_peer`; commit 52327e0627f4, 2012): everyone gains
+//! its weight, the richest is chosen and pays the sum of the weights. Within every `sum / gcd` choices each backend gets
+//! exactly its share, spread as evenly as can be.
+//!
+//! A choice looks at every backend: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
+//! connection up.
+
+use super::{Share, Weights};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Choices another worker's start may lie ahead, at most: enough to be spread, few enough to be made at once.
+const START_STEPS_MAX: u64 = 1024;
+
+pub(super) struct SmoothWeighted {
+    /// What each backend has gained and not paid; below the sum of weights (65535 * 65535) either way.
+    current: Vec<i64>,
+}
+
+impl SmoothWeighted {
+    pub(super) fn new(weights: &Weights, share: Share) -> SmoothWeighted {
+        let mut chooser = SmoothWeighted { current: vec![0; weights.len()] };
+        let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
+        let round = weights.total / u64::from(divisor);
+        for _ in 0..share.start(round.min(START_STEPS_MAX)) {
+            chooser.choose(weights);
+        }
+        chooser
+    }
+
+    pub(super) fn choose(&mut self, weights: &Weights) -> Option<usize> {
+        let mut best: Option<(usize, i64)> = None;
+        for (index, (current, &weight)) in self.current.iter_mut().zip(&weights.effective).enumerate() {
+            if weight == 0 {
+                continue;
+            }
+            *current += i64::from(weight);
+            if best.is_none_or(|(_, most)| *current > most) {
+                best = Some((index, *current));
+            }
+        }
+        let (index, _) = best?;
+        self.current[index] -= weights.total as i64;
+        Some(index)
+    }
+
+    /// A new round begins: what was gained under other weights means nothing under these.
+    pub(super) fn weights_changed(&mut self, _: &Weights) {
+        self.current.fill(0);
+    }
+}
+
+fn greatest_common_divisor(a: u16, b: u16) -> u16 {
+    let (mut a, mut b) = (a, b);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,1 @@
+//! Model tests: every structure against a plain map or list.
