@@ -169,9 +169,7 @@ impl Connection {
     /// The key of one of its flows, as its packets arrive.
     pub fn key(&self, direction: Direction) -> FlowKey {
         match direction {
-            Direction::FromClient => {
-                FlowKey { source: self.client, destination: self.vip, protocol: self.protocol }
-            }
+            Direction::FromClient => FlowKey { source: self.client, destination: self.vip, protocol: self.protocol },
             Direction::FromBackend => {
                 FlowKey { source: self.backend, destination: self.source, protocol: self.protocol }
             }

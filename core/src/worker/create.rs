@@ -16,14 +16,7 @@ const TRIES_MAX: usize = 4;
 
 impl<P: OffloadPolicy> Worker<P> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.
-    pub(super) fn newcomer<F: Frame>(
-        &mut self,
-        now: Time,
-        frame: F,
-        at: Transport,
-        service: u16,
-        tx: &mut Batch<F>,
-    ) {
+    pub(super) fn newcomer<F: Frame>(&mut self, now: Time, frame: F, at: Transport, service: u16, tx: &mut Batch<F>) {
         let settings = &self.snapshot.services[usize::from(service)];
         let (unknown, forwarding) = (settings.unknown, settings.forwarding);
         let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
@@ -289,7 +282,7 @@ impl<P: OffloadPolicy> Worker<P> {
             self.loads.add(number as u32);
         } else {
             connection.flags.clear(Flags::COUNTED);
-            self.loads.remove(number as u32);
+            self.loads.take(number as u32);
         }
     }
 

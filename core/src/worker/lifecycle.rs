@@ -146,8 +146,6 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Whether `id` names a rule that this worker knows of and believes to be in force.
     pub fn holds(&self, id: RuleId) -> bool {
-        self.rule_of(id).is_some_and(|(position, direction)| {
-            self.slab.at(position).rules & (1 << direction as u8) != 0
-        })
+        self.rule_of(id).is_some_and(|(position, direction)| self.slab.at(position).rules & (1 << direction as u8) != 0)
     }
 }

@@ -18,6 +18,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use ageing::Asked;
 pub use known::Known;
 pub use statistics::{BackendStatistics, Drop, OffloadStatistics, ServiceStatistics, Statistics};
 
@@ -32,7 +33,7 @@ use crate::table::slab::{Slab, Slot};
 use crate::table::two_choice::TwoChoice;
 use crate::table::wheel::Wheel;
 use crate::table::{Hasher, Position, Table};
-use crate::time::{Duration, Time};
+use crate::time::Duration;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

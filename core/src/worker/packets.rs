@@ -342,9 +342,7 @@ impl<P: OffloadPolicy> Worker<P> {
         self.drop_frame(reason);
         let made = match at.key.protocol {
             Protocol::Tcp => answer::reset(&mut frame, at),
-            Protocol::Udp => {
-                answer::notice(&mut frame, at, Notice::PortUnreachable, at.key.destination.address)
-            }
+            Protocol::Udp => answer::notice(&mut frame, at, Notice::PortUnreachable, at.key.destination.address),
         };
         self.answer(frame, made, tx);
     }

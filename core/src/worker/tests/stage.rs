@@ -3,13 +3,13 @@
 use super::super::{Drop, Known, Worker, WorkerOptions};
 use crate::balance::Loads;
 use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
-use crate::engine::{Completion, Completions, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
+use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::Connection;
 use crate::offload::Always;
-use crate::table::slab::Slot;
+use crate::table::slab::boxed;
 use crate::time::{Duration, Time};
 use crate::wire::tcp::ACK;
 use crate::wire::{self, Parsed, Transport};
@@ -103,9 +103,8 @@ impl Stage {
     }
 
     pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> Stage {
-        let backends = |n: u8| -> Vec<Backend> {
-            (0..4).map(|i| backend(end(ipv6, 100 + i, 8000 + u16::from(n)))).collect()
-        };
+        let backends =
+            |n: u8| -> Vec<Backend> { (0..4).map(|i| backend(end(ipv6, 100 + i, 8000 + u16::from(n)))).collect() };
         let service = |n: u8, vip: Endpoint, protocol| {
             let mut service = Service {
                 name: format!("service-{n}").into(),
@@ -138,13 +137,13 @@ impl Stage {
     fn of(snapshot: Snapshot, capacity: usize) -> Stage {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::new(snapshot.backends());
-        let memory: Vec<Slot<Connection>> = (0..capacity).map(|_| Slot::absent()).collect();
+        let memory = boxed::<Connection>(capacity);
         let worker = Worker::new(WorkerOptions {
             snapshot: snapshot.clone(),
             steering: Steering { key: [1, 2], workers: 1 },
             worker: 0,
             seeds: [1, 2, 3, 4],
-            memory: memory.leak(),
+            memory,
             loads: loads.clone(),
             known: Known::default(),
             caps: EngineCaps {
