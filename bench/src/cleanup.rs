@@ -1,0 +1,91 @@
+//! What has to go when this process is told to end: its children, its namespaces, its scratch directories.
+//!
+//! Guards remove these things in the ordinary course (also when a panic unwinds). A signal gives no guard a chance, so
+//! everything is noted here too and a thread of its own removes it.
+
+use anyhow::Result;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Things {
+    processes: BTreeSet<u32>,
+    namespaces: BTreeSet<String>,
+    directories: BTreeSet<PathBuf>,
+}
+
+static THINGS: Mutex<Things> =
+    Mutex::new(Things { processes: BTreeSet::new(), namespaces: BTreeSet::new(), directories: BTreeSet::new() });
+
+fn things() -> MutexGuard<'static, Things> {
+    THINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn add_process(id: u32) {
+    things().processes.insert(id);
+}
+
+pub(crate) fn remove_process(id: u32) {
+    things().processes.remove(&id);
+}
+
+pub(crate) fn add_namespace(name: &str) {
+    things().namespaces.insert(name.to_owned());
+}
+
+pub(crate) fn remove_namespace(name: &str) {
+    things().namespaces.remove(name);
+}
+
+pub(crate) fn add_directory(path: &Path) {
+    things().directories.insert(path.to_owned());
+}
+
+pub(crate) fn remove_directory(path: &Path) {
+    things().directories.remove(path);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP remove everything that was made, then end the process (status 130).
+///
+/// # Errors
+/// When the signals cannot be caught.
+pub fn on_signal() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            remove_all();
+            std::process::exit(130);
+        }
+    });
+    Ok(())
+}
+
+fn remove_all() {
+    // The lock is kept to the end: nothing may be started any more.
+    let things = things();
+    let alive = |id: u32| Path::new(&format!("/proc/{id}/exe")).read_link().is_ok();
+    for &id in &things.processes {
+        let _ = kill(Pid::from_raw(id as i32), Signal::SIGTERM);
+    }
+    let start = Instant::now();
+    while things.processes.iter().any(|&id| alive(id)) && start.elapsed() < Duration::from_secs(5) {
+        sleep(Duration::from_millis(20));
+    }
+    for &id in &things.processes {
+        let _ = kill(Pid::from_raw(id as i32), Signal::SIGKILL);
+    }
+    for name in &things.namespaces {
+        let _ = Command::new("ip").args(["netns", "del", name]).status();
+    }
+    for directory in &things.directories {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}

@@ -1,0 +1,86 @@
+//! `hairpin-bench`: the demo, the benchmarks, and the network they run in.
+
+#![forbid(unsafe_code)]
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use hairpin_bench::peer::{self, Kind, Service};
+use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_bench::topology::{Cards, Family, Options, Topology};
+use hairpin_bench::{cleanup, namespace};
+
+/// Network-namespace topologies with real peers: the demo and the benchmarks of Hairpin. Needs root; all traffic stays
+/// inside namespaces, which disappear at the end.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
+    Up {
+        /// What stands in the balancer: routed, nftables, haproxy, nginx-stream or hairpin.
+        #[arg(default_value = "hairpin", value_parser = kind)]
+        peer: Kind,
+        /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
+        #[arg(long)]
+        wire: bool,
+    },
+    /// Removes what killed runs have left: namespaces, their processes and scratch directories.
+    Clean {
+        /// Also those of runs that are still going.
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    let kinds = [Kind::Routed, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Hairpin];
+    kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let names = kinds.map(Kind::name).join(", ");
+        format!("no such peer; there are {names}")
+    })
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    cleanup::on_signal()?;
+    match arguments.command {
+        Command::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
+        Command::Clean { all } => {
+            for name in namespace::clean(all)? {
+                println!("removed {name}");
+            }
+            Ok(())
+        }
+    }
+}
+
+fn up(kind: Kind, cards: Cards) -> Result<()> {
+    namespace::clean(false)?;
+    let topology = Topology::create(Options { cards, routers: false })?;
+    let _servers = Servers::start(&topology)?;
+    let mut services = vec![Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
+    if matches!(kind, Kind::Nftables | Kind::Hairpin) {
+        services.push(Service::udp("echo4", Family::V4, ECHO_PORT));
+        services.push(Service::udp("echo6", Family::V6, ECHO_PORT));
+    }
+    services.push(Service { servers: vec![1], ..Service::tcp("iperf4", Family::V4, IPERF_PORTS[0]) });
+    let peer = peer::start(kind, &topology, &services)?;
+    println!("{} in namespaces {}-*; for example:", kind.name(), topology.name);
+    for service in &services {
+        println!("  {:8} {}/{}", service.name, peer.targets(service)[0], service.transport.name());
+    }
+    let (client, target) = (topology.client.name(), services[0].listen());
+    println!("  nsenter --net=/run/netns/{client} -- curl -si http://{target}/1k -o /dev/null -D -");
+    if let Some(hairpin) = peer.hairpin() {
+        println!("  hairpin status --socket {}", hairpin.socket().display());
+    }
+    println!("Ctrl-C removes all of it.");
+    loop {
+        std::thread::park();
+    }
+}

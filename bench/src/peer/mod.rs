@@ -1,0 +1,206 @@
+//! What stands between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
+//! services, started through one function, so that whatever is compared is set up alike.
+
+mod hairpin;
+mod proxy;
+
+pub use hairpin::{Hairpin, HairpinOptions, program as hairpin_program};
+
+use crate::process::Process;
+use crate::topology::{Family, Topology, end, server_address, vip};
+use anyhow::Result;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Longest time a balancer may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// Its name as configurations write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        }
+    }
+}
+
+/// A service all peers can offer.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its name.
+    pub name: &'static str,
+    /// Of the VIP and the servers.
+    pub family: Family,
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// The VIP's port.
+    pub port: u16,
+    /// The servers' port.
+    pub server_port: u16,
+    /// The servers, 1 to 4.
+    pub servers: Vec<usize>,
+    /// Whether the client's address is replaced, too. Only Hairpin (proxies always do; nftables never here).
+    pub full_nat: bool,
+    /// Hairpin's algorithm; the others take turns (nftables: at random).
+    pub balance: &'static str,
+}
+
+impl Service {
+    /// A TCP service of all four servers by NAT and round robin, the same port on both sides.
+    pub fn tcp(name: &'static str, family: Family, port: u16) -> Service {
+        Service {
+            name,
+            family,
+            transport: Transport::Tcp,
+            port,
+            server_port: port,
+            servers: vec![1, 2, 3, 4],
+            full_nat: false,
+            balance: "round-robin",
+        }
+    }
+
+    /// The same for UDP.
+    pub fn udp(name: &'static str, family: Family, port: u16) -> Service {
+        Service { transport: Transport::Udp, ..Service::tcp(name, family, port) }
+    }
+
+    /// `address:port` of the VIP.
+    pub fn listen(&self) -> String {
+        end(vip(self.family), self.port)
+    }
+
+    /// `address:port` of every server.
+    pub fn server_ends(&self) -> Vec<String> {
+        self.servers.iter().map(|&server| end(server_address(self.family, server), self.server_port)).collect()
+    }
+}
+
+/// The kinds of peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// No balancer: the client talks to the servers' own addresses, which the balancer's kernel routes.
+    Routed,
+    /// nftables: DNAT with a random map, by connection tracking.
+    Nftables,
+    /// HAProxy in TCP mode.
+    Haproxy,
+    /// nginx's stream module.
+    NginxStream,
+    /// Hairpin.
+    Hairpin,
+}
+
+impl Kind {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Routed => "routed",
+            Kind::Nftables => "nftables",
+            Kind::Haproxy => "haproxy",
+            Kind::NginxStream => "nginx-stream",
+            Kind::Hairpin => "hairpin",
+        }
+    }
+}
+
+/// A running peer, gone when dropped.
+#[derive(Debug)]
+pub struct Peer<'a> {
+    topology: &'a Topology,
+    kind: Kind,
+    process: Option<Process>,
+    hairpin: Option<Hairpin>,
+}
+
+/// Starts a peer for these services and waits until it serves them.
+pub fn start<'a>(kind: Kind, topology: &'a Topology, services: &[Service]) -> Result<Peer<'a>> {
+    let mut peer = Peer { topology, kind, process: None, hairpin: None };
+    match kind {
+        Kind::Routed => {}
+        Kind::Nftables => {
+            topology.balancer.script(&format!("nft -f - <<'END'\n{}END\n", nftables(services)?))?;
+        }
+        Kind::Haproxy => peer.process = Some(proxy::haproxy(topology, services)?),
+        Kind::NginxStream => peer.process = Some(proxy::nginx_stream(topology, services)?),
+        Kind::Hairpin => peer.hairpin = Some(Hairpin::start(topology, services, &HairpinOptions::default())?),
+    }
+    Ok(peer)
+}
+
+impl Peer<'_> {
+    /// Which kind it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where clients of a service connect, one for every server: the VIP each time, or the servers themselves if
+    /// nothing stands between.
+    pub fn targets(&self, service: &Service) -> Vec<String> {
+        match self.kind {
+            Kind::Routed => service.server_ends(),
+            _ => vec![service.listen(); service.servers.len()],
+        }
+    }
+
+    /// Hairpin, if it is that.
+    pub fn hairpin(&self) -> Option<&Hairpin> {
+        self.hairpin.as_ref()
+    }
+
+    /// Fails, with what it printed, if its program has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match (&mut self.process, &mut self.hairpin) {
+            (Some(process), _) => process.check(),
+            (_, Some(hairpin)) => hairpin.process().check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Peer<'_> {
+    fn drop(&mut self) {
+        if self.kind == Kind::Nftables
+            && let Err(error) = self.topology.balancer.script("nft flush ruleset\n")
+        {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn nftables(services: &[Service]) -> Result<String> {
+    let mut rules = String::new();
+    for (family, table, version) in [(Family::V4, "ip", "ip"), (Family::V6, "ip6", "ip6")] {
+        writeln!(rules, "table {table} balance {{\n  chain services {{")?;
+        writeln!(rules, "    type nat hook prerouting priority dstnat; policy accept;")?;
+        for service in services.iter().filter(|service| service.family == family) {
+            let servers: Vec<String> = service
+                .servers
+                .iter()
+                .enumerate()
+                .map(|(i, &server)| format!("{i} : {} . {}", server_address(family, server), service.server_port))
+                .collect();
+            writeln!(
+                rules,
+                "    {version} daddr {} {} dport {} dnat to numgen random mod {} map {{ {} }}",
+                vip(family),
+                service.transport.name(),
+                service.port,
+                servers.len(),
+                servers.join(", ")
+            )?;
+        }
+        writeln!(rules, "  }}\n}}")?;
+    }
+    Ok(rules)
+}

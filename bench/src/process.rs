@@ -1,0 +1,139 @@
+//! Programs that run beside us and are ended, by their own process id, when their guard is dropped.
+
+use crate::{cleanup, command};
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to end after it has been asked to.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running program. Dropping it asks it to end (SIGTERM), then kills it.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    line: String,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` in a process group of its own (so that a terminal's Ctrl-C reaches us first), with its output
+    /// in the file `log`.
+    pub fn start(mut command: Command, log: &Path) -> Result<Process> {
+        let line = command::display(&command);
+        let file = File::create(log).with_context(|| format!("could not create {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let child = command.spawn().with_context(|| format!("could not start `{line}` (scripts/install-deps)"))?;
+        cleanup::add_process(child.id());
+        Ok(Process { child, line, log: log.to_path_buf(), ended: None })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The command line it was started with.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn status(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+            if self.ended.is_some() {
+                cleanup::remove_process(self.child.id());
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Fails, with what it printed, if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.status()? {
+            None => Ok(()),
+            Some(status) => bail!("`{}` ended ({status}):\n{}", self.line, self.log()),
+        }
+    }
+
+    /// Waits until `ready` says yes; fails if the program ends first or `timeout` passes.
+    pub fn wait_until(&mut self, timeout: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !ready() {
+            self.check()?;
+            if start.elapsed() > timeout {
+                bail!("`{}` was not ready after {timeout:?}:\n{}", self.line, self.log());
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Waits for its end, at most `timeout`; it is killed and an error returned when that passes.
+    pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.status()? {
+                return Ok(status);
+            }
+            if start.elapsed() > timeout {
+                self.signal(Signal::SIGKILL);
+                bail!("`{}` did not end within {timeout:?}:\n{}", self.line, self.log());
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends it a signal, if it is still there.
+    pub fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+        }
+    }
+
+    /// Asks it to end and waits for that; kills it if it does not within ten seconds.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        if let Some(status) = self.status()? {
+            return Ok(status);
+        }
+        self.signal(Signal::SIGTERM);
+        self.wait(END_TIMEOUT)
+    }
+
+    /// Processor time it has used so far, user and system, all threads, in seconds.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("could not read {path}"))?;
+        // The name, in parentheses, may hold anything; fields 14 and 15 (proc(5)) are counted from behind it.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+        let (user, system) = ticks(11).zip(ticks(12)).with_context(|| format!("{path} has an unknown form"))?;
+        Ok((user + system) as f64 / CLOCK_TICKS_PER_SECOND)
+    }
+}
+
+/// USER_HZ of every Linux architecture Rust supports as a host.
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("{error:#}");
+        }
+        let _ = self.child.wait();
+        cleanup::remove_process(self.child.id());
+    }
+}

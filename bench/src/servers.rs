@@ -1,0 +1,150 @@
+//! What runs in the servers: nginx with pages, iperf3, UDP echo.
+
+use crate::command;
+use crate::process::Process;
+use crate::tool::echo::UdpEcho;
+use crate::topology::Topology;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// nginx's port, on both families.
+pub const HTTP_PORT: u16 = 80;
+/// Ports of the iperf3 servers, on both families, TCP and UDP.
+pub const IPERF_PORTS: [u16; 2] = [5201, 5202];
+/// The UDP echo's port (RFC 862).
+pub const ECHO_PORT: u16 = 7;
+
+/// The pages and their lengths in bytes.
+pub const PAGES: [(&str, usize); 4] = [("1k", 1 << 10), ("128k", 128 << 10), ("10m", 10 << 20), ("100m", 100 << 20)];
+
+/// Longest time a server may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The running servers, ended when dropped.
+#[derive(Debug)]
+pub struct Servers {
+    processes: Vec<Process>,
+    echoes: Vec<UdpEcho>,
+}
+
+impl Servers {
+    /// Starts them in every server namespace. Answers carry the server's name in `X-Server`, the number of the
+    /// connection at that server in `X-Connection` and the peer's address in `X-Client`.
+    pub fn start(topology: &Topology) -> Result<Servers> {
+        let pages = topology.scratch.file("pages");
+        write_pages(&pages)?;
+        let mut servers = Servers { processes: Vec::new(), echoes: Vec::new() };
+        for (i, namespace) in (1..).zip(&topology.servers) {
+            let directory = topology.scratch.file(format!("server{i}"));
+            std::fs::create_dir_all(&directory)?;
+            let configuration = directory.join("nginx.conf");
+            std::fs::write(&configuration, nginx(i, &pages, &directory))?;
+            let mut nginx = namespace.command("nginx");
+            nginx.arg("-c").arg(&configuration).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
+            servers.processes.push(namespace.start(nginx, &directory.join("nginx.out"))?);
+            for port in IPERF_PORTS {
+                let mut iperf = namespace.command_on(server_cpu(), "iperf3");
+                iperf.args(["--server", "--port", &port.to_string()]);
+                servers.processes.push(namespace.start(iperf, &directory.join(format!("iperf3-{port}")))?);
+            }
+            servers.echoes.push(UdpEcho::start(namespace, ECHO_PORT)?);
+        }
+        for (i, namespace) in (1..).zip(&topology.servers) {
+            let ports: Vec<u16> = IPERF_PORTS.into_iter().chain([HTTP_PORT]).collect();
+            let namespace = namespace.name().to_owned();
+            let own = &mut servers.processes[(i - 1) * (1 + IPERF_PORTS.len())];
+            own.wait_until(START_TIMEOUT, || listening(&namespace, &ports))
+                .with_context(|| format!("server{i} does not listen on {ports:?}"))?;
+        }
+        Ok(servers)
+    }
+
+    /// Fails if one of them has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.processes.iter_mut().try_for_each(Process::check)
+    }
+
+    /// Datagrams each server's UDP echo has answered.
+    pub fn echoed(&self) -> Vec<u64> {
+        self.echoes.iter().map(UdpEcho::answered).collect()
+    }
+}
+
+/// The core iperf3's servers run on (its clients run on core 0): the last one.
+pub fn server_cpu() -> &'static str {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "1" } else { "0" }
+}
+
+/// Whether something listens on all of these TCP ports in the namespace.
+pub fn listening(namespace: &str, ports: &[u16]) -> bool {
+    let mut ss = Command::new("nsenter");
+    ss.arg(format!("--net=/run/netns/{namespace}")).args(["--", "ss", "-Hltn"]);
+    command::output(&mut ss).is_ok_and(|sockets| {
+        let has = |port: &u16| sockets.lines().any(|line| line.contains(&format!(":{port} ")));
+        ports.iter().all(has)
+    })
+}
+
+/// Pages of bytes that do not repeat (so that a lost or doubled segment shows), the same in every run.
+fn write_pages(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    for (name, length) in PAGES {
+        let mut random = fastrand::Rng::with_seed(length as u64);
+        let mut page = BufWriter::new(File::create(directory.join(name))?);
+        let mut block = [0; 4096];
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(block.len());
+            random.fill(&mut block[..part]);
+            page.write_all(&block[..part])?;
+            left -= part;
+        }
+        page.flush()?;
+    }
+    Ok(())
+}
+
+fn nginx(server: usize, pages: &Path, directory: &Path) -> String {
+    let (pages, directory) = (pages.display(), directory.display());
+    format!(
+        "daemon off;
+user root;
+worker_processes 1;
+worker_rlimit_nofile 65536;
+pid {directory}/pid;
+error_log {directory}/error.log warn;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  keepalive_requests 1000000;
+  keepalive_timeout 300s;
+  default_type application/octet-stream;
+  client_body_temp_path {directory}/body;
+  proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/fastcgi;
+  uwsgi_temp_path {directory}/uwsgi;
+  scgi_temp_path {directory}/scgi;
+  server {{
+    listen {HTTP_PORT} backlog=16384;
+    listen [::]:{HTTP_PORT} backlog=16384;
+    root {pages};
+    add_header X-Server server{server};
+    add_header X-Connection $connection;
+    add_header X-Client $remote_addr;
+  }}
+}}
+"
+    )
+}
+
+/// Whether a TCP connection to `end` can be made from this thread's namespace.
+pub fn accepts(end: &str) -> bool {
+    TcpStream::connect(end).is_ok()
+}

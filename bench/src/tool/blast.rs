@@ -1,0 +1,107 @@
+//! Small UDP packets over many flows at the highest rate one socket per core can make.
+//!
+//! First every flow is opened at a rate that lets it be answered, so that whatever keeps state has it; then the same
+//! frames are sent flow after flow, again and again. What arrives is counted by the receivers' cards.
+
+use crate::namespace::Namespace;
+use crate::tool::frames::{self, Link};
+use crate::tool::inside;
+use crate::tool::packet_socket::{BURST_MAX, PacketSocket};
+use anyhow::Result;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Payload bytes of each packet: with the headers, 60 bytes of Ethernet frame.
+const PAYLOAD: usize = 18;
+/// Flows per source address.
+const PORTS: usize = 20_000;
+/// First source port.
+const FIRST_PORT: usize = 10_000;
+
+/// The frames of a blast, shared out over the sending threads.
+#[derive(Clone, Debug)]
+pub struct Blast {
+    frames: Vec<Arc<Vec<Vec<u8>>>>,
+}
+
+/// The network the sources of a blast are from; it must be routed to the sender.
+pub const SOURCES: &str = "10.1.0.0/16";
+
+impl Blast {
+    /// `flows` IPv4 flows, flow i to `destinations[i % n]`, for as many threads as there are cores.
+    pub fn new(link: Link, flows: usize, destinations: &[SocketAddr]) -> Blast {
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let mut frames = vec![Vec::new(); threads];
+        for flow in 0..flows {
+            let host = flow / PORTS;
+            let address = IpAddr::V4(Ipv4Addr::new(10, 1, (host >> 8) as u8, host as u8));
+            let source = SocketAddr::new(address, (FIRST_PORT + flow % PORTS) as u16);
+            // Threads take blocks of as many flows as there are destinations, so that each sends to all of them.
+            let thread = flow / destinations.len() % threads;
+            let destination = destinations[flow % destinations.len()];
+            frames[thread].push(frames::udp(link, source, destination, &[0x55; PAYLOAD]));
+        }
+        Blast { frames: frames.into_iter().map(Arc::new).collect() }
+    }
+
+    /// Sends every flow's packet once, at most `per_second`.
+    pub fn open(&self, sender: &Namespace, interface: &'static str, per_second: u32) -> Result<()> {
+        let all = self.frames.clone();
+        inside::run(sender, move || {
+            let socket = PacketSocket::open(interface)?;
+            let start = Instant::now();
+            let mut sent = 0_u32;
+            for frame in all.iter().flat_map(|frames| frames.iter()) {
+                // A frame the device has no room for is offered again: every flow has to be opened.
+                while socket.send(&[frame]) == 0 {
+                    std::thread::yield_now();
+                }
+                sent += 1;
+                let due = Duration::from_secs(1) * sent / per_second;
+                std::thread::sleep(due.saturating_sub(start.elapsed()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends for `duration` as fast as it goes; returns the frames sent per second.
+    pub fn fire(&self, sender: &Namespace, interface: &'static str, duration: Duration) -> Result<f64> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = Instant::now();
+        let threads: Vec<_> = self
+            .frames
+            .iter()
+            .enumerate()
+            .map(|(cpu, frames)| {
+                let (frames, stop) = (frames.clone(), stop.clone());
+                inside::spawn(sender, Some(cpu), move || send_in_turn(interface, &frames, &stop))
+            })
+            .collect();
+        std::thread::sleep(duration);
+        stop.store(true, Ordering::Relaxed);
+        let mut sent = 0;
+        for thread in threads {
+            sent += inside::join(thread)?;
+        }
+        Ok(sent as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+/// Sends the frames in turn until told to stop; returns how many the device took.
+pub fn send_in_turn(interface: &str, frames: &[Vec<u8>], stop: &AtomicBool) -> Result<u64> {
+    let socket = PacketSocket::open(interface)?;
+    let mut sent = 0;
+    let mut position = 0;
+    let mut burst: Vec<&[u8]> = Vec::with_capacity(BURST_MAX);
+    while !stop.load(Ordering::Relaxed) && !frames.is_empty() {
+        burst.clear();
+        for _ in 0..BURST_MAX {
+            burst.push(&frames[position]);
+            position = if position + 1 == frames.len() { 0 } else { position + 1 };
+        }
+        sent += socket.send(&burst) as u64;
+    }
+    Ok(sent)
+}

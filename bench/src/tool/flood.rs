@@ -1,0 +1,153 @@
+//! A flood of what nobody asked for: random sources, no known connection, much of it malformed.
+
+use crate::namespace::Namespace;
+use crate::tool::blast::send_in_turn;
+use crate::tool::frames::{self, ACK, Link, RST, SYN};
+use crate::tool::inside;
+use anyhow::Result;
+use fastrand::Rng;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Different frames of a flood; they repeat after that many.
+const FRAMES: usize = 65_536;
+
+/// A running flood, ended when dropped.
+#[derive(Debug)]
+pub struct Flood {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<u64>>>,
+    start: Instant,
+}
+
+impl Flood {
+    /// Floods `targets` (services and backends) from `interface` of `namespace` with one thread on each core of
+    /// `cpus`. The same seed gives the same frames.
+    pub fn start(
+        namespace: &Namespace,
+        interface: &'static str,
+        link: Link,
+        targets: &[SocketAddr],
+        seed: u64,
+        cpus: &[usize],
+    ) -> Flood {
+        let frames = Arc::new(frames_of(link, targets, seed));
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = cpus
+            .iter()
+            .map(|&cpu| {
+                let (frames, stop) = (frames.clone(), stop.clone());
+                inside::spawn(namespace, Some(cpu), move || send_in_turn(interface, &frames, &stop))
+            })
+            .collect();
+        Flood { stop, threads, start: Instant::now() }
+    }
+
+    /// Ends it; returns the frames sent per second.
+    pub fn stop(mut self) -> Result<f64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut sent = 0;
+        for thread in self.threads.drain(..) {
+            sent += inside::join(thread)?;
+        }
+        Ok(sent as f64 / self.start.elapsed().as_secs_f64())
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = inside::join(thread);
+        }
+    }
+}
+
+/// The frames of a flood: a third TCP without SYN, a third SYN, UDP, and the rest broken in some way.
+pub fn frames_of(link: Link, targets: &[SocketAddr], seed: u64) -> Vec<Vec<u8>> {
+    let mut random = Rng::with_seed(seed);
+    (0..FRAMES).map(|_| frame(link, targets, &mut random)).collect()
+}
+
+fn frame(link: Link, targets: &[SocketAddr], random: &mut Rng) -> Vec<u8> {
+    let target = targets[random.usize(..targets.len())];
+    let source = spoofed(target, random);
+    let numbers = (random.u32(..), random.u32(..));
+    match random.u8(0..12) {
+        0..3 => frames::tcp(link, source, target, ACK, numbers, &[0; 6]),
+        3 => frames::tcp(link, source, target, RST, numbers, &[]),
+        4..7 => frames::tcp(link, source, target, SYN, (numbers.0, 0), &[]),
+        7..9 => frames::udp(link, source, target, &[0; 18]),
+        9 => truncated(frames::tcp(link, source, target, ACK, numbers, &[0; 6]), random),
+        10 => corrupt(frames::tcp(link, source, target, ACK, numbers, &[0; 6]), random),
+        _ => fragment(frames::udp(link, source, target, &[0; 18]), random),
+    }
+}
+
+/// A random source; sometimes one that is the target itself (a loop), or nobody's.
+fn spoofed(target: SocketAddr, random: &mut Rng) -> SocketAddr {
+    let address = match (target.ip(), random.u8(0..32)) {
+        (own, 0) => own,
+        (IpAddr::V4(_), 1) => Ipv4Addr::new(127, 0, 0, 1).into(),
+        (IpAddr::V4(_), 2) => Ipv4Addr::BROADCAST.into(),
+        (IpAddr::V4(_), _) => Ipv4Addr::from(0x0b00_0000 | random.u32(..1 << 24)).into(),
+        (IpAddr::V6(_), 1) => Ipv6Addr::LOCALHOST.into(),
+        (IpAddr::V6(_), _) => Ipv6Addr::from((0x2001_0db8_u128 << 96) | u128::from(random.u64(..))).into(),
+    };
+    SocketAddr::new(address, random.u16(..))
+}
+
+/// Cut anywhere behind the Ethernet header (a shorter frame no driver sends).
+fn truncated(mut frame: Vec<u8>, random: &mut Rng) -> Vec<u8> {
+    frame.truncate(random.usize(15..frame.len()));
+    frame
+}
+
+/// Up to four bytes of the headers above Ethernet are others.
+fn corrupt(mut frame: Vec<u8>, random: &mut Rng) -> Vec<u8> {
+    for _ in 0..random.u8(1..5) {
+        let position = random.usize(14..frame.len());
+        frame[position] = random.u8(..);
+    }
+    frame
+}
+
+/// An IPv4 packet marked as a fragment; an IPv6 one with a fragment header for its next header.
+fn fragment(mut frame: Vec<u8>, random: &mut Rng) -> Vec<u8> {
+    if frame[12..14] == [0x08, 0x00] {
+        let offset = random.u16(..8192) | 0x2000;
+        frame[20..22].copy_from_slice(&offset.to_be_bytes());
+        // Kept right, so that the fragment is judged as one: RFC 1624's update is not worth it here, sum anew.
+        frame[24..26].fill(0);
+        let words = frame[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let sum: u32 = words.sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame[20] = 44;
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_flood_and_every_kind() {
+        let link = Link { to: [2; 6], from: [4; 6] };
+        let targets = ["10.0.100.1:80".parse().unwrap(), "[fd00:100::1]:80".parse().unwrap()];
+        let frames = frames_of(link, &targets, 1);
+        assert_eq!(frames, frames_of(link, &targets, 1));
+        assert_ne!(frames, frames_of(link, &targets, 2));
+        let has = |what: &dyn Fn(&Vec<u8>) -> bool| assert!(frames.iter().filter(|frame| what(frame)).count() > 100);
+        has(&|frame| frame.len() < 34);
+        has(&|frame| frame[12..14] == [0x86, 0xdd]);
+        has(&|frame| frame[12..14] == [0x08, 0x00] && frame[20] & 0x20 != 0);
+        has(&|frame| frame[12..14] == [0x08, 0x00] && frame.len() == 54 && frame[47] == SYN);
+    }
+}

@@ -1,0 +1,11 @@
+//! Traffic tools of our own, where no packaged program does it: UDP echo and its client, a blast of small packets over
+//! many flows, a flood of what nobody asked for.
+//!
+//! They run on threads of this process that enter a namespace; other threads stay where they are.
+
+pub mod blast;
+pub mod echo;
+pub mod flood;
+pub mod frames;
+pub mod inside;
+pub mod packet_socket;
