@@ -20,13 +20,13 @@ fn nat_keeps_the_client_and_both_ways_are_translated() {
     for ipv6 in IPV6 {
         let mut stage = Stage::new(ipv6, |_| {});
         let client = client(ipv6, 1, 40_000);
-        let out = stage.from_client(client, SYN);
+        let out = stage.client_sends(client, SYN);
         assert_eq!(out.source, client);
         let backend = out.destination;
         assert!(stage.backends().contains(&backend));
         let back = stage.send(packet(backend, client, Way::Tcp(SYN | ACK))).sent();
         assert_eq!((back.source, back.destination), (stage.vip(), client));
-        assert_eq!(stage.from_client(client, ACK).destination, backend);
+        assert_eq!(stage.client_sends(client, ACK).destination, backend);
         assert_eq!(stage.only().state, State::Established);
     }
 }
@@ -51,7 +51,7 @@ fn full_nat_takes_its_source_from_the_pool_on_this_worker() {
     for ipv6 in IPV6 {
         let mut stage = Stage::new(ipv6, |s| s.forwarding = Forwarding::FullNat);
         let client = client(ipv6, 1, 40_000);
-        let out = stage.from_client(client, SYN);
+        let out = stage.client_sends(client, SYN);
         assert!(stage.snapshot().pool.addresses.contains(&out.source.address));
         assert_eq!(stage.steering().worker(&out.source), 0);
         let back = stage.send(packet(out.destination, out.source, Way::Tcp(SYN | ACK))).sent();
@@ -68,11 +68,11 @@ fn a_pool_port_rests_when_the_backend_closed_first() {
         let backend = stage.open(client);
         let source = stage.connection(client).source;
         stage.send(packet(backend, source, Way::Tcp(FIN | ACK)));
-        stage.from_client(client, FIN | ACK);
+        stage.client_sends(client, FIN | ACK);
     }
     stage.wait(Duration::from_secs(10));
     assert_eq!(stage.worker().connections().count(), 0);
-    assert!(stage.try_from_client(client(false, 9, 1), SYN).is_none_or(|sent| sent.flags & RST != 0));
+    assert!(stage.client_tries(client(false, 9, 1), SYN).is_none_or(|sent| sent.flags & RST != 0));
     assert_eq!(stage.drops(Drop::PoolExhausted), 1);
     stage.wait(Duration::from_secs(60));
     stage.open(client(false, 9, 1));
@@ -103,7 +103,7 @@ fn a_forged_reset_kills_nothing() {
     let mut stage = Stage::new(false, |_| {});
     let client = client(false, 1, 40_000);
     stage.open(client);
-    stage.from_client(client, RST);
+    stage.client_sends(client, RST);
     assert_eq!(stage.only().state, State::Reset);
     assert_eq!(stage.only().ledger, Ledger::Offloaded, "its packets go on in the engine");
     for _ in 0..20 {
@@ -119,7 +119,7 @@ fn a_real_reset_ends_it() {
     let mut stage = Stage::new(false, |_| {});
     let client = client(false, 1, 40_000);
     stage.open(client);
-    stage.from_client(client, RST);
+    stage.client_sends(client, RST);
     stage.wait(Duration::from_secs(20));
     assert_eq!(stage.worker().connections().count(), 0);
     assert!(stage.engine_keys().is_empty());
@@ -136,7 +136,7 @@ fn closing_ends_it_and_silence_is_judged_by_the_engine() {
         stage.hit(&packet(client, stage.vip(), Way::Tcp(ACK)).key());
     }
     assert_eq!(stage.only().state, State::Established, "alive by the engine's word");
-    stage.from_client(client, FIN | ACK);
+    stage.client_sends(client, FIN | ACK);
     stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
     assert_eq!(stage.only().state, State::Closed);
     stage.wait(Duration::from_secs(20));
@@ -149,9 +149,9 @@ fn the_same_ends_may_start_again_with_their_rules_in_force() {
     let mut stage = Stage::new(false, |_| {});
     let client = client(false, 1, 40_000);
     let backend = stage.open(client);
-    stage.from_client(client, FIN | ACK);
+    stage.client_sends(client, FIN | ACK);
     stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
-    assert_eq!(stage.from_client(client, SYN).destination, backend);
+    assert_eq!(stage.client_sends(client, SYN).destination, backend);
     stage.send(packet(backend, client, Way::Tcp(SYN | ACK)));
     assert_eq!(stage.only().state, State::Established);
     stage.wait(Duration::from_secs(30));
@@ -165,10 +165,10 @@ fn a_full_table_refuses_new_connections_and_keeps_the_old() {
     for n in 0..8 {
         stage.open(client(false, n, 1000));
     }
-    assert!(stage.try_from_client(client(false, 99, 1), SYN).is_none());
+    assert!(stage.client_tries(client(false, 99, 1), SYN).is_none());
     assert_eq!(stage.drops(Drop::TableFull), 1);
     for n in 0..8 {
-        assert!(stage.try_from_client(client(false, n, 1000), ACK | PSH).is_some());
+        assert!(stage.client_tries(client(false, n, 1000), ACK | PSH).is_some());
     }
 }
 
@@ -183,8 +183,8 @@ fn what_is_not_ours_is_given_back_and_its_pass_rule_gives_way() {
     assert_eq!(outcome.frames[0].data, direct.data, "untouched");
     assert_eq!(stage.engine_keys(), [direct.key()]);
     // the same client now connects through us until it gets that backend
-    while stage.from_client(other, SYN).destination != backend {
-        stage.from_client(other, RST);
+    while stage.client_sends(other, SYN).destination != backend {
+        stage.client_sends(other, RST);
         stage.wait(Duration::from_secs(20));
         stage.send(direct.clone());
     }
@@ -202,10 +202,10 @@ fn an_engine_that_is_full_leaves_it_to_software() {
     assert_eq!(stage.only().ledger, Ledger::Software, "half a pair is taken back");
     assert!(stage.engine_keys().is_empty());
     stage.engine.room = 2;
-    stage.from_client(client, ACK);
+    stage.client_sends(client, ACK);
     assert_eq!(stage.only().ledger, Ledger::Software, "not asked again at once");
     stage.wait(Duration::from_secs(2));
-    stage.from_client(client, ACK);
+    stage.client_sends(client, ACK);
     assert_eq!(stage.only().ledger, Ledger::Offloaded);
 }
 
@@ -280,7 +280,7 @@ fn icmp_errors_reach_the_side_that_sent_the_packet() {
 #[test]
 fn no_backend_is_said_by_reset_and_counted() {
     let mut stage = Stage::new(false, |s| s.backends.iter_mut().for_each(|b| b.weight = 0));
-    let answer = stage.from_client(client(false, 1, 1), SYN);
+    let answer = stage.client_sends(client(false, 1, 1), SYN);
     assert!(answer.flags & RST != 0);
     assert_eq!(stage.drops(Drop::NoBackend), 1);
 }
@@ -289,7 +289,7 @@ fn no_backend_is_said_by_reset_and_counted() {
 fn impossible_flags_are_counted_and_change_nothing() {
     let mut stage = Stage::new(false, |_| {});
     for flags in [0, SYN | FIN, SYN | RST, SYN | FIN | RST | ACK] {
-        assert!(stage.try_from_client(client(false, 1, 1), flags).is_none());
+        assert!(stage.client_tries(client(false, 1, 1), flags).is_none());
     }
     assert_eq!(stage.drops(Drop::Flags), 4);
     assert_eq!(stage.worker().connections().count(), 0);

@@ -295,21 +295,21 @@ impl Stage {
         self.send_frame(packet)
     }
 
-    pub(super) fn try_from_client(&mut self, client: Endpoint, flags: u8) -> Option<Sent> {
+    pub(super) fn client_tries(&mut self, client: Endpoint, flags: u8) -> Option<Sent> {
         let outcome = self.send(packet(client, self.vip(), Way::Tcp(flags)));
         (!outcome.frames.is_empty()).then(|| outcome.sent())
     }
 
-    pub(super) fn from_client(&mut self, client: Endpoint, flags: u8) -> Sent {
-        self.try_from_client(client, flags).expect("the packet was dropped")
+    pub(super) fn client_sends(&mut self, client: Endpoint, flags: u8) -> Sent {
+        self.client_tries(client, flags).expect("the packet was dropped")
     }
 
     /// Opens a connection and says to which backend.
     pub(super) fn open(&mut self, client: Endpoint) -> Endpoint {
-        let out = self.from_client(client, wire::tcp::SYN);
+        let out = self.client_sends(client, wire::tcp::SYN);
         let answer = packet(out.destination, out.source, Way::Tcp(wire::tcp::SYN | ACK));
         assert_eq!(self.send(answer).frames.len(), 1);
-        self.from_client(client, ACK);
+        self.client_sends(client, ACK);
         out.destination
     }
 }
