@@ -5,6 +5,7 @@
 
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -81,6 +82,8 @@ fn remove_all() {
     }
     for &id in &things.processes {
         let _ = kill(Pid::from_raw(id as i32), Signal::SIGKILL);
+        // In a container nobody else may collect the dead.
+        let _ = waitpid(Pid::from_raw(id as i32), None);
     }
     for name in &things.namespaces {
         let _ = Command::new("ip").args(["netns", "del", name]).status();

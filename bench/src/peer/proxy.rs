@@ -24,7 +24,7 @@ fn wait(topology: &Topology, mut process: Process, services: &[Service]) -> Resu
 /// Starts HAProxy. Services must be TCP.
 pub(super) fn haproxy(topology: &Topology, services: &[Service]) -> Result<Process> {
     let mut text = format!(
-        "global\n  nbthread {}\n  maxconn 50000\n  ulimit-n 110000\ndefaults\n  mode tcp\n  maxconn 50000\n  \
+        "global\n  nbthread {}\n  maxconn 8000\ndefaults\n  mode tcp\n  maxconn 8000\n  \
          balance roundrobin\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n",
         cores()
     );

@@ -1,0 +1,35 @@
+# make build | test | demo | bench | fuzz | clean
+# Tests in network namespaces, the demo and the benchmarks need root.
+
+CARGO ?= cargo
+# Benchmarks to run, by name; all if empty: make bench BENCH="tcp wrk" QUICK=1
+BENCH ?=
+# Seconds for each fuzz target.
+FUZZ_SECONDS ?= 60
+
+.PHONY: build test demo bench fuzz clean deps
+
+build: deps
+	$(CARGO) build --release --workspace
+
+deps:
+	@scripts/install-deps
+
+test: deps
+	scripts/test
+
+demo: build
+	target/release/hairpin-bench demo
+
+bench: build
+	target/release/hairpin-bench run $(if $(QUICK),--quick) $(BENCH)
+
+# Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
+fuzz:
+	cd fuzz && for target in $$($(CARGO) fuzz list); do \
+		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+clean:
+	-target/release/hairpin-bench clean
+	$(CARGO) clean
+	rm -rf fuzz/target
