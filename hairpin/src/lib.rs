@@ -5,3 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod control;
+pub mod render;
+pub mod status;

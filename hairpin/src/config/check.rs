@@ -40,7 +40,7 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
     let mut names: HashMap<&str, usize> = HashMap::new();
     for backend in &draft.backends {
         let endpoint = backend.value.endpoint;
-        let line = sink.line(backend.span.start);
+        let start = backend.span.start;
         if endpoint.address.is_ipv4() != service.endpoint.address.is_ipv4() {
             let [ours, theirs] = [service.endpoint, endpoint].map(family);
             let what = format!("backend {endpoint} is {theirs}, its service \"{}\" {ours}", service.name);
@@ -50,12 +50,12 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
             let what = format!("backend {endpoint} is what service \"{}\" listens on", other.service.name);
             sink.error(&backend.span, what, "packets would go round in circles: name the server's own address");
         }
-        if let Some(first) = seen.insert(endpoint, line) {
+        if let Some(first) = seen.insert(endpoint, start) {
             let what = format!("backend {endpoint} is in service \"{}\" twice", service.name);
-            sink.error(&backend.span, what, format!("the other one is on line {first}: use `weight` for a larger share"));
-        } else if let Some(first) = names.insert(&backend.value.name, line) {
+            sink.error(&backend.span, what, format!("the other one is on line {}: use `weight` for a larger share", sink.line(first)));
+        } else if let Some(first) = names.insert(&backend.value.name, start) {
             let what = format!("two backends of service \"{}\" are named \"{}\"", service.name, backend.value.name);
-            sink.error(&backend.span, what, format!("the other one is on line {first}: rename one"));
+            sink.error(&backend.span, what, format!("the other one is on line {}: rename one", sink.line(first)));
         }
     }
 }

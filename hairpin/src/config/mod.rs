@@ -245,7 +245,8 @@ fn read_interfaces(sink: &Sink<'_>, top: &Table<'_>) -> Vec<String> {
         }
     }
     let span = top.span_of("interfaces");
-    if names.is_empty() {
+    let none = top.given("interfaces").is_some_and(reader::is_empty_list);
+    if none {
         sink.error(&span, "`interfaces` names none", "name the interfaces that face clients and backends");
     } else if names.len() > INTERFACES_MAX {
         sink.error(&span, format!("{} interfaces", names.len()), format!("name {INTERFACES_MAX} at most"));

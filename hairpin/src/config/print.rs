@@ -1,6 +1,6 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
+use super::reference::{Fallback, Field, Kind, SECTIONS};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -131,10 +131,4 @@ fn wrapped(text: &str, columns: usize) -> String {
         length += word_length;
     }
     out
-}
-
-/// Every section, for tests of the reference itself.
-#[cfg(test)]
-pub(super) fn sections() -> impl Iterator<Item = &'static Section> {
-    SECTIONS.into_iter()
 }

@@ -248,6 +248,11 @@ impl<'a> Table<'a> {
     }
 }
 
+/// Whether the value is a list without entries (and not something wrong, which is reported elsewhere).
+pub(super) fn is_empty_list(value: &Spanned<DeValue<'_>>) -> bool {
+    value.get_ref().as_array().is_some_and(|array| array.is_empty())
+}
+
 /// `address:port`, with what is wrong if it is not one.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let remedy = "write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"";
@@ -259,6 +264,9 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
         }
         Err(_) => return Err(format!("is not an address and port; {remedy}")),
     };
+    if matches!(parsed, SocketAddr::V6(v6) if v6.scope_id() != 0) {
+        return Err("has a zone; leave out `%` and what follows".to_string());
+    }
     if parsed.port() == 0 {
         return Err("has port 0; use 1 to 65535".to_string());
     }

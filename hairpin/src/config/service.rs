@@ -1,7 +1,7 @@
 //! Reads `[[service]]` tables.
 
 use super::problem::Sink;
-use super::reader::{At, Table, socket_address};
+use super::reader::{At, Table, is_empty_list, socket_address};
 use super::{BACKENDS_MAX, SERVICES_MAX, reference};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
@@ -153,10 +153,6 @@ fn read_backends<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<Vec<At<Bac
     let mut backends: Vec<At<Backend>> = plain.collect();
     backends.extend(tables.iter().filter_map(|table| read_backend(sink, table)));
     Some(backends)
-}
-
-fn is_empty_list(value: &toml::Spanned<toml::de::DeValue<'_>>) -> bool {
-    value.get_ref().as_array().is_some_and(|array| array.is_empty())
 }
 
 fn read_backend(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<Backend>> {
