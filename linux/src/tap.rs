@@ -6,8 +6,14 @@
 //! nothing on it by itself.
 //!
 //! A worker sleeps in `epoll` (or `poll`) on the descriptor of its [`TapIo`], which is readable while frames wait;
-//! level-triggered, so that a burst that did not fit one batch wakes it again. That holds with io_uring too: it is used
-//! only to do many reads or writes in one system call, nothing is left under way between calls.
+//! level-triggered, so that a burst that did not fit one batch wakes it again.
+//!
+//! One system call a frame, on purpose. io_uring was measured beside it (`examples/tap_cost.rs`; Linux 6.18 on a machine
+//! whose processor needs few mitigations) with the device registered and whole bursts submitted by one call: 236 against
+//! 233 ns per 64-byte frame read and 290 against 296 ns written in bursts of 64, slower in small bursts, the same for
+//! 64-KiB frames (5.0 us read, 3.1 us written, where copying is all). Its own work per operation costs what the system
+//! call would, and a ring that has the device registered keeps it busy for a moment after its process has died. A write
+//! runs the kernel's receive path, BPF included, before it returns: frames leave in order.
 
 mod header;
 mod mark;
