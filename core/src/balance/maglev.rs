@@ -84,6 +84,12 @@ impl Maglev {
         Some(Maglev { entries: entries.into() })
     }
 
+    /// Who has which entry.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> &[u16] {
+        &self.entries
+    }
+
     /// The backend for a flow of this hash.
     pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
         let is_open = |index: u16| weights.effective.get(usize::from(index)).is_some_and(|&weight| weight > 0);

@@ -200,3 +200,6 @@ impl<T: Copy + 'static> Slab<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

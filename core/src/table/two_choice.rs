@@ -5,11 +5,13 @@
 //! in the right, and the left one wins ties. Nothing is ever displaced, so an insertion touches two cache lines and a
 //! lookup one or two, and positions of entries are stable.
 //!
-//! A bucket holds 10 entries: a 16-bit tag (0: free) and a 32-bit value each. It is made for [`LOAD_PERCENT`] percent of
-//! its slots: at that load not one of 16 M insertions failed in the tests, neither while filling nor in steady churn.
-//! Beyond its capacity it goes on accepting until both buckets of a hash are full, at about 90 percent on average.
+//! A bucket holds 10 entries: a 16-bit tag (0: free) and a 32-bit value each. A table that holds its capacity has
+//! [`LOAD_PERCENT`] percent of its slots taken. Measured with random keys, in tables of 1 to 16 M entries: filling, the
+//! first refusal came at 70 percent in the smallest tables and 78 to 80 in the others; in steady churn 1 insertion in
+//! 10^5 was refused at 70 percent, 1 in 10^7 at 66, none of 75 M at 64. So at 60 percent refusals are practically nil.
+//! Beyond its capacity a table goes on accepting what finds room.
 //!
-//! All memory is touched at construction, so that the packet path takes no page faults: 64 bytes per bucket, about 9
+//! All memory is touched at construction, so that the packet path takes no page faults: 64 bytes per bucket, about 11
 //! bytes per entry of capacity.
 
 use super::{Full, Hash, Table, prefetch_line};
@@ -20,7 +22,7 @@ use alloc::vec;
 const SLOTS: usize = 10;
 
 /// Percent of the slots that are taken when a table holds its capacity.
-pub const LOAD_PERCENT: usize = 70;
+pub const LOAD_PERCENT: usize = 60;
 
 /// Buckets of each half beyond what the load asks for. Small tables need them: the fewer the buckets, the larger a
 /// share of them chance may fill.
@@ -237,3 +239,6 @@ impl Table for TwoChoice {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

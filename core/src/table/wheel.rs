@@ -229,3 +229,6 @@ impl Wheel {
         self.len -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! The keyed hash.
+
+use super::{Hash, Hasher, Table, two_choice::TwoChoice};
+use crate::flow::{Endpoint, FlowKey, Protocol};
+use core::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
+
+const SECRET: [u64; 4] = [1, 2, 3, 4];
+
+fn key() -> FlowKey {
+    FlowKey {
+        source: Endpoint::new(core::net::IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)), 40_000),
+        destination: Endpoint::new(core::net::IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)), 80),
+        protocol: Protocol::Tcp,
+    }
+}
+
+#[test]
+fn every_field_and_the_secret_count() {
+    let hasher = Hasher::new(SECRET);
+    let mut hashes = BTreeSet::from([hasher.hash(&key()), Hasher::new([1, 2, 3, 5]).hash(&key())]);
+    let v6 = Endpoint::new(core::net::IpAddr::from(Ipv6Addr::LOCALHOST), 40_000);
+    for changed in [
+        FlowKey { source: Endpoint { port: 40_001, ..key().source }, ..key() },
+        FlowKey { destination: Endpoint { port: 81, ..key().destination }, ..key() },
+        FlowKey { protocol: Protocol::Udp, ..key() },
+        FlowKey { source: v6, ..key() },
+        FlowKey { destination: v6, ..key() },
+        key().reversed(),
+    ] {
+        hashes.insert(hasher.hash(&changed));
+    }
+    assert_eq!(hashes.len(), 8);
+    assert_eq!(hasher.hash(&key()), Hasher::new(SECRET).hash(&key()), "the same secret, the same hash");
+    assert_ne!(hasher.hash_end(&key().source), hasher.hash_end(&key().destination));
+}
+
+/// Keys as alike as they come (one client, consecutive ports; consecutive clients) fill a table as random ones do.
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn similar_keys_spread() {
+    let hasher = Hasher::new(SECRET);
+    let mut table = TwoChoice::new(200_000);
+    for i in 0..200_000u32 {
+        let client = Ipv4Addr::from(0x0a00_0000 + i / 1000);
+        let source = Endpoint::new(core::net::IpAddr::from(client), 10_000 + (i % 1000) as u16);
+        let hash = hasher.hash(&FlowKey { source, ..key() });
+        assert_eq!(table.insert(hash, i), Ok(()), "entry {i}");
+    }
+    assert_eq!(table.find(Hash(0), |_| false), None);
+}

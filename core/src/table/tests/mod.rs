@@ -1,1 +1,0 @@
-//! Model tests: every structure against a plain map or list.
