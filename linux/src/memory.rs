@@ -1,7 +1,11 @@
 //! Large memory straight from the kernel: zeroed, touched only where it is used, in huge pages where they are to be had.
 
+use hairpin_core::table::slab::{Slot, slots_at};
 use std::io;
 use std::ptr::NonNull;
+
+/// What a mapping is aligned to at least.
+const PAGE_BYTES: usize = 4096;
 
 /// An anonymous mapping, unmapped when dropped.
 #[derive(Debug)]
@@ -40,6 +44,16 @@ impl Drop for Mapping {
     }
 }
 
+/// Room for `count` slots of a slab, all absent, that lasts as long as the process; touched only where it is used.
+///
+/// Errors: `InvalidInput` if so many cannot be addressed or a slot is aligned to more than a page, `OutOfMemory` if the
+/// kernel has no room.
+pub fn slots<T: 'static>(count: usize) -> io::Result<&'static mut [Slot<T>]> {
+    let start = lasting(count, size_of::<Slot<T>>(), align_of::<Slot<T>>())?;
+    // SAFETY: zeroed, aligned and long enough, never unmapped, and nobody else has a pointer to it.
+    Ok(unsafe { slots_at(start.as_ptr().cast(), count) })
+}
+
 /// `count` zeroed values that live as long as the process, in memory that is touched only where it is used.
 ///
 /// Errors: `InvalidInput` if `count` values cannot be addressed or are aligned to more than a page, `OutOfMemory` if the
@@ -48,23 +62,27 @@ impl Drop for Mapping {
 /// # Safety
 ///
 /// A `T` all of whose bytes are zero must be a valid value.
-pub unsafe fn zeroed<T>(count: usize) -> io::Result<&'static mut [T]> {
-    let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
-    let Some(bytes) = bytes.filter(|_| align_of::<T>() <= 4096) else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{count} entries are more than memory can hold"),
-        ));
-    };
-    let start = std::mem::ManuallyDrop::new(Mapping::zeroed(bytes.max(1))?).start();
-    // SAFETY: the mapping is never unmapped, nobody else has a pointer to it, it is aligned to a page and long enough,
-    // and zeroes are valid values of `T` by this function's own contract.
+pub unsafe fn zeroed<T: 'static>(count: usize) -> io::Result<&'static mut [T]> {
+    let start = lasting(count, size_of::<T>(), align_of::<T>())?;
+    // SAFETY: aligned and long enough, never unmapped, nobody else has a pointer to it, and zeroes are valid values of
+    // `T` by this function's own contract.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), count) })
+}
+
+/// A mapping for `count` things that is never given back.
+fn lasting(count: usize, size: usize, alignment: usize) -> io::Result<NonNull<u8>> {
+    let bytes = count.checked_mul(size).filter(|&bytes| bytes <= isize::MAX as usize && alignment <= PAGE_BYTES);
+    let Some(bytes) = bytes else {
+        let text = format!("{count} entries of {size} bytes are more than memory can hold");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    };
+    Ok(std::mem::ManuallyDrop::new(Mapping::zeroed(bytes.max(1))?).start())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hairpin_core::table::slab::Slab;
 
     #[test]
     fn memory_is_zero_writable_and_touched_lazily() {
@@ -75,6 +93,15 @@ mod tests {
         assert_eq!((words[0], words[last]), (0, 0));
         words[last] = 7;
         assert_eq!((words[last], words[last - 1]), (7, 0));
+    }
+
+    #[test]
+    fn fresh_slots_are_a_slab() {
+        let mut slab = Slab::new(slots::<[u64; 12]>(1 << 24).unwrap());
+        assert_eq!((slab.len(), slab.capacity()), (0, 1 << 24));
+        let position = slab.insert([9; 12]).unwrap();
+        assert_eq!(slab.at(position), &[9; 12]);
+        assert!(slots::<[u64; 12]>(usize::MAX / 8).is_err());
     }
 
     #[test]
