@@ -1,0 +1,124 @@
+//! Writes the seed corpora of the wire targets: packets of every kind Hairpin reads, made by etherparse. Run it in `fuzz/`
+//! after a target's parameters have changed: `cargo run --example seeds`.
+
+use etherparse::{Ipv6Header, PacketBuilder, TcpOptionElement, UdpHeader};
+use hairpin_core::frame::VecFrame;
+use hairpin_core::l4::answer::{Notice, notice};
+use hairpin_core::wire::{Parsed, parse};
+use hairpin_fuzz::wire::{ANSWER_PARAMETERS, REWRITE_PARAMETERS, TRANSLATE_PARAMETERS};
+use std::path::Path;
+
+const CLIENT_4: [u8; 4] = [192, 0, 2, 1];
+const SERVER_4: [u8; 4] = [198, 51, 100, 2];
+const CLIENT_6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const SERVER_6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 2];
+const PAYLOAD: &[u8] = b"GET / HTTP/1.1\r\nHost: hairpin.example\r\n\r\n";
+
+fn ethernet() -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+}
+
+macro_rules! written {
+    ($builder:expr, $payload:expr) => {{
+        let mut bytes = Vec::new();
+        $builder.write(&mut bytes, $payload).expect("a packet of valid parts");
+        bytes
+    }};
+}
+
+/// The two ways IPv6 extension headers matter: skipped, and a fragment.
+fn with_extension_header(kind: u8) -> Vec<u8> {
+    let source = std::net::SocketAddrV6::new(CLIENT_6.into(), 5000, 0, 0);
+    let udp = UdpHeader::with_ipv6_checksum(source.port(), 53, &ipv6(17, 0), PAYLOAD).expect("a short payload");
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
+    bytes.extend(ipv6(kind, 8 + 8 + PAYLOAD.len()).to_bytes());
+    // PadN for options; as a fragment header: offset 0, more to come.
+    bytes.extend([17, 0, 1, if kind == 44 { 1 } else { 4 }, 0, 0, 0, 0]);
+    bytes.extend(udp.to_bytes());
+    bytes.extend(PAYLOAD);
+    bytes
+}
+
+fn ipv6(next: u8, payload: usize) -> Ipv6Header {
+    Ipv6Header {
+        payload_length: payload as u16,
+        next_header: next.into(),
+        hop_limit: 64,
+        source: CLIENT_6,
+        destination: SERVER_6,
+        ..Ipv6Header::default()
+    }
+}
+
+fn transports() -> Vec<(&'static str, Vec<u8>)> {
+    use TcpOptionElement::{MaximumSegmentSize, Noop, SelectiveAcknowledgement, SelectiveAcknowledgementPermitted};
+    use TcpOptionElement::{Timestamp, WindowScale};
+    let syn = [MaximumSegmentSize(1460), SelectiveAcknowledgementPermitted, Timestamp(1, 0), Noop, WindowScale(7)];
+    let sack = [Noop, Noop, SelectiveAcknowledgement((0xffff_fff0, 5), [Some((100, 200)), None, None])];
+    let ipv4 = || ethernet().ipv4(CLIENT_4, SERVER_4, 64);
+    let ipv6 = || ethernet().ipv6(CLIENT_6, SERVER_6, 64);
+    let outer = etherparse::VlanId::try_new(10).expect("below 4096");
+    let tagged = || ethernet().single_vlan(outer);
+    vec![
+        ("ipv4-tcp-syn", written!(ipv4().tcp(40_000, 80, 7, 65_535).syn().options(&syn).expect("room"), &[])),
+        (
+            "ipv4-tcp-sack",
+            written!(ipv4().tcp(40_000, 80, u32::MAX, 500).ack(3).options(&sack).expect("room"), PAYLOAD),
+        ),
+        ("ipv4-tcp-fin", written!(ipv4().tcp(40_000, 80, 7, 500).ack(9).fin(), &[])),
+        ("ipv4-udp", written!(ipv4().udp(5000, 53), PAYLOAD)),
+        ("ipv4-vlan-udp", written!(tagged().ipv4(CLIENT_4, SERVER_4, 2).udp(5000, 53), PAYLOAD)),
+        (
+            "ipv4-qinq-tcp",
+            written!(ethernet().double_vlan(outer, outer).ipv4(CLIENT_4, SERVER_4, 2).tcp(1, 2, 3, 4).ack(5), PAYLOAD),
+        ),
+        ("ipv6-tcp-sack", written!(ipv6().tcp(40_000, 80, 1, 500).ack(3).options(&sack).expect("room"), PAYLOAD)),
+        ("ipv6-vlan-udp", written!(tagged().ipv6(CLIENT_6, SERVER_6, 9).udp(5000, 53), PAYLOAD)),
+        ("ipv6-destination-options-udp", with_extension_header(60)),
+    ]
+}
+
+fn icmp_errors() -> Vec<(String, Vec<u8>)> {
+    let mut errors = Vec::new();
+    for (name, packet) in transports() {
+        let told = if name.contains("tcp") { Notice::TooBig { mtu: 1400 } } else { Notice::PortUnreachable };
+        let Ok(Parsed::Transport(at)) = parse(&packet) else { panic!("{name} is not read") };
+        let mut frame = VecFrame::new(&packet);
+        assert!(notice(&mut frame, &at, told, at.key.destination.address));
+        errors.push((format!("icmp-about-{name}"), frame.data));
+    }
+    errors
+}
+
+fn write(target: &str, name: &str, parts: &[&[u8]]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    std::fs::create_dir_all(&folder).expect("a writable corpus");
+    std::fs::write(folder.join(name), parts.concat()).expect("a writable corpus");
+}
+
+fn main() {
+    // Parameters of no special meaning, all different, deltas large.
+    let parameters: Vec<u8> = (0..=255).map(|number: u8| number.wrapping_mul(37) ^ 0x5a).collect();
+    for (name, frame) in transports() {
+        write("parse", name, &[&frame]);
+        write("rewrite", name, &[&parameters[..REWRITE_PARAMETERS], &frame]);
+        let mtu = 60u16.to_be_bytes();
+        assert_eq!(ANSWER_PARAMETERS, mtu.len() + 2);
+        let mut frame = frame;
+        if frame[12..14] == [8, 0] {
+            // May be fragmented.
+            let sum = u32::from(u16::from_be_bytes([frame[24], frame[25]])) + u32::from(frame[20]) * 256;
+            let checksum = (sum & 0xffff) as u16 + (sum >> 16) as u16;
+            frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            frame[20] = 0;
+        }
+        write("answer", name, &[&mtu, &[0, name.len() as u8], &frame]);
+    }
+    for (name, frame) in icmp_errors() {
+        if name.contains("options") || name.contains("vlan") {
+            write("parse", &name, &[&frame]);
+        }
+        write("icmp_translate", &name, &[&parameters[..TRANSLATE_PARAMETERS], &frame]);
+    }
+    write("parse", "ipv6-fragment", &[&with_extension_header(44)]);
+}
