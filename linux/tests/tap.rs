@@ -195,6 +195,20 @@ fn strangers_frames_are_dropped_and_counted() {
 }
 
 #[test]
+fn the_descriptor_is_readable_while_frames_wait() {
+    in_namespace(|| {
+        let (mut io, link) = device(4);
+        assert!(!wire::readable(&io));
+        for _ in 0..2 {
+            link.send(&Vnet::default(), &Packet::udp4(50).destined(MARK_RECEIVED).bytes);
+        }
+        assert!(wire::readable(&io) && wire::readable(&io));
+        drop(received(&mut io, 2));
+        assert!(!wire::readable(&io));
+    });
+}
+
+#[test]
 fn what_came_back_too_big_says_so() {
     in_namespace(|| {
         let (mut io, link) = device(4);

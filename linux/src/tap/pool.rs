@@ -226,6 +226,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_cut_before_its_checksum_forgets_where_it_goes() {
+        let pool = Pool::new(1).unwrap();
+        let mut frame = pool.take().unwrap();
+        frame.resize(60);
+        frame.bytes_mut()[0] = mark::RECEIVED;
+        frame.header()[0] = 1;
+        frame.header()[6..].copy_from_slice(&[34u16.to_ne_bytes(), 16u16.to_ne_bytes()].concat());
+        assert_eq!(frame.received(header::BYTES + 60), Ok(()));
+        assert!(frame.resize(52) && frame.seal().is_some(), "the checksum is still inside");
+        assert!(frame.resize(51) && frame.resize(60));
+        assert_eq!(frame.seal(), None, "partial, and nobody knows where");
+        frame.meta_mut().checksum = hairpin_core::frame::Checksum::Complete;
+        assert!(frame.seal().is_some());
+    }
+
+    #[test]
     fn what_the_device_delivers_is_judged() {
         let pool = Pool::new(1).unwrap();
         let mut frame = pool.take().unwrap();

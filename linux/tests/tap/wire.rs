@@ -45,6 +45,13 @@ pub(crate) fn received(io: &mut TapIo, count: usize) -> Batch<TapFrame> {
     batch
 }
 
+/// Whether a worker sleeping on the descriptor would be woken at once.
+pub(crate) fn readable(io: &TapIo) -> bool {
+    let mut poll = libc::pollfd { fd: io.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
 /// `struct virtio_net_hdr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
