@@ -272,7 +272,11 @@ mod tests {
 
     #[test]
     fn drops_are_the_fourth_transmit_column() {
-        let text = "Inter-|   Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\neth0.5:0 0 0 0 0 0 0 0 0 0 0 77 0 0 0 0\n";
+        let text = concat!(
+            "Inter-|   Receive\n face |bytes\n",
+            "    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n",
+            "eth0.5:0 0 0 0 0 0 0 0 0 0 0 77 0 0 0 0\n"
+        );
         assert_eq!(dropped_in(text, "lo"), Some(12));
         assert_eq!(dropped_in(text, "eth0.5"), Some(77));
         assert_eq!(dropped_in(text, "eth0"), None);

@@ -1,4 +1,5 @@
-//! Large memory straight from the kernel: zeroed, touched only where it is used, in huge pages where they are to be had.
+//! Large memory straight from the kernel: zeroed, touched only where it is used, in huge pages where they are to be
+//! had.
 
 use hairpin_core::table::slab::{Slot, slots_at};
 use std::io;
@@ -46,8 +47,8 @@ impl Drop for Mapping {
 
 /// Room for `count` slots of a slab, all absent, that lasts as long as the process; touched only where it is used.
 ///
-/// Errors: `InvalidInput` if so many cannot be addressed or a slot is aligned to more than a page, `OutOfMemory` if the
-/// kernel has no room.
+/// Errors: `InvalidInput` if so many cannot be addressed or a slot is aligned to more than a page, `OutOfMemory` if
+/// the kernel has no room.
 pub fn slots<T: 'static>(count: usize) -> io::Result<&'static mut [Slot<T>]> {
     let start = lasting(count, size_of::<Slot<T>>(), align_of::<Slot<T>>())?;
     // SAFETY: zeroed, aligned and long enough, never unmapped, and nobody else has a pointer to it.
@@ -56,8 +57,8 @@ pub fn slots<T: 'static>(count: usize) -> io::Result<&'static mut [Slot<T>]> {
 
 /// `count` zeroed values that live as long as the process, in memory that is touched only where it is used.
 ///
-/// Errors: `InvalidInput` if `count` values cannot be addressed or are aligned to more than a page, `OutOfMemory` if the
-/// kernel has no room.
+/// Errors: `InvalidInput` if `count` values cannot be addressed or are aligned to more than a page, `OutOfMemory` if
+/// the kernel has no room.
 ///
 /// # Safety
 ///

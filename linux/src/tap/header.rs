@@ -85,14 +85,15 @@ impl Offload {
         }
     }
 
-    /// Whether the place of the checksum is known and lies inside a frame of `length` bytes, behind its Ethernet header.
+    /// Whether the place of the checksum is known and lies inside a frame of `length` bytes, behind its Ethernet
+    /// header.
     fn checksum_fits(&self, length: usize) -> bool {
         let end = usize::from(self.checksum_start) + usize::from(self.checksum_offset) + 2;
         self.checksum_start >= 14 && self.checksum_offset != 0 && end <= length
     }
 
-    /// `hdr_len`: bytes the kernel makes the linear part, where BPF reads them without pulling. For super-packets it is
-    /// exactly the headers, otherwise as much as headers can be.
+    /// `hdr_len`: bytes the kernel makes the linear part, where BPF reads them without pulling. For super-packets it
+    /// is exactly the headers, otherwise as much as headers can be.
     fn headers(&self, frame: &[u8], partial: bool, segments: bool) -> u16 {
         let most = u16::try_from(frame.len()).unwrap_or(u16::MAX).min(HEADERS_MAX);
         if !(partial && segments) {
@@ -174,7 +175,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_on_any_frame_is_refused_or_encodable(bytes: [u8; BYTES], frame in prop::collection::vec(any::<u8>(), 14..300), cut in 14usize..300) {
+        fn any_header_on_any_frame_is_refused_or_encodable(
+            bytes: [u8; BYTES],
+            frame in prop::collection::vec(any::<u8>(), 14..300),
+            cut in 14usize..300,
+        ) {
             let mut meta = Meta::default();
             if let Some(mut offload) = Offload::decode(bytes, frame.len(), &mut meta) {
                 let out = offload.encode(&frame, &meta).unwrap();

@@ -15,8 +15,8 @@ pub(crate) const GIVE_BACK: u8 = 0x16;
 /// What the mark `destination` says, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
 /// (the kernel itself did, or a stranger).
 ///
-/// A ticket is the CPU that gave it (upper 8 bits) and its number (lower 24); frames that come back too big carry none,
-/// and 0 stands there.
+/// A ticket is the CPU that gave it (upper 8 bits) and its number (lower 24); frames that come back too big carry
+/// none, and 0 stands there.
 pub(crate) fn decode(destination: [u8; 6]) -> Option<Meta> {
     let [kind, slot, ticket @ ..] = destination;
     let port = u16::from(slot);

@@ -18,8 +18,8 @@ pub const FRAME_BYTES_MAX: usize = 65_664;
 const DATA: usize = 64;
 /// The device's header begins here.
 const HEADER: usize = DATA - header::BYTES;
-/// From one buffer to the next: an odd number of cache lines, so that the first lines of buffers spread over all sets of
-/// the cache.
+/// From one buffer to the next: an odd number of cache lines, so that the first lines of buffers spread over all sets
+/// of the cache.
 const STRIDE: usize = DATA + FRAME_BYTES_MAX;
 
 const _: () = assert!(STRIDE.is_multiple_of(64) && STRIDE / 64 % 2 == 1);
@@ -86,8 +86,8 @@ pub(super) enum Rejected {
 }
 
 impl TapFrame {
-    /// Where the device's header goes or stands, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`] may be
-    /// written there.
+    /// Where the device's header goes or stands, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`]
+    /// may be written there.
     pub(super) fn packet(&mut self) -> *mut u8 {
         // SAFETY: inside the buffer.
         unsafe { self.buffer.cast::<u8>().add(HEADER) }.as_ptr()
@@ -124,8 +124,8 @@ impl TapFrame {
     }
 
     fn header(&mut self) -> &mut [u8; header::BYTES] {
-        // SAFETY: the header's place is inside the buffer, apart from `Head` and the frame's bytes, and only this frame
-        // has the buffer. Its bytes are initialised: the mapping began as zeroes.
+        // SAFETY: the header's place is inside the buffer, apart from `Head` and the frame's bytes, and only this
+        // frame has the buffer. Its bytes are initialised: the mapping began as zeroes.
         unsafe { &mut *self.packet().cast() }
     }
 
@@ -143,8 +143,8 @@ impl TapFrame {
 impl Frame for TapFrame {
     fn bytes(&self) -> &[u8] {
         let length = self.head().length as usize;
-        // SAFETY: `length` is at most `FRAME_BYTES_MAX`, which fit behind `DATA`; the mapping began as zeroes, so they are
-        // initialised; they do not overlap `Head`.
+        // SAFETY: `length` is at most `FRAME_BYTES_MAX`, which fit behind `DATA`; the mapping began as zeroes, so
+        // they are initialised; they do not overlap `Head`.
         unsafe { std::slice::from_raw_parts(self.buffer.cast::<u8>().add(DATA).as_ptr(), length) }
     }
 
