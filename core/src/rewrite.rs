@@ -90,8 +90,8 @@ impl Rewrite {
         changes
     }
 
-    /// Adds the acknowledgement delta to every SACK edge. The edges may lie at odd offsets, so the difference is taken of
-    /// the options as a whole.
+    /// Adds the acknowledgement delta to every SACK edge. The edges may lie at odd offsets, so the difference is taken
+    /// of the options as a whole.
     fn translate_sack(&self, options: &mut [u8]) -> Difference {
         const OPTIONS_MAX: usize = 40;
         let mut copy = [0; OPTIONS_MAX];
@@ -146,8 +146,8 @@ fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Differe
     }
 }
 
-/// Adds `delta`, wrapping, to the number at the start of `field`. The new number is what is summed up, not the delta, so
-/// that a wrap past 2^32 is nothing special.
+/// Adds `delta`, wrapping, to the number at the start of `field`. The new number is what is summed up, not the delta,
+/// so that a wrap past 2^32 is nothing special.
 #[inline(always)]
 fn add(field: &mut [u8], delta: u32) -> Difference {
     let mut changes = Difference::NONE;

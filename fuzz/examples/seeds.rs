@@ -1,5 +1,5 @@
-//! Writes the seed corpora of the wire targets: packets of every kind Hairpin reads, made by etherparse. Run it in `fuzz/`
-//! after a target's parameters have changed: `cargo run --example seeds`.
+//! Writes the seed corpora of the wire targets: packets of every kind Hairpin reads, made by etherparse. Run it in
+//! `fuzz/` after a target's parameters have changed: `cargo run --example seeds`.
 
 use etherparse::{Ipv6Header, PacketBuilder, TcpOptionElement, UdpHeader};
 use hairpin_core::frame::VecFrame;

@@ -1,8 +1,8 @@
-//! The bodies of the fuzz targets, as plain functions from an input to whether it reached what is under test. They panic
-//! on what must not be.
+//! The bodies of the fuzz targets, as plain functions from an input to whether it reached what is under test. They
+//! panic on what must not be.
 //!
-//! `cargo fuzz run TARGET` (nightly) looks for new inputs; `cargo test` replays `corpus/`, changed in many small ways, and
-//! the traces beside the checkout; `cargo run --bin TARGET -- FILE...` replays files.
+//! `cargo fuzz run TARGET` (nightly) looks for new inputs; `cargo test` replays `corpus/`, changed in many small ways,
+//! and the traces beside the checkout; `cargo run --bin TARGET -- FILE...` replays files.
 
 pub mod wire;
 

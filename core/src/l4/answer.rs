@@ -1,7 +1,7 @@
 //! Answers made out of the very frame they answer: TCP resets, ICMP errors; and IPv4 fragmentation.
 //!
-//! All of them keep the frame's VLAN tags, leave its Ethernet addresses to the plane, and leave it to be routed with all
-//! its checksums complete.
+//! All of them keep the frame's VLAN tags, leave its Ethernet addresses to the plane, and leave it to be routed with
+//! all its checksums complete.
 
 use crate::flow::{Address, Protocol};
 use crate::frame::{BATCH_MAX, Checksum, Egress, Frame};
@@ -57,9 +57,9 @@ impl Notice {
     }
 }
 
-/// Turns the TCP packet in `frame` into the RST a closed port answers with (RFC 9293, 3.10.7.1): the acknowledged number
-/// if there is one, otherwise 0 and an acknowledgement of all the packet says. `false`, and nothing changed, if the
-/// packet is no TCP packet or a RST itself.
+/// Turns the TCP packet in `frame` into the RST a closed port answers with (RFC 9293, 3.10.7.1): the acknowledged
+/// number if there is one, otherwise 0 and an acknowledgement of all the packet says. `false`, and nothing changed, if
+/// the packet is no TCP packet or a RST itself.
 pub fn reset<F: Frame>(frame: &mut F, at: &Transport) -> bool {
     if at.key.protocol != Protocol::Tcp || at.tcp_flags & tcp::RST != 0 {
         return false;
@@ -96,12 +96,13 @@ pub fn reset<F: Frame>(frame: &mut F, at: &Transport) -> bool {
     true
 }
 
-/// Turns the packet in `frame` into an ICMP error about it, from `from` to its source. It quotes as much of the packet as
-/// RFC 1812 (576 bytes in all) or RFC 4443 (1280) allow, as it stands: the transport checksum of a
+/// Turns the packet in `frame` into an ICMP error about it, from `from` to its source. It quotes as much of the packet
+/// as RFC 1812 (576 bytes in all) or RFC 4443 (1280) allow, as it stands: the transport checksum of a
 /// [`Checksum::Partial`] frame is quoted unfinished, as the kernel does, since nobody verifies a quoted one.
 ///
 /// `false`, and nothing changed, if `from` is of the other family, if an end of the packet or `from` is not one host's
-/// address (RFC 1122, 3.2.2), or if the frame has no room for the answer. The caller limits the rate (RFC 1812, 4.3.2.8).
+/// address (RFC 1122, 3.2.2), or if the frame has no room for the answer. The caller limits the rate (RFC 1812,
+/// 4.3.2.8).
 pub fn notice<F: Frame>(frame: &mut F, at: &Transport, notice: Notice, from: Address) -> bool {
     let (source, destination) = (at.key.source.address, at.key.destination.address);
     let ipv4 = at.key.is_ipv4();
@@ -146,8 +147,8 @@ pub fn notice<F: Frame>(frame: &mut F, at: &Transport, notice: Notice, from: Add
 /// the others, made in frames from `allocate`, go to `out` in order, all or none of them. A packet that fits is left as
 /// it is. Transport checksums cover the whole packet, so an unfinished one is finished first.
 ///
-/// `false`, and nothing changed but an unfinished checksum finished, if the packet may not be fragmented (IPv6, DF set, a
-/// super-packet), if it would take more than [`BATCH_MAX`] frames from `allocate`, or if there is no frame for one.
+/// `false`, and nothing changed but an unfinished checksum finished, if the packet may not be fragmented (IPv6, DF set,
+/// a super-packet), if it would take more than [`BATCH_MAX`] frames from `allocate`, or if there is no frame for one.
 ///
 /// The identification is the sender's. Under full NAT two clients' may collide at the backend; the transport checksum
 /// then catches what is put together wrongly (RFC 6864, 5.3).

@@ -1,19 +1,20 @@
 //! Translating ICMP errors: what the network reports about a packet Hairpin has rewritten, told to its real sender.
 //!
-//! The source is the NAT behaviour of RFC 5508, section 4.2: addresses of the error itself, and addresses and ports of the
-//! packet it quotes, become those the receiver knows.
+//! The source is the NAT behaviour of RFC 5508, section 4.2: addresses of the error itself, and addresses and ports of
+//! the packet it quotes, become those the receiver knows.
 
 use crate::flow::{Address, Endpoint, Protocol};
 use crate::wire::bytes::{array_at_mut, u16_at};
 use crate::wire::checksum::{Difference, Sum};
 use crate::wire::{IcmpError, icmp, ipv4, ipv6, tcp, udp};
 
-/// Translates the ICMP error [`parse`](crate::wire::parse) found in `frame`: it then goes from `source` to `destination`,
-/// with one hop less, and quotes a packet from `quoted_source` to `quoted_destination`. All of them are of its family.
+/// Translates the ICMP error [`parse`](crate::wire::parse) found in `frame`: it then goes from `source` to
+/// `destination`, with one hop less, and quotes a packet from `quoted_source` to `quoted_destination`. All of them are
+/// of its family.
 ///
 /// Checksums are changed incrementally, so that a corrupt error stays one: the quoted IPv4 header's, the quoted
-/// transport's as far as it is quoted (a quoted UDP checksum of 0 stays 0), the ICMP one with ICMPv6's pseudo-header, the
-/// outer IPv4 header's. Quoted TCP numbers are left alone.
+/// transport's as far as it is quoted (a quoted UDP checksum of 0 stays 0), the ICMP one with ICMPv6's pseudo-header,
+/// the outer IPv4 header's. Quoted TCP numbers are left alone.
 pub fn translate(
     frame: &mut [u8],
     error: &IcmpError,

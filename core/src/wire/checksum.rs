@@ -93,7 +93,8 @@ impl Difference {
         !fold(self.0 + u64::from(!checksum) + 0xffff)
     }
 
-    /// The sum (not complemented) that was `sum` before the changes, as a packet holds whose checksum a device fills in.
+    /// The sum (not complemented) that was `sum` before the changes, as a packet holds whose checksum a device fills
+    /// in.
     #[inline(always)]
     pub fn update_partial(self, sum: u16) -> u16 {
         fold(self.0 + u64::from(sum))
@@ -185,7 +186,8 @@ mod tests {
         }
 
         #[test]
-        fn update_is_the_kernels(sum in corner16(), changes in proptest::collection::vec((corner32(), corner32()), 1..8)) {
+        fn update_is_the_kernels(sum in corner16(),
+                                 changes in proptest::collection::vec((corner32(), corner32()), 1..8)) {
             let mut difference = Difference::NONE;
             let (mut complete, mut partial) = (sum, sum);
             for (from, to) in changes {

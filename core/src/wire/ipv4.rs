@@ -80,9 +80,9 @@ pub fn is_host(address: [u8; 4]) -> bool {
     address[0] != 0 && address[0] != 127 && !is_group(address)
 }
 
-/// Gives the header at the start of `header` other addresses and, if `hop`, one hop less (0 stays 0); its checksum keeps
-/// in step: right stays right, wrong stays wrong. Returns what has changed for the transport checksum; `None`, and
-/// nothing done, if there is no whole header.
+/// Gives the header at the start of `header` other addresses and, if `hop`, one hop less (0 stays 0); its checksum
+/// keeps in step: right stays right, wrong stays wrong. Returns what has changed for the transport checksum; `None`,
+/// and nothing done, if there is no whole header.
 #[inline(always)]
 pub(crate) fn readdress(header: &mut [u8], source: [u8; 4], destination: [u8; 4], hop: bool) -> Option<Difference> {
     let header: &mut [u8; HEADER] = array_at_mut(header, 0)?;

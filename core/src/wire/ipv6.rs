@@ -74,8 +74,8 @@ pub fn is_group(address: &Address) -> bool {
     address.0[0] == 0xff
 }
 
-/// Whether `address` may be an end of a packet on a wire: not `::`, not `::1`, no group, and no IPv4-mapped address, which
-/// would pass for IPv4 in [`Address`].
+/// Whether `address` may be an end of a packet on a wire: not `::`, not `::1`, no group, and no IPv4-mapped address,
+/// which would pass for IPv4 in [`Address`].
 #[inline(always)]
 pub fn is_host(address: &Address) -> bool {
     u128::from_be_bytes(address.0) > 1 && !is_group(address) && !address.is_ipv4()

@@ -1,9 +1,9 @@
 //! Reading packets: from the bytes of a frame to where its headers are and whose flow it belongs to.
 //!
-//! [`parse`] takes whatever arrives - truncated, looping, forged - and never panics; every offset it returns lies within
-//! the frame. It checks what Hairpin's own decisions rest on and what a router checks: lengths, versions, the IPv4 header
-//! checksum, addresses that cannot be anybody's. It does not check transport checksums (the ends do) and keeps no state,
-//! so it does not put fragments together.
+//! [`parse`] takes whatever arrives - truncated, looping, forged - and never panics; every offset it returns lies
+//! within the frame. It checks what Hairpin's own decisions rest on and what a router checks: lengths, versions, the
+//! IPv4 header checksum, addresses that cannot be anybody's. It does not check transport checksums (the ends do) and
+//! keeps no state, so it does not put fragments together.
 //!
 //! Invariant: an IPv6 packet with an IPv4-mapped address (`::ffff:0:0/96`) is malformed, so that [`Address`] tells the
 //! families apart.
@@ -115,8 +115,8 @@ pub enum Parsed {
     IcmpError(IcmpError),
     /// A part of an IP packet to one host (for IPv6, any with a fragment header).
     Fragment,
-    /// Something else in good order: not IP, another protocol, ICMP that reports no error about TCP or UDP, multicast or
-    /// limited broadcast, a routing header with segments left.
+    /// Something else in good order: not IP, another protocol, ICMP that reports no error about TCP or UDP, multicast
+    /// or limited broadcast, a routing header with segments left.
     Other,
 }
 

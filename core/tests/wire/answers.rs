@@ -55,7 +55,8 @@ proptest! {
         prop_assert!(checksums_right(frame.bytes(), answer.l3, answer.l4, answer.end, 6));
         prop_assert_eq!(&frame.bytes()[..answer.l3], &before.bytes()[..answer.l3]);
         assert_settled(&frame);
-        let field = |at: usize| u32::from_be_bytes(frame.bytes()[answer.l4 + at..answer.l4 + at + 4].try_into().unwrap());
+        let tcp = &frame.bytes()[answer.l4..];
+        let field = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
         if flags & ACK != 0 {
             prop_assert_eq!((field(4), answer.tcp_flags), (acknowledgement, RST));
         } else {

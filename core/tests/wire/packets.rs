@@ -308,5 +308,6 @@ pub(crate) fn packet() -> impl Strategy<Value = Packet> {
 }
 
 fn payload() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![4 => vec(any::<u8>(), 0..64), 1 => (0usize..65_000, any::<u8>()).prop_map(|(length, byte)| vec![byte; length])]
+    let long = (0usize..65_000, any::<u8>()).prop_map(|(length, byte)| vec![byte; length]);
+    prop_oneof![4 => vec(any::<u8>(), 0..64), 1 => long]
 }

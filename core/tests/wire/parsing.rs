@@ -58,27 +58,28 @@ proptest! {
         };
         prop_assert_eq!((at.key.source.address, at.key.destination.address), (source.into(), destination.into()));
         let checksum = u16::from_be_bytes([bytes[at.checksum_offset()], bytes[at.checksum_offset() + 1]]);
-        let theirs = match sliced.transport.as_ref().unwrap() {
+        let (ports, theirs) = match sliced.transport.as_ref().unwrap() {
             etherparse::TransportSlice::Tcp(tcp) => {
-                prop_assert_eq!((at.key.source.port, at.key.destination.port), (tcp.source_port(), tcp.destination_port()));
                 prop_assert_eq!(at.payload - at.l4, tcp.header_slice().len());
-                match (source, destination) {
-                    (IpAddr::V4(s), IpAddr::V4(d)) => tcp.calc_checksum_ipv4(s.octets(), d.octets()).unwrap(),
-                    (IpAddr::V6(s), IpAddr::V6(d)) => tcp.calc_checksum_ipv6(s.octets(), d.octets()).unwrap(),
+                let checksum = match (source, destination) {
+                    (IpAddr::V4(s), IpAddr::V4(d)) => tcp.calc_checksum_ipv4(s.octets(), d.octets()),
+                    (IpAddr::V6(s), IpAddr::V6(d)) => tcp.calc_checksum_ipv6(s.octets(), d.octets()),
                     _ => panic!("families"),
-                }
+                };
+                ((tcp.source_port(), tcp.destination_port()), checksum.unwrap())
             }
             etherparse::TransportSlice::Udp(udp) => {
-                prop_assert_eq!((at.key.source.port, at.key.destination.port), (udp.source_port(), udp.destination_port()));
-                let header = udp.to_header();
-                match (source, destination) {
-                    (IpAddr::V4(s), IpAddr::V4(d)) => header.calc_checksum_ipv4_raw(s.octets(), d.octets(), udp.payload()).unwrap(),
-                    (IpAddr::V6(s), IpAddr::V6(d)) => header.calc_checksum_ipv6_raw(s.octets(), d.octets(), udp.payload()).unwrap(),
+                let (header, payload) = (udp.to_header(), udp.payload());
+                let checksum = match (source, destination) {
+                    (IpAddr::V4(s), IpAddr::V4(d)) => header.calc_checksum_ipv4_raw(s.octets(), d.octets(), payload),
+                    (IpAddr::V6(s), IpAddr::V6(d)) => header.calc_checksum_ipv6_raw(s.octets(), d.octets(), payload),
                     _ => panic!("families"),
-                }
+                };
+                ((udp.source_port(), udp.destination_port()), checksum.unwrap())
             }
             other => panic!("{other:?}"),
         };
+        prop_assert_eq!((at.key.source.port, at.key.destination.port), ports);
         prop_assert_eq!(at.transport_checksum(&bytes), Some(theirs));
         let without = matches!(packet.layer4, Layer4::Udp { without_checksum: true });
         prop_assert!(checksum == theirs || without);
