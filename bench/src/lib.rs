@@ -16,5 +16,6 @@ pub mod namespace;
 pub mod peer;
 pub mod process;
 pub mod servers;
+pub mod suite;
 pub mod tool;
 pub mod topology;

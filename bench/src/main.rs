@@ -6,8 +6,10 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
 use hairpin_bench::{cleanup, namespace};
+use std::path::PathBuf;
 
 /// Network-namespace topologies with real peers: the demo and the benchmarks of Hairpin. Needs root; all traffic stays
 /// inside namespaces, which disappear at the end.
@@ -28,6 +30,20 @@ enum Command {
         /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
         #[arg(long)]
         wire: bool,
+    },
+    /// Measures, beside real peers: the cases of `make bench`. Prints a table; writes one JSON file per benchmark.
+    Run {
+        /// Which benchmarks; all if none is named.
+        names: Vec<String>,
+        /// A look only: two seconds, one repetition.
+        #[arg(long)]
+        quick: bool,
+        /// Where the JSON files go.
+        #[arg(long, default_value = "target/bench")]
+        directory: PathBuf,
+        /// Lists the benchmarks.
+        #[arg(long)]
+        list: bool,
     },
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
@@ -50,6 +66,14 @@ fn main() -> Result<()> {
     cleanup::on_signal()?;
     match arguments.command {
         Command::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
+        Command::Run { list: true, .. } => {
+            suite::names().for_each(|(name, about)| println!("{name:12} {about}"));
+            Ok(())
+        }
+        Command::Run { names, quick, directory, .. } => {
+            namespace::clean(false)?;
+            suite::run(&names, &if quick { Plan::quick() } else { Plan::full() }, &directory)
+        }
         Command::Clean { all } => {
             for name in namespace::clean(all)? {
                 println!("removed {name}");

@@ -1,12 +1,12 @@
 //! Hairpin itself: its configuration, its process, its status.
 
+use super::status::Status;
 use super::{START_TIMEOUT, Service};
 use crate::command;
 use crate::process::Process;
-use crate::topology::{Family, Topology, end, pool_address, server_address};
+use crate::topology::{Family, Topology, pool_address};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -83,7 +83,7 @@ impl Hairpin {
     }
 
     /// Its status.
-    pub fn status(&self) -> Result<Value> {
+    pub fn status(&self) -> Result<Status> {
         status(&self.socket())
     }
 
@@ -111,9 +111,9 @@ impl Hairpin {
     }
 }
 
-fn status(socket: &Path) -> Result<Value> {
+fn status(socket: &Path) -> Result<Status> {
     let text = command::output(Command::new(program()?).args(["status", "-o", "json", "--socket"]).arg(socket))?;
-    serde_json::from_str(&text).with_context(|| format!("status is not JSON: {text}"))
+    serde_json::from_str(&text).with_context(|| format!("status has an unknown form: {text}"))
 }
 
 fn configuration(
@@ -135,9 +135,10 @@ fn configuration(
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
         writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
         writeln!(text, "balance = {:?}\n{}", service.balance, options.service)?;
-        for &server in &service.servers {
-            let address = end(server_address(service.family, server), service.server_port);
+        for (i, (server, address)) in service.servers.iter().zip(service.server_ends()).enumerate() {
+            let weight = service.weights.get(i).unwrap_or(&1);
             writeln!(text, "[[service.backend]]\nname = \"server{server}\"\naddress = \"{address}\"")?;
+            writeln!(text, "weight = {weight}")?;
         }
     }
     Ok(text)

@@ -3,6 +3,7 @@
 
 mod hairpin;
 mod proxy;
+pub mod status;
 
 pub use hairpin::{Hairpin, HairpinOptions, program as hairpin_program};
 
@@ -53,6 +54,8 @@ pub struct Service {
     pub full_nat: bool,
     /// Hairpin's algorithm; the others take turns (nftables: at random).
     pub balance: &'static str,
+    /// The servers' weights, for Hairpin; 1 each if empty.
+    pub weights: &'static [u16],
 }
 
 impl Service {
@@ -67,6 +70,7 @@ impl Service {
             servers: vec![1, 2, 3, 4],
             full_nat: false,
             balance: "round-robin",
+            weights: &[],
         }
     }
 

@@ -11,6 +11,7 @@ use anyhow::Result;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Payload bytes of each packet: with the headers, 60 bytes of Ethernet frame.
@@ -66,31 +67,54 @@ impl Blast {
         })
     }
 
-    /// Sends for `duration` as fast as it goes; returns the frames sent per second.
-    pub fn fire(&self, sender: &Namespace, interface: &'static str, duration: Duration) -> Result<f64> {
+    /// Sends as fast as it goes, one thread on each core, until the result is stopped.
+    pub fn fire(&self, sender: &Namespace, interface: &'static str) -> Sending {
+        let shares = self.frames.iter().cloned().enumerate().collect();
+        Sending::start(sender, interface, shares)
+    }
+}
+
+/// Threads that send frames as fast as they can, ended when dropped.
+#[derive(Debug)]
+pub struct Sending {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<u64>>>,
+    start: Instant,
+}
+
+impl Sending {
+    /// Starts one thread for each (core, frames), in `sender`, out of `interface`.
+    pub fn start(sender: &Namespace, interface: &'static str, shares: Vec<(usize, Arc<Vec<Vec<u8>>>)>) -> Sending {
         let stop = Arc::new(AtomicBool::new(false));
-        let start = Instant::now();
-        let threads: Vec<_> = self
-            .frames
-            .iter()
-            .enumerate()
-            .map(|(cpu, frames)| {
-                let (frames, stop) = (frames.clone(), stop.clone());
-                inside::spawn(sender, Some(cpu), move || send_in_turn(interface, &frames, &stop))
-            })
-            .collect();
-        std::thread::sleep(duration);
-        stop.store(true, Ordering::Relaxed);
+        let threads = shares.into_iter().map(|(cpu, frames)| {
+            let stop = stop.clone();
+            inside::spawn(sender, Some(cpu), move || send_in_turn(interface, &frames, &stop))
+        });
+        Sending { threads: threads.collect(), stop, start: Instant::now() }
+    }
+
+    /// Ends it; returns the frames sent per second.
+    pub fn stop(mut self) -> Result<f64> {
+        self.stop.store(true, Ordering::Relaxed);
         let mut sent = 0;
-        for thread in threads {
+        for thread in self.threads.drain(..) {
             sent += inside::join(thread)?;
         }
-        Ok(sent as f64 / start.elapsed().as_secs_f64())
+        Ok(sent as f64 / self.start.elapsed().as_secs_f64())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
 /// Sends the frames in turn until told to stop; returns how many the device took.
-pub fn send_in_turn(interface: &str, frames: &[Vec<u8>], stop: &AtomicBool) -> Result<u64> {
+fn send_in_turn(interface: &str, frames: &[Vec<u8>], stop: &AtomicBool) -> Result<u64> {
     let socket = PacketSocket::open(interface)?;
     let mut sent = 0;
     let mut position = 0;

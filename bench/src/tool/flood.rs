@@ -1,69 +1,42 @@
 //! A flood of what nobody asked for: random sources, no known connection, much of it malformed.
 
 use crate::namespace::Namespace;
-use crate::tool::blast::send_in_turn;
+use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS};
+use crate::tool::blast::Sending;
 use crate::tool::frames::{self, ACK, Link, RST, SYN};
-use crate::tool::inside;
-use anyhow::Result;
+use crate::topology::{Family, server_address, vip};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// Different frames of a flood; they repeat after that many.
 const FRAMES: usize = 65_536;
 
-/// A running flood, ended when dropped.
-#[derive(Debug)]
-pub struct Flood {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<u64>>>,
-    start: Instant,
+/// Floods `targets` (services and backends) from `interface` of `namespace` with one thread on each core of `cpus`.
+/// The same seed gives the same frames.
+pub fn start(
+    namespace: &Namespace,
+    interface: &'static str,
+    link: Link,
+    targets: &[SocketAddr],
+    seed: u64,
+    cpus: &[usize],
+) -> Sending {
+    let frames = Arc::new(frames_of(link, targets, seed));
+    Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect())
 }
 
-impl Flood {
-    /// Floods `targets` (services and backends) from `interface` of `namespace` with one thread on each core of
-    /// `cpus`. The same seed gives the same frames.
-    pub fn start(
-        namespace: &Namespace,
-        interface: &'static str,
-        link: Link,
-        targets: &[SocketAddr],
-        seed: u64,
-        cpus: &[usize],
-    ) -> Flood {
-        let frames = Arc::new(frames_of(link, targets, seed));
-        let stop = Arc::new(AtomicBool::new(false));
-        let threads = cpus
-            .iter()
-            .map(|&cpu| {
-                let (frames, stop) = (frames.clone(), stop.clone());
-                inside::spawn(namespace, Some(cpu), move || send_in_turn(interface, &frames, &stop))
-            })
-            .collect();
-        Flood { stop, threads, start: Instant::now() }
-    }
-
-    /// Ends it; returns the frames sent per second.
-    pub fn stop(mut self) -> Result<f64> {
-        self.stop.store(true, Ordering::Relaxed);
-        let mut sent = 0;
-        for thread in self.threads.drain(..) {
-            sent += inside::join(thread)?;
-        }
-        Ok(sent as f64 / self.start.elapsed().as_secs_f64())
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = inside::join(thread);
-        }
-    }
+/// What a flood aims at if nothing else is said: services of both families, a port that is none, a backend.
+pub fn usual_targets() -> Vec<SocketAddr> {
+    let ends = [
+        (vip(Family::V4), HTTP_PORT),
+        (vip(Family::V4), IPERF_PORTS[0]),
+        (vip(Family::V4), ECHO_PORT),
+        (vip(Family::V6), HTTP_PORT),
+        (vip(Family::V4), 9999),
+        (server_address(Family::V4, 2), HTTP_PORT),
+    ];
+    ends.map(|(address, port)| SocketAddr::new(address, port)).to_vec()
 }
 
 /// The frames of a flood: a third TCP without SYN, a third SYN, UDP, and the rest broken in some way.
@@ -147,7 +120,7 @@ mod tests {
         let has = |what: &dyn Fn(&Vec<u8>) -> bool| assert!(frames.iter().filter(|frame| what(frame)).count() > 100);
         has(&|frame| frame.len() < 34);
         has(&|frame| frame[12..14] == [0x86, 0xdd]);
-        has(&|frame| frame[12..14] == [0x08, 0x00] && frame[20] & 0x20 != 0);
+        has(&|frame| frame.len() >= 34 && frame[12..14] == [0x08, 0x00] && frame[20] & 0x20 != 0);
         has(&|frame| frame[12..14] == [0x08, 0x00] && frame.len() == 54 && frame[47] == SYN);
     }
 }

@@ -1,0 +1,102 @@
+//! What of `hairpin status -o json` tests and benchmarks read. Declared here once more, on purpose: a field that is
+//! renamed there breaks its readers, and these.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// An instance at a moment.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// Its process.
+    pub pid: u32,
+    /// Its workers.
+    pub workers: Vec<Worker>,
+    /// Its services.
+    pub services: Vec<ServiceStatus>,
+    /// The rules.
+    pub offload: Offload,
+    /// Packets dropped, by reason.
+    pub drops: BTreeMap<String, Count>,
+    /// What else became of packets that no rule carried.
+    pub events: BTreeMap<String, Count>,
+}
+
+/// A total.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Count {
+    /// How many there were.
+    pub total: u64,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Worker {
+    /// Connections it tracks.
+    pub connections: u64,
+    /// Connections it can track.
+    pub connections_max: u64,
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A service.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub name: String,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections so far.
+    pub connections_total: u64,
+    /// What the workers carried.
+    pub software: Traffic,
+    /// What the kernel carried by itself.
+    pub offloaded: Traffic,
+    /// Share of all its packets that was offloaded, 0 to 1.
+    pub offloaded_share: f64,
+    /// Its backends.
+    pub backends: Vec<BackendStatus>,
+}
+
+/// A backend of a service.
+#[derive(Clone, Debug, Deserialize)]
+pub struct BackendStatus {
+    /// Its name.
+    pub name: String,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections so far.
+    pub connections_total: u64,
+}
+
+/// The rules.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Offload {
+    /// Rules the engine holds.
+    pub rules: u64,
+}
+
+impl Status {
+    /// The service of that name.
+    pub fn service(&self, name: &str) -> Option<&ServiceStatus> {
+        self.services.iter().find(|service| service.name == name)
+    }
+
+    /// Drops whose reason contains `part`.
+    pub fn dropped(&self, part: &str) -> u64 {
+        self.drops.iter().filter(|(reason, _)| reason.contains(part)).map(|(_, count)| count.total).sum()
+    }
+
+    /// Connections of all workers, and how many they can hold.
+    pub fn connections(&self) -> (u64, u64) {
+        let sum = |of: fn(&Worker) -> u64| self.workers.iter().map(of).sum();
+        (sum(|worker| worker.connections), sum(|worker| worker.connections_max))
+    }
+}

@@ -1,0 +1,71 @@
+//! HTTP requests: on connections that stay, and on one connection each.
+
+use super::report::{Bar, Row};
+use super::samples::{Samples, interleaved};
+use super::tcp::medians;
+use super::{Plan, progress};
+use crate::command;
+use crate::load::{self, WrkOptions};
+use crate::peer::{self, Kind, Service};
+use crate::servers::{HTTP_PORT, Servers};
+use crate::topology::{Cards, Family, Options, Topology};
+use anyhow::Result;
+use std::collections::BTreeMap;
+
+/// Connections of all clients together.
+const CONNECTIONS: usize = 64;
+
+/// Requests per second, each peer in turn.
+fn measure(
+    plan: &Plan,
+    case: &str,
+    topology: &Topology,
+    kinds: &[Kind],
+    close: bool,
+) -> Result<BTreeMap<Kind, Samples>> {
+    let service = Service::tcp("http", Family::V4, HTTP_PORT);
+    let options = WrkOptions { page: "1k", connections: CONNECTIONS, duration: plan.duration, close };
+    interleaved(kinds, plan.repetitions, |kind| {
+        let mut peer = peer::start(kind, topology, std::slice::from_ref(&service))?;
+        let targets = peer.targets(&service);
+        let result = load::wrk(topology, &targets, &options)?;
+        peer.check()?;
+        let line = command::display(&load::wrk_command(&topology.client, &targets[0], targets.len(), &options));
+        let rest = format!("p99 {:.1} ms, {} errors; {} x {line}", result.p99_ms, result.errors, targets.len());
+        progress(case, kind.name(), result.requests_per_s, "/s", &rest);
+        Ok(result.requests_per_s)
+    })
+}
+
+/// Keep-alive requests of 1 KB, beside the servers' own addresses routed by the kernel.
+pub(super) fn keep_alive(plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for cards in [Cards::Gso, Cards::Wire] {
+        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let _servers = Servers::start(&topology)?;
+        let case = format!("wrk {} keep-alive 1 KB", cards.name());
+        let mut samples = measure(plan, &case, &topology, &[Kind::Hairpin, Kind::Routed], false)?;
+        let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+        rows.push(Row::new(case, "/s", &ours, &medians(&samples), Kind::Routed.name(), Bar::AtLeast(0.9)));
+    }
+    Ok(rows)
+}
+
+/// New connections, beside the proxies and nftables.
+pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
+    let kinds = [Kind::Hairpin, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Routed];
+    let bars = [(Kind::Haproxy, 1.15), (Kind::NginxStream, 1.15), (Kind::Nftables, 0.8)];
+    let mut rows = Vec::new();
+    for cards in [Cards::Gso, Cards::Wire] {
+        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let _servers = Servers::start(&topology)?;
+        let case = format!("new connections {}", cards.name());
+        let mut samples = measure(plan, &case, &topology, &kinds, true)?;
+        let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+        let beside = medians(&samples);
+        for (peer, bar) in bars {
+            rows.push(Row::new(case.clone(), "/s", &ours, &beside, peer.name(), Bar::AtLeast(bar)));
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,97 @@
+//! TCP in bulk: beside plain routing, and under a flood.
+
+use super::report::{Bar, Row};
+use super::samples::{Samples, interleaved};
+use super::{Plan, progress};
+use crate::command;
+use crate::load::{self, IperfOptions};
+use crate::peer::{self, Hairpin, HairpinOptions, Kind, Service};
+use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
+use crate::tool::flood;
+use crate::tool::frames::Link;
+use crate::topology::{Cards, Family, Options, Topology, server_address, vip};
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+fn service() -> Service {
+    Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) }
+}
+
+fn options(plan: &Plan, streams: usize) -> IperfOptions {
+    IperfOptions { streams, duration: plan.duration, udp_mbit_s: None, reverse: false }
+}
+
+/// iperf3 through `nat` to one server, beside the same server's own address routed by the kernel.
+pub(super) fn bulk(plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for cards in [Cards::Gso, Cards::Wire] {
+        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let _servers = Servers::start(&topology)?;
+        for streams in [1, 8] {
+            let case = format!("tcp {} {streams} stream(s)", cards.name());
+            let options = options(plan, streams);
+            let mut samples = interleaved(&[Kind::Hairpin, Kind::Routed], plan.repetitions, |kind| {
+                let to = if kind == Kind::Routed { server_address(Family::V4, 1) } else { vip(Family::V4) };
+                let mut peer = peer::start(kind, &topology, &[service()])?;
+                let result = load::iperf(&topology, to, IPERF_PORTS[0], &options)?;
+                peer.check()?;
+                let line = command::display(&load::iperf_command(&topology.client, to, IPERF_PORTS[0], &options));
+                progress(&case, kind.name(), result.bits_per_s, "bit/s", &line);
+                Ok(result.bits_per_s)
+            })?;
+            let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+            let beside = medians(&samples);
+            rows.push(Row::new(case, "bit/s", &ours, &beside, Kind::Routed.name(), Bar::AtLeast(0.9)));
+        }
+    }
+    Ok(rows)
+}
+
+/// The medians by peer's name.
+pub(super) fn medians(samples: &BTreeMap<Kind, Samples>) -> BTreeMap<String, f64> {
+    samples.iter().map(|(kind, samples)| (kind.name().to_owned(), samples.median())).collect()
+}
+
+/// iperf3 through Hairpin while a flood comes in on another interface: once met by Hairpin, once by a BPF program that
+/// drops everything.
+pub(super) fn under_flood(plan: &Plan) -> Result<Vec<Row>> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let services = [
+        service(),
+        Service::tcp("http4", Family::V4, HTTP_PORT),
+        Service::tcp("http6", Family::V6, HTTP_PORT),
+        Service::udp("echo4", Family::V4, ECHO_PORT),
+    ];
+    let options = options(plan, 1);
+    let (mut ours, mut bare) = (Samples::default(), Samples::default());
+    for _ in 0..plan.repetitions {
+        for (met_by, samples) in [("hairpin", &mut ours), ("bare drop", &mut bare)] {
+            let by_hairpin = met_by == "hairpin";
+            let more_interfaces = if by_hairpin { vec!["flood0"] } else { Vec::new() };
+            let hairpin_options = HairpinOptions { more_interfaces, ..HairpinOptions::default() };
+            let mut hairpin = Hairpin::start(&topology, &services, &hairpin_options)?;
+            if !by_hairpin {
+                topology.balancer.drop_arrivals("flood0")?;
+            }
+            let cpus: Vec<usize> = (0..std::thread::available_parallelism()?.get()).collect();
+            let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), 1, &cpus);
+            // The policer's rate settles, and the transfer is established under the flood.
+            std::thread::sleep(Duration::from_secs(1));
+            let result = load::iperf(&topology, vip(Family::V4), IPERF_PORTS[0], &options);
+            let flood_rate = flood.stop()?;
+            if !by_hairpin {
+                topology.balancer.admit_arrivals("flood0")?;
+            }
+            hairpin.process().check()?;
+            let result = result?;
+            let rest = format!("under {:.2} Mpps", flood_rate / 1e6);
+            progress("tcp under flood", met_by, result.bits_per_s, "bit/s", &rest);
+            samples.push(result.bits_per_s);
+        }
+    }
+    let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
+    Ok(vec![Row::new("tcp under flood", "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9))])
+}

@@ -1,0 +1,48 @@
+//! Hairpin in a network of namespaces, with real clients and servers. Needs root and a built `hairpin`
+//! (`HAIRPIN_BIN`, or the workspace's build); prints why and skips everything if not root.
+//!
+//! Trials run one after the other and share networks, which are made when first needed and removed at the end.
+
+#![forbid(unsafe_code)]
+
+mod balance;
+mod hostile;
+mod lifecycle;
+mod mtu;
+mod network;
+mod not_ours;
+mod transfer;
+
+use hairpin_bench::{cleanup, namespace};
+use libtest_mimic::{Arguments, Trial};
+use network::Networks;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They share two cores and, some of them, a network.
+    arguments.test_threads = Some(1);
+    let root = nix::unistd::geteuid().is_root();
+    if root && !arguments.list {
+        cleanup::on_signal().expect("signals can be caught");
+        if let Err(error) = namespace::clean(false) {
+            eprintln!("what an earlier run left could not be removed: {error:#}");
+        }
+    } else if !root {
+        println!("skipped: network namespaces need root (run: sudo make test)");
+    }
+    let networks = Arc::new(Networks::default());
+    let trials = [
+        transfer::trials(&networks),
+        balance::trials(&networks),
+        not_ours::trials(&networks),
+        mtu::trials(&networks),
+        hostile::trials(),
+        lifecycle::trials(),
+    ];
+    let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(networks);
+    conclusion.exit_code()
+}

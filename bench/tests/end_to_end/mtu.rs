@@ -1,0 +1,89 @@
+//! Path MTU: a 1400-byte link somewhere, segments of 1460 bytes, and transfers that have to complete (RFC 1191,
+//! RFC 8201).
+
+use super::network::{Network, Networks, Which, service};
+use anyhow::{Result, ensure};
+use hairpin_bench::load::{self, IperfOptions};
+use hairpin_bench::namespace::Namespace;
+use hairpin_bench::servers::IPERF_PORTS;
+use hairpin_bench::topology::{Family, Topology, vip};
+use libtest_mimic::Trial;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NARROW: u16 = 1400;
+const WIDE: u16 = 1500;
+
+/// Where the narrow link is: the side that sends into it is narrow, the other takes what it gets.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// The balancer's own interface towards the client.
+    BalancerToClient,
+    /// The balancer's own interface towards the servers.
+    BalancerToServer,
+    /// The router between balancer and client, towards the client.
+    RouterToClient,
+    /// The router between balancer and server, towards the server.
+    RouterToServer,
+}
+
+impl Place {
+    fn interface(self, topology: &Topology) -> (&Namespace, &'static str) {
+        let routers = topology.routers.as_ref().expect("this network has routers");
+        match self {
+            Place::BalancerToClient => (&topology.balancer, "client0"),
+            Place::BalancerToServer => (&topology.balancer, "server1"),
+            Place::RouterToClient => (&routers.0, "inner"),
+            Place::RouterToServer => (&routers.1, "inner"),
+        }
+    }
+}
+
+pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for place in [Place::BalancerToClient, Place::RouterToClient] {
+        for name in ["http4", "http6", "full-http4", "full-http6"] {
+            let title = format!("mtu 1400 {place:?}: download {name}");
+            trials.push(networks.trial(&title, Which::Routers, move |network| download(network, place, name)));
+        }
+    }
+    for place in [Place::BalancerToServer, Place::RouterToServer] {
+        for family in [Family::V4, Family::V6] {
+            let title = format!("mtu 1400 {place:?}: upload {}", family.name());
+            trials.push(networks.trial(&title, Which::Routers, move |network| upload(network, place, family)));
+        }
+    }
+    trials
+}
+
+/// Runs `body` with a narrow link at `place`.
+fn narrow(network: &mut Network, place: Place, body: impl FnOnce(&mut Network) -> Result<()>) -> Result<()> {
+    let set = |network: &Network, mtu| {
+        let (namespace, interface) = place.interface(&network.topology);
+        network.topology.set_mtu(namespace, interface, mtu)
+    };
+    set(network, NARROW)?;
+    let result = body(network);
+    set(network, WIDE)?;
+    result
+}
+
+fn download(network: &mut Network, place: Place, name: &str) -> Result<()> {
+    narrow(network, place, |network| {
+        let topology = &network.topology;
+        let page = load::curl(&topology.client, topology, &service(name).listen(), "10m", "mtu")?;
+        let same = std::fs::read(page.body)? == std::fs::read(topology.scratch.file("pages/10m"))?;
+        ensure!(same, "10 MB through {name} arrived changed");
+        Ok(())
+    })
+}
+
+fn upload(network: &mut Network, place: Place, family: Family) -> Result<()> {
+    narrow(network, place, |network| {
+        let options = IperfOptions { streams: 1, duration: Duration::from_secs(2), udp_mbit_s: None, reverse: false };
+        let result = load::iperf(&network.topology, vip(family), IPERF_PORTS[0], &options)?;
+        // A transfer whose large segments vanish stands still.
+        ensure!(result.bits_per_s > 40e6, "the upload carried {:.0} bit/s", result.bits_per_s);
+        Ok(())
+    })
+}
