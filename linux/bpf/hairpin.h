@@ -25,11 +25,12 @@ struct flow_v6 {
 	__u8 protocol, zero[3];
 }; /* 40 bytes */
 
+/* A rule's `flags`. The lower four bits are set by whoever installs it and never change; the others are BPF's own. */
 enum rule_flags {
-	RULE_PASS = 1,    /* fate: leave the packet to the kernel */
-	RULE_NUMBERS = 2, /* sequence and acknowledgement deltas stand in `numbers_v4` / `numbers_v6` under the same key */
-	RULE_ACTIVE = 4,  /* hand-over is done (set by BPF) */
-	RULE_FENCED = 8,  /* hand-over is under way: fence and until are set (set by BPF) */
+	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
+	RULE_NUMBERS = 2,  /* sequence and acknowledgement deltas stand in `numbers_v4` / `numbers_v6` under the same key */
+	RULE_ACTIVE = 16,  /* hand-over is done */
+	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
 };
 
 /* The part of a rule that is the same in both families: 56 bytes. */
@@ -38,33 +39,34 @@ struct rule_head {
 	__u64 bytes;       /* of IP packets, headers of every segment included */
 	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
 	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest */
-	__u32 egress;      /* ifindex of the way out; while fenced: the ticket to wait for */
+	__u32 egress;      /* ifindex of the way out; 0: not looked up yet */
+	__u32 fence;       /* the ticket to wait for (lower 24 bits) and the CPU that gave it (upper 8): read, written whole */
 	__u8 next_hop[12]; /* destination MAC, source MAC */
 	__u16 mtu;         /* IP bytes the way out takes */
 	__u8 flags;
-	__u8 fence_cpu;    /* whose ticket */
+	__u8 worker;       /* whose connection it is: gets the packets the rule does not take */
 	__be16 source_port, destination_port; /* the new ones */
 	__u16 total;       /* index into `totals` */
-	__u16 checksum_addresses; /* reserved for a precomputed pseudo-header difference; BPF and Rust may use it freely */
+	__u16 checksum_addresses; /* what new addresses for old add to a sum: RFC 1071 sum of ~old and new, 1 to 0xffff */
 };
 
 struct rule_v4 {
 	struct rule_head head;
 	__be32 source, destination; /* the new ones */
-}; /* 64 bytes: key and value fill two cache lines */
+}; /* 64 bytes: with the element's header and the key two cache lines */
 
 struct rule_v6 {
 	struct rule_head head;
 	__be32 source[4], destination[4];
 	__u64 zero[2];
-}; /* 104 bytes: key and value end at three cache lines */
+}; /* 104 bytes: with the element's header and the key three cache lines */
 
 /* What a rule with RULE_NUMBERS adds (wrapping). */
 struct numbers {
 	__u32 sequence_delta, acknowledgement_delta;
 };
 
-/* Ends that concern us: VIPs and backends. IPv4 as ::ffff:a.b.c.d. */
+/* Ends that concern us, VIPs and backends: key of `ends`. IPv4 as ::ffff:a.b.c.d. */
 struct end {
 	__u8 address[16];
 	__be16 port;
@@ -73,40 +75,63 @@ struct end {
 
 enum end_role { END_SERVICE = 1, END_BACKEND = 2 };
 
-struct end_role_value {
+struct end_roles {
 	__u16 roles;   /* END_* */
 	__u16 service; /* of END_SERVICE */
 	__u16 backend_service; /* a service END_BACKEND serves */
 	__u16 zero;
 };
 
-/* Addresses of VIPs and pools: fragments to them are dropped. Key: 16 bytes; value: __u32 1. Map `addresses`. */
+/* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed packets to
+ * them are dropped. */
 
-/* One element, mapped into the workers. */
+/* A named interface, under its slot in `interfaces`; `slots` tells the slot (__u32) of an ifindex. */
+struct interface {
+	__u32 ifindex; /* 0: none */
+	__u8 address[6];
+	__u8 zero[2];
+};
+
+/* One element, mapped into the process. */
 struct control {
 	__u64 steering_key[2];
-	__u32 workers;             /* 1 to WORKERS_MAX */
+	__u32 workers;             /* 1 to WORKERS_MAX; 0: not configured yet, nothing is a miss of ours */
 	__u32 absent_drop;         /* nobody serves the workers: 1 drop misses of ours, 0 leave them to the kernel */
 	__u64 heartbeat_ns;        /* CLOCK_MONOTONIC, written by the process */
 	__u64 heartbeat_timeout_ns;
-	__u32 policer_backend_pps; /* per CPU and service, packets from backends */
+	__u32 policer_backend_pps; /* packets from backends, per CPU and service */
 	__u32 handover_ms;         /* bound of a hand-over */
 };
 
-/* Per service, mapped into the process: how many packets of no known connection a CPU admits. */
-struct policer_rate {
-	__u32 client_pps;
-	__u32 zero;
+/* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
+struct processed {
+	__u32 ticket[WORKERS_MAX][CPUS_MAX];
 };
 
+/* The tickets this CPU gave last, per worker. One element per CPU. */
+struct tickets {
+	__u32 last[WORKERS_MAX];
+};
+
+/* How many live connections share each cell of the steering hash; 255: many, for good. One element, mapped. */
+struct known {
+	__u8 cells[KNOWN_CELLS];
+};
+
+/* How many packets of no known connection a CPU admits per second and service; 0xffffffff: all. One element, mapped. */
+struct policer_rates {
+	__u32 client_pps[SERVICES_MAX];
+};
+
+/* Token buckets of a CPU: towards a service, and from its backends (index + SERVICES_MAX). */
 struct policer {
 	__u64 last_ns;
 	__u64 tokens; /* millionths of a packet */
 };
 
-/* Per CPU: what became of packets that took no rule. */
+/* What became of packets that took no rule. */
 enum event {
-	EVENT_TO_WORKER,        /* handed to a worker */
+	EVENT_TO_WORKER,        /* handed to a worker, for any of the reasons below or none */
 	EVENT_POLICED_CLIENT,   /* dropped by the policer, towards a service */
 	EVENT_POLICED_BACKEND,  /* dropped by the policer, from a backend */
 	EVENT_FRAGMENT,         /* fragment to a VIP or pool address, dropped */
@@ -129,6 +154,11 @@ enum event {
 	EVENTS
 };
 
+/* One element per CPU. */
+struct events {
+	__u64 count[EVENTS];
+};
+
 struct total {
 	__u64 packets;
 	__u64 bytes;
@@ -137,7 +167,7 @@ struct total {
 /* Ethernet destination address of frames on a worker device: what BPF and worker tell each other.
  * [0] is one of these (locally administered, unicast), [1] the interface's slot; then
  * MARK_RECEIVED, MARK_GIVE_BACK, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
- * MARK_TOO_BIG: [2] 0, [3] 0, [4..6] the MTU. */
+ * MARK_TOO_BIG: [2] and [3] 0, [4..6] the MTU, most significant byte first. */
 enum mark {
 	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
 	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for its way out */
@@ -145,7 +175,7 @@ enum mark {
 	MARK_GIVE_BACK = 0x16, /* from the worker: not ours */
 };
 
-/* Argument of the syscall programs `rules_take` and `rules_sample`. */
+/* Element of `queries`, mapped into the process: one per worker, plus one for everybody else. */
 struct rule_counters {
 	__u64 packets;
 	__u64 bytes;
@@ -154,12 +184,29 @@ struct rule_counters {
 };
 
 struct rule_query {
-	__u32 count; /* 0 to RULE_OPS_MAX */
-	__u32 ipv6;  /* which keys */
 	struct rule_counters counters[RULE_OPS_MAX]; /* filled in */
 	union {
 		struct flow_v4 v4[RULE_OPS_MAX];
 		struct flow_v6 v6[RULE_OPS_MAX];
 	};
 };
+
+/* Argument of the syscall programs `rules_take` and `rules_sample`. */
+struct rule_request {
+	__u32 query; /* which element of `queries` */
+	__u32 count; /* of its keys, 0 to RULE_OPS_MAX */
+	__u32 ipv6;  /* which keys: 0 v4, 1 v6 */
+	__u32 zero;
+};
+
+/* The layouts are a contract: src/abi.rs asserts the same. */
+_Static_assert(sizeof(struct flow_v4) == 16 && sizeof(struct flow_v6) == 40, "flow");
+_Static_assert(sizeof(struct rule_head) == 56 && sizeof(struct rule_v4) == 64 && sizeof(struct rule_v6) == 104, "rule");
+_Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fence");
+_Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
+_Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
+_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
+_Static_assert(sizeof(struct control) == 48, "control");
+_Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 24, "control.heartbeat_ns");
+_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 64, "query");
 #endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The way to a worker, and handing a flow over from the worker to a rule without reordering it. */
+#ifndef HAIRPIN_HANDOVER_H
+#define HAIRPIN_HANDOVER_H
+
+#define TICKET_MASK 0xffffff
+
+/* Whether nobody serves the workers: the process has not written its heartbeat in time. */
+static __always_inline bool is_absent(const struct control *control)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	/* The process reads a finer clock, which is a little ahead. */
+	return now > control->heartbeat_ns && now - control->heartbeat_ns > control->heartbeat_timeout_ns;
+}
+
+/* Hands the frame to a worker, under a mark and with a ticket; or, if nobody is there, does what is configured then. */
+__noinline int to_worker(struct __sk_buff *skb, __u32 worker)
+{
+	struct control *control_now = single(&control);
+	struct tickets *given = single(&tickets);
+	__u32 ifindex = skb->ifindex, *device, *slot, ticket, cpu;
+	__u8 *mark;
+
+	if (!control_now || !given || worker >= WORKERS_MAX)
+		return TC_ACT_SHOT;
+	device = bpf_map_lookup_elem(&workers, &worker);
+	slot = bpf_map_lookup_elem(&slots, &ifindex);
+	if (is_absent(control_now) || !device || !*device || !slot) {
+		count(control_now->absent_drop ? EVENT_ABSENT_DROP : EVENT_ABSENT_PASS);
+		return control_now->absent_drop ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	}
+	mark = (void *)(long)skb->data;
+	if ((void *)mark + ETH_ALEN > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	/* The mask is for the verifier, which forgets the bound of what the map lookup took the address of. */
+	ticket = ++given->last[worker & (WORKERS_MAX - 1)];
+	cpu = bpf_get_smp_processor_id();
+	mark[0] = MARK_RECEIVED;
+	mark[1] = *slot;
+	mark[2] = cpu;
+	mark[3] = ticket >> 16;
+	mark[4] = ticket >> 8;
+	mark[5] = ticket;
+	count(EVENT_TO_WORKER);
+	return bpf_redirect(*device, 0);
+}
+
+/* Whether a rule that is not ACTIVE takes this packet. If not, the packet must go to the rule's worker next: the fence is
+ * set to the ticket it will get there.
+ *
+ * Two CPUs may be here at once for one rule. Whatever they interleave to, the rule ends up either ACTIVE or behind one of
+ * their fences, and `until` bounds that. */
+static __noinline bool handed_over(struct rule_head *rule, __u32 now)
+{
+	struct processed *done = single(&processed);
+	struct tickets *given = single(&tickets);
+	struct control *control_now = single(&control);
+	__u32 worker = rule->worker, cpu = bpf_get_smp_processor_id(), fence, fence_cpu, finished;
+	__u8 flags = rule->flags & ~(RULE_ACTIVE | RULE_FENCED);
+
+	if (!done || !given || !control_now || worker >= WORKERS_MAX || cpu >= CPUS_MAX)
+		return true;
+	fence = rule->flags & RULE_FENCED ? rule->fence : cpu << 24 | (given->last[worker] & TICKET_MASK);
+	fence_cpu = fence >> 24;
+	finished = done->ticket[worker][fence_cpu];
+	/* 24-bit signed difference. */
+	if ((__s32)((finished - fence) << 8) >= 0 || is_absent(control_now))
+		goto over;
+	if (!(rule->flags & RULE_FENCED)) {
+		rule->until = now + ((__u64)control_now->handover_ms * 1000000 >> 20) + 1;
+	} else if ((__s32)(now - rule->until) >= 0) {
+		count(EVENT_HANDOVER_BOUND);
+		goto over;
+	}
+	rule->fence = cpu << 24 | ((given->last[worker] + 1) & TICKET_MASK);
+	rule->flags = flags | RULE_FENCED;
+	return false;
+over:
+	rule->until = now;
+	rule->flags = flags | RULE_ACTIVE;
+	return true;
+}
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* A packet that a rule matches. This is the path that must be short. */
+#ifndef HAIRPIN_HIT_H
+#define HAIRPIN_HIT_H
+
+/* Looks the rule's way out up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
+ * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no way. */
+static __always_inline int find_way(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
+{
+	struct rule_head *head = rule;
+	struct bpf_fib_lookup found;
+	struct routed routed;
+	__u32 mtu = 0;
+	enum way way;
+
+	__builtin_memset(&routed, 0, sizeof(routed));
+	routed.ifindex = skb->ifindex;
+	if (bpf_skb_load_bytes(skb, l3, &routed.traffic, sizeof(routed.traffic)))
+		return TC_ACT_SHOT;
+	if (ipv6) {
+		struct rule_v6 *to = rule;
+
+		__builtin_memcpy(routed.source, to->source, 16);
+		__builtin_memcpy(routed.destination, to->destination, 16);
+	} else {
+		struct rule_v4 *to = rule;
+
+		routed.source[0] = to->source;
+		routed.destination[0] = to->destination;
+	}
+	way = look_up(skb, &routed, &found, &mtu, ipv6);
+	if (way == NO_ROUTE || (way == NO_NEIGHBOUR && l3 != ETH_HLEN))
+		return TC_ACT_SHOT;
+	head->mtu = mtu;
+	head->egress = found.ifindex;
+	if (way == WAY) {
+		__builtin_memcpy(head->next_hop, found.dmac, ETH_ALEN);
+		__builtin_memcpy(head->next_hop + ETH_ALEN, found.smac, ETH_ALEN);
+		head->until = now + TICKS_PER_SECOND;
+	} else {
+		head->until = now;
+	}
+	return l3 == ETH_HLEN ? redirect_neighbour(&found) : TC_ACT_OK;
+}
+
+static __noinline int find_way_v4(struct __sk_buff *skb, struct rule_v4 *rule, __u32 l3, __u32 now)
+{
+	return find_way(skb, rule, l3, now, false);
+}
+
+static __noinline int find_way_v6(struct __sk_buff *skb, struct rule_v6 *rule, __u32 l3, __u32 now)
+{
+	return find_way(skb, rule, l3, now, true);
+}
+
+/* To the rule's worker, which knows the connection: no policer. */
+__noinline int divert(struct __sk_buff *skb, __u32 worker, __u32 why)
+{
+	count(why);
+	return to_worker(skb, worker);
+}
+
+/* SYN, FIN and RST are the worker's, so that it sees connections begin and end. While no worker is there a rule goes on
+ * carrying them: a connection whose balancer is being restarted may end, and its rule then ages out. */
+static __noinline bool is_served(void)
+{
+	struct control *control_now = single(&control);
+
+	return control_now && !is_absent(control_now);
+}
+
+static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *numbers_map, void *key,
+			       const struct headers *at, const bool ipv6)
+{
+	struct rule_head *head = rule;
+	__u32 now = ticks(), gso_size = skb->gso_size, state;
+	__u64 numbers_sum = 0, sum;
+	int verdict = TC_ACT_OK;
+	__u8 flags = head->flags;
+
+	if (f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) && is_served())
+		return divert(skb, head->worker, EVENT_RULE_FLAGS);
+	if (flags & RULE_PASS) {
+		account(head, f, gso_size, skb->gso_segs, now);
+		count(EVENT_PASS_RULE);
+		return TC_ACT_UNSPEC;
+	}
+	if (f->hops <= 1)
+		return divert(skb, head->worker, EVENT_RULE_TTL);
+	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
+		return divert(skb, head->worker, EVENT_RULE_FENCED);
+	if ((__s32)(head->until - now) <= 0) {
+		verdict = ipv6 ? find_way_v6(skb, rule, f->l3, now) : find_way_v4(skb, rule, f->l3, now);
+		if (verdict == TC_ACT_SHOT)
+			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
+	}
+	if ((gso_size ? f->headers + gso_size : f->length) > head->mtu)
+		return divert(skb, head->worker, EVENT_RULE_MTU);
+	if (flags & RULE_NUMBERS && f->tcp) {
+		struct numbers *numbers = bpf_map_lookup_elem(numbers_map, key);
+
+		numbers_sum = numbers ? translate_numbers(skb, f->l4, numbers) : ~0ULL;
+		if (numbers_sum == ~0ULL)
+			return to_worker(skb, head->worker);
+	}
+	state = checksum_state(skb);
+	sum = rewrite(rule, at->network, at->transport, f, numbers_sum, state, ipv6);
+	if (state == CHECKSUM_COMPLETE)
+		bpf_csum_update(skb, fold(sum));
+	account(head, f, gso_size, skb->gso_segs, now);
+	if (verdict == TC_ACT_OK) {
+		__builtin_memcpy(at->ethernet, head->next_hop, sizeof(head->next_hop));
+		verdict = bpf_redirect(head->egress, 0);
+	}
+	return verdict;
+}
+#endif

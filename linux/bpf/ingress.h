@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The program at the ingress of the named interfaces. */
+#ifndef HAIRPIN_INGRESS_H
+#define HAIRPIN_INGRESS_H
+
+#define AGAIN 0x7fffffff /* no verdict yet: the headers have been pulled into the linear part, parse anew */
+
+/* More of the frame is wanted than its linear part holds. A frame that has no more is truncated. */
+static __noinline int pull(struct __sk_buff *skb, __u32 wanted)
+{
+	return wanted <= skb->len && !bpf_skb_pull_data(skb, wanted) ? AGAIN : TC_ACT_SHOT;
+}
+
+static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
+{
+	struct headers at = {};
+	enum parsed parsed = parse(skb, f, &at, false);
+
+	if (parsed == PARSED) {
+		struct iphdr *ip = at.network;
+		__be16 *ports = at.transport;
+		struct end source, destination;
+		struct flow_v4 key = {};
+		struct rule_v4 *rule;
+
+		key.source = ip->saddr;
+		key.destination = ip->daddr;
+		key.source_port = ports[0];
+		key.destination_port = ports[1];
+		key.protocol = f->protocol;
+		rule = bpf_map_lookup_elem(&rules_v4, &key);
+		if (rule)
+			return hit(skb, f, rule, &numbers_v4, &key, &at, false);
+		end_from_v4(&source, key.source, key.source_port, key.protocol);
+		end_from_v4(&destination, key.destination, key.destination_port, key.protocol);
+		return miss(skb, &source, &destination, false);
+	}
+	if (parsed == ICMP)
+		return icmp_v4(skb, f->l4);
+	if (parsed == FRAGMENT)
+		return unfit_v4(skb, f->l3, EVENT_FRAGMENT);
+	if (parsed == SHORT && pull(skb, f->wanted) == AGAIN)
+		return AGAIN;
+	return parsed == OTHER ? TC_ACT_UNSPEC : unfit_v4(skb, f->l3, EVENT_MALFORMED);
+}
+
+static __always_inline int ingress_v6(struct __sk_buff *skb, struct frame *f)
+{
+	struct headers at = {};
+	enum parsed parsed = parse(skb, f, &at, true);
+
+	if (parsed == PARSED) {
+		struct ipv6hdr *ip = at.network;
+		__be16 *ports = at.transport;
+		struct end source, destination;
+		struct flow_v6 key = {};
+		struct rule_v6 *rule;
+
+		__builtin_memcpy(key.source, &ip->saddr, 16);
+		__builtin_memcpy(key.destination, &ip->daddr, 16);
+		key.source_port = ports[0];
+		key.destination_port = ports[1];
+		key.protocol = f->protocol;
+		rule = bpf_map_lookup_elem(&rules_v6, &key);
+		if (rule)
+			return hit(skb, f, rule, &numbers_v6, &key, &at, true);
+		end_from_v6(&source, key.source, key.source_port, key.protocol);
+		end_from_v6(&destination, key.destination, key.destination_port, key.protocol);
+		return miss(skb, &source, &destination, true);
+	}
+	if (parsed == ICMP)
+		return icmp_v6(skb, f->l4);
+	if (parsed == FRAGMENT)
+		return unfit_v6(skb, f->l3, EVENT_FRAGMENT);
+	if (parsed == SHORT && pull(skb, f->wanted) == AGAIN)
+		return AGAIN;
+	return parsed == OTHER ? TC_ACT_UNSPEC : unfit_v6(skb, f->l3, EVENT_MALFORMED);
+}
+
+SEC("tc")
+int hairpin_ingress(struct __sk_buff *skb)
+{
+	int verdict = TC_ACT_UNSPEC;
+	struct frame f;
+	__be16 type;
+
+	if (skb->pkt_type != PACKET_HOST)
+		return TC_ACT_UNSPEC;
+	if (give_back_mark && skb->mark == give_back_mark) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
+	type = parse_ethernet(skb, &f.l3);
+	/* At most: one pull for the IP header, one for the transport header. */
+	for (int i = 0; i < 3; i++) {
+		if (type == bpf_htons(ETH_P_IP))
+			verdict = ingress_v4(skb, &f);
+		else if (type == bpf_htons(ETH_P_IPV6))
+			verdict = ingress_v6(skb, &f);
+		if (verdict != AGAIN)
+			return verdict;
+	}
+	return TC_ACT_UNSPEC;
+}
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The maps, what the loader sets before it loads, and counting. */
+#ifndef HAIRPIN_MAPS_H
+#define HAIRPIN_MAPS_H
+
+/* Sizes that depend on the configuration; the loader sets the real ones. */
+#define RULES_MAX_DEFAULT 1024
+
+/* Read-only data: constants to the verifier. */
+const volatile __u32 give_back_mark = 0; /* skb->mark of frames given back; the loader draws it */
+const volatile __u8 hop = 1; /* what TTL and hop limit are lowered by; 0 only where programs are measured by repetition */
+
+#define HASH(map_name, key_type, value_type, entries) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_HASH); \
+		__type(key, key_type); \
+		__type(value, value_type); \
+		__uint(max_entries, entries); \
+	} map_name SEC(".maps")
+
+/* Preallocated, so that an element starts at a cache line and installing never waits for memory. */
+HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT);
+HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT);
+HASH(numbers_v4, struct flow_v4, struct numbers, RULES_MAX_DEFAULT);
+HASH(numbers_v6, struct flow_v6, struct numbers, RULES_MAX_DEFAULT);
+HASH(ends, struct end, struct end_roles, SERVICES_MAX + BACKENDS_MAX);
+HASH(slots, __u32, __u32, INTERFACES_MAX);
+
+struct address {
+	__u8 bytes[16];
+};
+HASH(addresses, struct address, __u32, SERVICES_MAX + BACKENDS_MAX);
+
+#define ARRAY(map_name, map_type, value_type, entries, flags) \
+	struct { \
+		__uint(type, map_type); \
+		__type(key, __u32); \
+		__type(value, value_type); \
+		__uint(max_entries, entries); \
+		__uint(map_flags, flags); \
+	} map_name SEC(".maps")
+
+ARRAY(control, BPF_MAP_TYPE_ARRAY, struct control, 1, BPF_F_MMAPABLE);
+ARRAY(processed, BPF_MAP_TYPE_ARRAY, struct processed, 1, BPF_F_MMAPABLE);
+ARRAY(known, BPF_MAP_TYPE_ARRAY, struct known, 1, BPF_F_MMAPABLE);
+ARRAY(policer_rates, BPF_MAP_TYPE_ARRAY, struct policer_rates, 1, BPF_F_MMAPABLE);
+ARRAY(queries, BPF_MAP_TYPE_ARRAY, struct rule_query, WORKERS_MAX + 1, BPF_F_MMAPABLE);
+ARRAY(interfaces, BPF_MAP_TYPE_ARRAY, struct interface, INTERFACES_MAX, 0);
+ARRAY(workers, BPF_MAP_TYPE_ARRAY, __u32, WORKERS_MAX, 0); /* ifindex of the worker's device */
+ARRAY(tickets, BPF_MAP_TYPE_PERCPU_ARRAY, struct tickets, 1, 0);
+ARRAY(policers, BPF_MAP_TYPE_PERCPU_ARRAY, struct policer, SERVICES_MAX * 2, 0);
+ARRAY(events, BPF_MAP_TYPE_PERCPU_ARRAY, struct events, 1, 0);
+ARRAY(totals, BPF_MAP_TYPE_PERCPU_ARRAY, struct total, BACKENDS_MAX * 2, 0);
+
+/* The only element of a map that has one. */
+static __always_inline void *single(void *map)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(map, &zero);
+}
+
+static __always_inline void count(__u32 event)
+{
+	struct events *all = single(&events);
+
+	if (all && event < EVENTS)
+		all->count[event]++;
+}
+
+/* The clock of rules: coarse monotonic time, 1.05 ms a tick. */
+static __always_inline __u32 ticks(void)
+{
+	return bpf_ktime_get_coarse_ns() >> 20;
+}
+
+#define TICKS_PER_SECOND 954
+#endif

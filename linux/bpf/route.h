@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Asking the kernel for the way out. */
+#ifndef HAIRPIN_ROUTE_H
+#define HAIRPIN_ROUTE_H
+
+#define AF_INET 2
+#define AF_INET6 10
+
+/* A packet to be routed: where it came in, its addresses, the first word of its IP header. */
+struct routed {
+	__u32 ifindex;
+	__be32 traffic;
+	__be32 source[4], destination[4]; /* IPv4: the first ones */
+};
+
+enum way {
+	WAY,          /* known, with both MACs */
+	NO_NEIGHBOUR, /* known, but not the neighbour's MAC: the kernel must ask for it, bpf_redirect_neigh does */
+	NO_ROUTE,
+};
+
+static __always_inline long fib(struct __sk_buff *skb, const struct routed *routed, struct bpf_fib_lookup *found,
+				__u16 length, const bool ipv6)
+{
+	__builtin_memset(found, 0, sizeof(*found));
+	found->ifindex = routed->ifindex;
+	found->tot_len = length;
+	if (ipv6) {
+		found->family = AF_INET6;
+		found->flowinfo = routed->traffic & bpf_htonl(0x0fffffff);
+		__builtin_memcpy(found->ipv6_src, routed->source, 16);
+		__builtin_memcpy(found->ipv6_dst, routed->destination, 16);
+	} else {
+		found->family = AF_INET;
+		found->tos = (bpf_ntohl(routed->traffic) >> 16) & 0xfc;
+		found->ipv4_src = routed->source[0];
+		found->ipv4_dst = routed->destination[0];
+	}
+	return bpf_fib_lookup(skb, found, sizeof(*found), 0);
+}
+
+/* Looks the way up. Forwarding must be on where the packet came in. `*mtu` is the route's, in bytes of IP packet. */
+static __always_inline enum way look_up(struct __sk_buff *skb, const struct routed *routed, struct bpf_fib_lookup *found,
+					__u32 *mtu, const bool ipv6)
+{
+	struct bpf_fib_lookup again;
+
+	/* Given a length, the kernel compares it with the route's MTU and tells that; given none, the device's. */
+	switch (fib(skb, routed, found, 1, ipv6)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		*mtu = found->mtu_result ? found->mtu_result : 0xffff;
+		return WAY;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		/* It says so before it tells the MTU, unless the packet is too big. */
+		*mtu = 0xffff;
+		if (fib(skb, routed, &again, 0xffff, ipv6) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+			*mtu = again.mtu_result;
+		return NO_NEIGHBOUR;
+	default:
+		return NO_ROUTE;
+	}
+}
+
+/* Sends the packet the way found, with the kernel's help for the MACs: that is what keeps its neighbour entry alive. Only
+ * for frames without VLAN tags in band. */
+static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found)
+{
+	struct bpf_redir_neigh next = { .nh_family = found->family };
+
+	__builtin_memcpy(next.ipv6_nh, found->ipv6_dst, 16);
+	return bpf_redirect_neigh(found->ifindex, &next, sizeof(next), 0);
+}
+#endif
