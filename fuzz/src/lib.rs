@@ -5,6 +5,7 @@
 //! and the traces beside the checkout; `cargo run --bin TARGET -- FILE...` replays files.
 
 pub mod wire;
+pub mod worker;
 
 /// Runs `target` on the files named on the command line.
 pub fn replay(target: fn(&[u8]) -> bool) {

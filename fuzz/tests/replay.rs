@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::wire;
+use hairpin_fuzz::{wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -64,6 +64,11 @@ fn answer() {
 #[test]
 fn icmp_translate() {
     replay("icmp_translate", wire::icmp_translate);
+}
+
+#[test]
+fn conversations() {
+    replay("worker", worker::worker);
 }
 
 #[test]
