@@ -106,6 +106,8 @@ fn all_or_nothing() {
     }
     assert!(split(&packet, 576, 3).done);
     assert!(!split(&packet, 27, 64).done, "no room for a byte");
+    assert!(!split(&packet, 44, 1000).done, "84 fragments");
+    assert!(split(&packet, 60, 1000).done, "51 fragments");
 }
 
 #[test]

@@ -8,11 +8,12 @@ use hairpin_core::l4::icmp::translate;
 use hairpin_core::wire::{IcmpError, Malformed, Parsed, parse};
 use proptest::prelude::*;
 
-/// An ICMP error about `packet` from `from`, as a router far away would send it.
+/// An ICMP error about `packet` from `from`, as a router far away would send it, with Ethernet padding.
 fn error_about(packet: &Packet, from: Address) -> Vec<u8> {
     let mut frame = packet.frame();
     let at = transport(frame.bytes());
     assert!(notice(&mut frame, &at, Notice::TooBig { mtu: 1400 }, from));
+    frame.data.extend([0xee; 7]);
     frame.data
 }
 
@@ -81,9 +82,9 @@ proptest! {
         let ipv4 = packet.source.address.is_ipv4();
         let mut bytes = error_about(&packet, router);
         let error = found(&bytes);
-        // Cut behind the quoted transport's first bytes, lengths and checksums as the router would have them.
+        // Cut behind the quoted transport's first bytes, lengths and checksums as the router would have them; what was
+        // quoted behind that is now padding.
         let end = (error.quoted_l4 + quoted).min(error.end);
-        bytes.truncate(end);
         let length = end - error.l3;
         if ipv4 {
             bytes[error.l3 + 2..error.l3 + 4].copy_from_slice(&(length as u16).to_be_bytes());
@@ -93,6 +94,7 @@ proptest! {
         } else {
             bytes[error.l3 + 4..error.l3 + 6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
         }
+        let padding = bytes[end..].to_vec();
         bytes[error.l4 + 2..error.l4 + 4].fill(0);
         let start = if ipv4 { 0 } else {
             crate::packets::pseudo(&bytes[error.l3 + 8..error.l3 + 40], &[], 58, end - error.l4)
@@ -107,6 +109,7 @@ proptest! {
         translate(&mut bytes, &error, shown, source.address, source, destination);
         let protocol = if ipv4 { 1 } else { 58 };
         prop_assert!(checksums_right(&bytes, error.l3, error.l4, end, protocol));
+        prop_assert!(bytes[end..] == padding);
         prop_assert_eq!(found(&bytes).quoted.source, source);
     }
 
