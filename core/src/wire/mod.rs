@@ -223,7 +223,8 @@ fn parse_ipv4(frame: &[u8], l3: usize) -> Result<Parsed, Malformed> {
     if end > frame.len() {
         return Err(Malformed::Truncated);
     }
-    if Sum::of(whole).folded() != 0xffff {
+    let sum = if header_length == ipv4::HEADER { Sum::of_header(&header.0) } else { Sum::of(whole) };
+    if sum.folded() != 0xffff {
         return Err(Malformed::HeaderChecksum);
     }
     let (source, destination) = (header.source(), header.destination());
