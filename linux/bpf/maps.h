@@ -10,26 +10,29 @@
 const volatile __u32 give_back_mark = 0; /* skb->mark of frames given back; the loader draws it */
 const volatile __u8 hop = 1; /* what TTL and hop limit are lowered by; 0 only where programs are measured by repetition */
 
-#define HASH(map_name, key_type, value_type, entries) \
+#define HASH(map_name, key_type, value_type, entries, flags) \
 	struct { \
 		__uint(type, BPF_MAP_TYPE_HASH); \
 		__type(key, key_type); \
 		__type(value, value_type); \
 		__uint(max_entries, entries); \
+		__uint(map_flags, flags); \
 	} map_name SEC(".maps")
 
-/* Preallocated, so that an element starts at a cache line and installing never waits for memory. */
-HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT);
-HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT);
-HASH(numbers_v4, struct flow_v4, struct numbers, RULES_MAX_DEFAULT);
-HASH(numbers_v6, struct flow_v6, struct numbers, RULES_MAX_DEFAULT);
-HASH(ends, struct end, struct end_roles, SERVICES_MAX + BACKENDS_MAX);
-HASH(slots, __u32, __u32, INTERFACES_MAX);
+/* Preallocated: an element starts at a cache line, which one from the allocator does not, and installing never waits for
+ * memory or fails for want of it. */
+HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT, 0);
+HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT, 0);
+/* Few rules have them. */
+HASH(numbers_v4, struct flow_v4, struct numbers, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
+HASH(numbers_v6, struct flow_v6, struct numbers, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
+HASH(ends, struct end, struct end_roles, SERVICES_MAX + BACKENDS_MAX, BPF_F_NO_PREALLOC);
+HASH(slots, __u32, __u32, INTERFACES_MAX, 0);
 
 struct address {
 	__u8 bytes[16];
 };
-HASH(addresses, struct address, __u32, SERVICES_MAX + BACKENDS_MAX);
+HASH(addresses, struct address, __u32, SERVICES_MAX + POOL_ADDRESSES_MAX, BPF_F_NO_PREALLOC);
 
 #define ARRAY(map_name, map_type, value_type, entries, flags) \
 	struct { \

@@ -5,7 +5,11 @@
 //! becomes of a packet in software, is decided in `hairpin-core`. ARCHITECTURE.md, "The linux plane", is the overview.
 #![warn(missing_docs)]
 
+pub mod abi;
+pub mod control;
 pub mod cpu;
 pub mod device;
+pub mod engine;
 pub mod memory;
+pub mod programs;
 pub mod tap;

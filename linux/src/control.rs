@@ -1,0 +1,155 @@
+//! The memory that the programs and the process share: heartbeat, tickets, known connections, policer rates.
+//!
+//! Reading and writing it costs no system call. It stays mapped as long as the process lives, so that threads may keep
+//! references whatever becomes of the [`Plane`](crate::programs::Plane).
+
+use crate::abi::{self, CPUS_MAX, ControlBlock, KNOWN_CELLS, RuleQuery, SERVICES_MAX, WORKERS_MAX};
+use crate::programs::Maps;
+use anyhow::{Context, Result};
+use hairpin_core::time::Time;
+use libbpf_rs::{MapCore, MapHandle};
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Elements of the map `queries`: one per worker and one for everybody else.
+const QUERIES: usize = WORKERS_MAX + 1;
+
+/// The shared memory.
+#[derive(Debug)]
+pub struct Control {
+    heartbeat_ns: &'static AtomicU64,
+    processed: &'static [AtomicU32],
+    known: &'static [AtomicU8],
+    client_pps: &'static [AtomicU32],
+    queries: NonNull<RuleQuery>,
+    queries_taken: [AtomicBool; QUERIES],
+}
+
+// SAFETY: `queries` points to memory that is never unmapped; an element is used only through the one [`QuerySlot`] that
+// may exist for it.
+unsafe impl Send for Control {}
+// SAFETY: as above.
+unsafe impl Sync for Control {}
+
+impl Control {
+    pub(crate) fn map(maps: &Maps) -> Result<Control> {
+        let start = map(maps.named("control")?, size_of::<ControlBlock>())?;
+        // SAFETY: inside the mapping, aligned (the block is, at a page's start), and shared as an atomic from here on.
+        let heartbeat_ns =
+            unsafe { start.byte_add(offset_of!(ControlBlock, heartbeat_ns)).cast::<AtomicU64>().as_ref() };
+        Ok(Control {
+            heartbeat_ns,
+            processed: words(maps.named("processed")?, WORKERS_MAX * CPUS_MAX)?,
+            known: words(maps.named("known")?, KNOWN_CELLS)?,
+            client_pps: words(maps.named("policer_rates")?, SERVICES_MAX)?,
+            queries: map(maps.named("queries")?, QUERIES * size_of::<RuleQuery>())?.cast(),
+            queries_taken: [const { AtomicBool::new(false) }; QUERIES],
+        })
+    }
+
+    /// Says that the process serves its workers. Without it for longer than the timeout, the programs do without them.
+    pub fn beat(&self, now: Time) {
+        self.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Says that `worker` has finished with every packet up to the one with `ticket` (24 bits) that `cpu` handed to it:
+    /// each has been sent or dropped.
+    pub fn publish(&self, worker: usize, cpu: u8, ticket: u32) {
+        if let Some(cell) = self.processed.get(worker * CPUS_MAX + usize::from(cpu)) {
+            // What the worker has sent must be seen to have been sent first.
+            cell.store(ticket & ((1 << abi::TICKET_BITS) - 1), Ordering::Release);
+        }
+    }
+
+    /// Counters of live connections by steering hash, for [`hairpin_core::worker`]: a packet whose counter (the hash
+    /// modulo their number) is not zero is not policed.
+    pub fn known(&self) -> &'static [AtomicU8] {
+        self.known
+    }
+
+    /// How many packets of unknown connections each CPU admits per second towards service number `service`;
+    /// [`u32::MAX`]: all; 0, which is what it starts with: none after the first 64.
+    pub fn set_client_rate(&self, service: usize, packets_per_s: u32) {
+        if let Some(rate) = self.client_pps.get(service) {
+            rate.store(packets_per_s, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes element `index` of `queries`, unless somebody has it.
+    pub(crate) fn query_slot(self: &std::sync::Arc<Control>, index: usize) -> Option<QuerySlot> {
+        let taken = self.queries_taken.get(index)?;
+        if taken.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(QuerySlot { control: self.clone(), index })
+    }
+}
+
+/// The right to use an element of `queries`.
+#[derive(Debug)]
+pub(crate) struct QuerySlot {
+    control: std::sync::Arc<Control>,
+    index: usize,
+}
+
+impl QuerySlot {
+    pub(crate) fn index(&self) -> u32 {
+        self.index as u32
+    }
+
+    fn element(&self) -> *mut RuleQuery {
+        // SAFETY: `index` is below QUERIES (`query_slot`), and that many elements are mapped.
+        unsafe { self.control.queries.add(self.index).as_ptr() }
+    }
+
+    /// Writes the keys of the next query, as many as fit.
+    pub(crate) fn write_keys(&mut self, keys: &[u8]) {
+        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        unsafe {
+            let into = (&raw mut (*self.element()).keys).cast::<u8>();
+            std::ptr::copy_nonoverlapping(keys.as_ptr(), into, keys.len().min(size_of_val(&(*self.element()).keys)));
+        }
+    }
+
+    /// What the last query found about its rule number `index`.
+    pub(crate) fn counters(&self, index: usize) -> abi::RuleCounters {
+        let index = index.min(abi::RULE_OPS_MAX - 1);
+        // SAFETY: within the element; nobody else uses it, and no query runs; any value is valid.
+        unsafe { (&raw const (*self.element()).counters[index]).read_volatile() }
+    }
+}
+
+impl Drop for QuerySlot {
+    fn drop(&mut self) {
+        self.control.queries_taken[self.index].store(false, Ordering::Release);
+    }
+}
+
+/// Integers that programs and process both write.
+trait Shared {}
+impl Shared for AtomicU8 {}
+impl Shared for AtomicU32 {}
+
+/// The only element of `map_`, as `count` atomics.
+fn words<T: Shared>(map_: &MapHandle, count: usize) -> Result<&'static [T]> {
+    let start = map(map_, count * size_of::<T>())?;
+    // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for an atomic integer; from
+    // here on they are only used as such, by both sides.
+    Ok(unsafe { std::slice::from_raw_parts(start.cast::<T>().as_ptr(), count) })
+}
+
+/// Maps the first `length` bytes of an array map, for good.
+fn map(map: &MapHandle, length: usize) -> Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let fd = map.as_fd().as_raw_fd();
+    // SAFETY: a fresh mapping, which overlaps nothing.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
+    if start == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        return Err(error).with_context(|| format!("cannot map {length} bytes of map {:?}", map.name()));
+    }
+    NonNull::new(start.cast()).context("a map was mapped at address 0")
+}

@@ -1,0 +1,181 @@
+//! The flow engine in the kernel: rules are elements of BPF hash maps.
+//!
+//! Requests are queued and carried out by [`FlowEngine::flush`] in few system calls: installs by batched map updates,
+//! removals by a BPF program that reads each rule's last counters and deletes it. Both take microseconds, so the answers
+//! are there right after.
+
+mod batch;
+
+use crate::abi::{FlowV4, FlowV6, RULE_OPS_MAX, RuleCounters, RuleV4, RuleV6, TICK_SHIFT};
+use crate::control::{Control, QuerySlot};
+use crate::cpu;
+use crate::programs::{Maps, Queries};
+use anyhow::{Context, Result};
+use arrayvec::ArrayVec;
+use batch::Family;
+use hairpin_core::engine::{
+    COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, RuleId, RuleOp, Samples,
+};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::time::Time;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Requests taken before they are flushed, and answers not yet polled, at most.
+const OPS_MAX: usize = 4096;
+
+/// A worker's access to the kernel's rules. Workers share the maps; each asks for its own rules only.
+#[derive(Debug)]
+pub struct KernelEngine {
+    queued: Vec<RuleOp>,
+    answers: VecDeque<Completion>,
+    v4: Family<FlowV4, RuleV4>,
+    v6: Family<FlowV6, RuleV6>,
+    queries: Arc<Queries>,
+    slot: QuerySlot,
+    worker: u8,
+    rules_max: u32,
+    /// Keys of the batches under construction, while they hold both installs and removals.
+    touched: HashSet<FlowKey>,
+}
+
+impl KernelEngine {
+    pub(crate) fn new(
+        worker: u8,
+        maps: &Maps,
+        control: &Arc<Control>,
+        queries: &Arc<Queries>,
+        (v4_max, v6_max): (u32, u32),
+    ) -> Result<KernelEngine> {
+        let slot = control.query_slot(usize::from(worker));
+        let slot =
+            slot.with_context(|| format!("worker {worker} has an engine already, or there is no such worker"))?;
+        Ok(KernelEngine {
+            queued: Vec::with_capacity(OPS_MAX),
+            answers: VecDeque::with_capacity(OPS_MAX),
+            v4: Family::new(maps.named("rules_v4")?, maps.named("numbers_v4")?, OPS_MAX)?,
+            v6: Family::new(maps.named("rules_v6")?, maps.named("numbers_v6")?, OPS_MAX)?,
+            queries: Arc::clone(queries),
+            slot,
+            worker,
+            rules_max: v4_max.max(v6_max),
+            touched: HashSet::with_capacity(OPS_MAX),
+        })
+    }
+
+    /// Carries out what the batches hold.
+    fn carry_out(&mut self, now: Time) {
+        self.v4.installs.carry_out(&mut self.answers);
+        self.v6.installs.carry_out(&mut self.answers);
+        let (queries, slot) = (&self.queries, &mut self.slot);
+        self.v4.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
+        self.v6.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
+        self.touched.clear();
+    }
+
+    fn sample_family<K: batch::Key, R: batch::Value<K>>(
+        family: &Family<K, R>,
+        queries: &Queries,
+        slot: &mut QuerySlot,
+        asked: &[(usize, K)],
+        mut found: impl FnMut(usize, RuleCounters),
+    ) {
+        for chunk in asked.chunks(RULE_OPS_MAX) {
+            let keys: ArrayVec<K, RULE_OPS_MAX> = chunk.iter().map(|(_, key)| *key).collect();
+            if family.query(&queries.sample, slot, &keys).is_ok() {
+                for (at, (position, _)) in chunk.iter().enumerate() {
+                    found(*position, slot.counters(at));
+                }
+            }
+        }
+    }
+}
+
+/// Counters as the worker knows them. A tick is 32 bits of a longer time: it is the last such tick before now.
+fn answer(counters: RuleCounters, now: Time) -> Option<Counters> {
+    let now_ticks = now.as_nanos() >> TICK_SHIFT;
+    // A packet may have hit after the worker has looked at its clock.
+    let age = (now_ticks as u32).wrapping_sub(counters.last_seen) as i32;
+    let ticks = now_ticks.saturating_sub(u64::from(age.max(0).unsigned_abs()));
+    (counters.found != 0).then_some(Counters {
+        packets: counters.packets,
+        bytes: counters.bytes,
+        last_seen: (counters.last_seen != 0).then(|| Time::from_nanos(ticks << TICK_SHIFT)),
+    })
+}
+
+impl FlowEngine for KernelEngine {
+    fn caps(&self) -> EngineCaps {
+        EngineCaps {
+            rules_max: self.rules_max,
+            ops_in_flight_max: OPS_MAX as u32,
+            rewrites_sequence: true,
+            rewrites_sack: true,
+            counts: true,
+        }
+    }
+
+    fn submit(&mut self, _now: Time, op: RuleOp) -> Result<(), RuleOp> {
+        if self.queued.len() + self.answers.len() >= OPS_MAX {
+            return Err(op);
+        }
+        self.queued.push(op);
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Time) {
+        if self.queued.is_empty() {
+            return;
+        }
+        let mut queued = std::mem::take(&mut self.queued);
+        let installs = queued.iter().filter(|op| matches!(op, RuleOp::Install(_))).count();
+        let mixed = installs != 0 && installs != queued.len();
+        for op in queued.drain(..) {
+            let key = match &op {
+                RuleOp::Install(rule) => rule.key,
+                RuleOp::Remove { key, .. } => *key,
+            };
+            // Installs are carried out before removals; requests for one flow, in the order they were made.
+            if mixed && !self.touched.insert(key) {
+                self.carry_out(now);
+                self.touched.insert(key);
+            }
+            match (op, key.is_ipv4()) {
+                (RuleOp::Install(rule), true) => {
+                    self.v4.installs.add(&rule, FlowV4::of(&key), RuleV4::of(&rule, self.worker), &mut self.answers);
+                }
+                (RuleOp::Install(rule), false) => {
+                    self.v6.installs.add(&rule, FlowV6::of(&key), RuleV6::of(&rule, self.worker), &mut self.answers);
+                }
+                (RuleOp::Remove { id, .. }, true) => self.v4.removals.add(id, FlowV4::of(&key)),
+                (RuleOp::Remove { id, .. }, false) => self.v6.removals.add(id, FlowV6::of(&key)),
+            }
+        }
+        self.carry_out(now);
+        self.queued = queued;
+    }
+
+    fn poll(&mut self, _now: Time, out: &mut Completions) {
+        while !out.is_full() {
+            let Some(answer) = self.answers.pop_front() else { return };
+            out.push(answer);
+        }
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        out.clear();
+        let now = cpu::now();
+        let mut v4: ArrayVec<(usize, FlowV4), COMPLETIONS_MAX> = ArrayVec::new();
+        let mut v6: ArrayVec<(usize, FlowV6), COMPLETIONS_MAX> = ArrayVec::new();
+        for (position, (_, key)) in rules.iter().take(COMPLETIONS_MAX).enumerate() {
+            out.push(None);
+            match key.is_ipv4() {
+                true => v4.push((position, FlowV4::of(key))),
+                false => v6.push((position, FlowV6::of(key))),
+            }
+        }
+        let mut found = |position: usize, counters| out[position] = answer(counters, now);
+        Self::sample_family(&self.v4, &self.queries, &mut self.slot, &v4, &mut found);
+        Self::sample_family(&self.v6, &self.queries, &mut self.slot, &v6, &mut found);
+    }
+}

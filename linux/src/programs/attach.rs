@@ -1,0 +1,180 @@
+//! Attaching a program at a device's tc ingress: by tcx where the kernel has it (Linux 6.6), else by a direct-action
+//! filter on a clsact qdisc.
+
+use super::{checked, filters, raw};
+use anyhow::{Context, Result};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// How programs are attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachMode {
+    /// By tcx if the kernel has it, else by clsact.
+    #[default]
+    Auto,
+    /// By tcx only.
+    Tcx,
+    /// By clsact only.
+    Clsact,
+}
+
+/// Priority and handle of our filter on a clsact qdisc.
+const PRIORITY: u32 = 0x4850;
+const HANDLE: u32 = 1;
+
+/// A program attached to a device.
+#[derive(Debug)]
+pub(super) enum Attachment {
+    /// By a link, pinned at `path`.
+    Tcx { link: OwnedFd, path: PathBuf },
+    /// By a filter. `marker` is a directory whose name says so: BPF file systems hold no other files.
+    Clsact { ifindex: u32, marker: PathBuf, own_qdisc: bool },
+}
+
+impl Attachment {
+    /// Attaches `program` and notes it in the directory `links`.
+    pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
+        if mode != AttachMode::Clsact {
+            match tcx(program, ifindex, links) {
+                // What a kernel says that does not know the attach type.
+                Err(error) if mode == AttachMode::Auto && error.raw_os_error() == Some(libc::EINVAL) => {}
+                result => {
+                    return result.with_context(|| format!("cannot attach to device {ifindex} by tcx"));
+                }
+            }
+        }
+        clsact(program, ifindex, links).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
+    }
+
+    pub(super) fn is_tcx(&self) -> bool {
+        matches!(self, Attachment::Tcx { .. })
+    }
+
+    pub(super) fn detach(self) -> Result<()> {
+        match self {
+            Attachment::Tcx { link, path } => {
+                fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?;
+                drop(link);
+                Ok(())
+            }
+            Attachment::Clsact { ifindex, marker, own_qdisc } => {
+                let result = remove_filter(ifindex, own_qdisc);
+                fs::remove_dir(&marker).with_context(|| format!("cannot remove {}", marker.display()))?;
+                result.with_context(|| format!("cannot remove the filter of device {ifindex}"))
+            }
+        }
+    }
+}
+
+fn tcx(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attachment> {
+    // SAFETY: the descriptor is open, there are no options.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(raw(program), ifindex as i32, libbpf_sys::BPF_TCX_INGRESS, std::ptr::null())
+    };
+    // SAFETY: libbpf has just opened it, and nobody else has it.
+    let link = unsafe { OwnedFd::from_raw_fd(checked(link)?) };
+    let path = links.join(format!("tcx-{ifindex}"));
+    super::pins::pin(link.as_raw_fd(), &path)?;
+    Ok(Attachment::Tcx { link, path })
+}
+
+fn hook(ifindex: u32) -> libbpf_sys::bpf_tc_hook {
+    libbpf_sys::bpf_tc_hook {
+        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+        ifindex: ifindex as i32,
+        attach_point: libbpf_sys::BPF_TC_INGRESS,
+        ..Default::default()
+    }
+}
+
+fn filter() -> libbpf_sys::bpf_tc_opts {
+    libbpf_sys::bpf_tc_opts {
+        sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
+        handle: HANDLE,
+        priority: PRIORITY,
+        ..Default::default()
+    }
+}
+
+fn clsact(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attachment> {
+    let mut hook = hook(ifindex);
+    // SAFETY: the hook is complete and lives through the call.
+    let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut hook) });
+    let own_qdisc = match created {
+        Ok(_) => true,
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
+        Err(error) => return Err(error),
+    };
+    let mut options = filter();
+    options.prog_fd = raw(program);
+    options.flags = libbpf_sys::BPF_TC_F_REPLACE;
+    // SAFETY: hook and options are complete and live through the call.
+    checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) })?;
+    let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
+    fs::create_dir(&marker)?;
+    Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
+}
+
+/// Removes our filter, and the qdisc if it is our own and no other filter is on it. A device that is gone, or has lost
+/// either already, is fine.
+fn remove_filter(ifindex: u32, own_qdisc: bool) -> io::Result<()> {
+    let mut hook = hook(ifindex);
+    let options = filter();
+    // SAFETY: hook and options are complete and live through the call.
+    let detached = checked(unsafe { libbpf_sys::bpf_tc_detach(&hook, &options) });
+    match detached.map_err(|error| (error.raw_os_error(), error)) {
+        Ok(_) | Err((Some(libc::ENOENT | libc::ENODEV | libc::EINVAL), _)) => {}
+        Err((_, error)) => return Err(error),
+    }
+    if !own_qdisc || has_filters(ifindex)? {
+        return Ok(());
+    }
+    hook.attach_point = libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS;
+    // SAFETY: the hook is complete and lives through the call.
+    match checked(unsafe { libbpf_sys::bpf_tc_hook_destroy(&mut hook) }) {
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::EINVAL)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether any filter is left on the clsact qdisc of the device, ingress or egress.
+fn has_filters(ifindex: u32) -> io::Result<bool> {
+    for parent in [INGRESS, EGRESS] {
+        if filters::any(ifindex, TC_H_CLSACT | parent)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `TC_H_CLSACT` of linux/pkt_sched.h, without its minor number; then `TC_H_MIN_INGRESS` and `TC_H_MIN_EGRESS`.
+const TC_H_CLSACT: u32 = 0xffff_0000;
+const INGRESS: u32 = 0xfff2;
+const EGRESS: u32 = 0xfff3;
+
+/// Undoes the attachments an instance has noted in its directory `links`.
+pub(super) fn undo(links: &Path) -> Result<()> {
+    let entries = match fs::read_dir(links) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot read {}", links.display()))?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
+        let parts: Vec<&str> = name.split('-').collect();
+        match parts[..] {
+            ["clsact", ifindex, qdisc] => {
+                if let Ok(ifindex) = ifindex.parse() {
+                    remove_filter(ifindex, qdisc == "own")
+                        .with_context(|| format!("cannot remove the filter of device {ifindex}"))?;
+                }
+                fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+            // The link goes with its last reference.
+            _ => fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Where objects are pinned: a directory per instance in a BPF file system.
+
+use super::{attach, checked, raw};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where BPF file systems are by custom.
+pub const PIN_DIRECTORY_DEFAULT: &str = "/sys/fs/bpf/hairpin";
+/// Where one is mounted if there is none at the configured place: `ip netns exec`, for one, hides the usual one.
+pub const PIN_DIRECTORY_OWN: &str = "/run/hairpin/bpf";
+
+/// An instance's directory.
+#[derive(Debug)]
+pub(super) struct Pins(PathBuf);
+
+impl Pins {
+    /// Makes the directory of `instance`, empty.
+    pub(super) fn create(directory: &Path, instance: &str) -> Result<Pins> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        ensure!(
+            !instance.is_empty() && instance.chars().all(plain),
+            "instance name {instance:?}: letters, digits, - and _"
+        );
+        let pins = Pins(bpf_directory(directory)?.join(instance));
+        pins.remove()?;
+        for part in ["maps", "programs", "links"] {
+            let path = pins.0.join(part);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        Ok(pins)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn links(&self) -> PathBuf {
+        self.0.join("links")
+    }
+
+    pub(super) fn pin_map(&self, map: BorrowedFd<'_>, name: &str) -> Result<()> {
+        let path = self.0.join("maps").join(name);
+        pin(raw(map), &path).with_context(|| format!("cannot pin {}", path.display()))
+    }
+
+    pub(super) fn pin_program(&self, program: BorrowedFd<'_>, name: &str) -> Result<()> {
+        let path = self.0.join("programs").join(name);
+        pin(raw(program), &path).with_context(|| format!("cannot pin {}", path.display()))
+    }
+
+    /// Detaches and unpins what is there. Nothing there is fine.
+    pub(super) fn remove(&self) -> Result<()> {
+        if !self.0.exists() {
+            return Ok(());
+        }
+        attach::undo(&self.links())?;
+        fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", self.0.display()))
+    }
+}
+
+/// Removes what a dead instance has left, wherever [`super::Plane::load`] may have pinned it. Only from the network
+/// namespace it ran in. Nothing there is fine.
+pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
+    for directory in [pin_directory, Path::new(PIN_DIRECTORY_OWN)] {
+        if is_bpf(directory) {
+            Pins(directory.join(instance)).remove()?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn pin(fd: i32, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a C string that lives through the call.
+    checked(unsafe { libbpf_sys::bpf_obj_pin(fd, path.as_ptr()) }).map(|_| ())
+}
+
+/// Whether `path`, or the nearest directory above it that exists, is in a BPF file system.
+fn is_bpf(path: &Path) -> bool {
+    const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+    let Some(there) = path.ancestors().find(|ancestor| ancestor.exists()) else { return false };
+    let Ok(there) = CString::new(there.as_os_str().as_bytes()) else { return false };
+    // SAFETY: statfs is plain integers.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string and `found` may be written; both live through the call.
+    let result = unsafe { libc::statfs(there.as_ptr(), &mut found) };
+    result == 0 && found.f_type as u64 == BPF_FS_MAGIC
+}
+
+/// `wanted` if it is in a BPF file system, else [`PIN_DIRECTORY_OWN`], mounting one there if need be.
+fn bpf_directory(wanted: &Path) -> Result<PathBuf> {
+    if is_bpf(wanted) {
+        return Ok(wanted.to_path_buf());
+    }
+    let own = Path::new(PIN_DIRECTORY_OWN);
+    if is_bpf(own) {
+        return Ok(own.to_path_buf());
+    }
+    fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
+    let place = CString::new(own.as_os_str().as_bytes())?;
+    // SAFETY: all are C strings that live through the call; this file system takes no further data.
+    let result = unsafe { libc::mount(c"bpf".as_ptr(), place.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        bail!(
+            "there is no BPF file system at {} and none can be mounted at {}: {error}. Mount one: mount -t bpf bpf \
+             /sys/fs/bpf",
+            wanted.display(),
+            own.display()
+        );
+    }
+    Ok(own.to_path_buf())
+}
