@@ -1,7 +1,7 @@
 //! The control socket: one JSON request per line, one JSON answer per line, over a Unix socket only root may open.
 //!
-//! Clients cannot stall anything: each is served by a thread of its own, few at a time, with bounded sizes and times,
-//! from a status that was made beforehand.
+//! Clients cannot stall anything: each is served by a thread of its own, few at a time, with bounded sizes and
+//! times, and none of them is the thread that keeps the instance alive.
 
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
@@ -10,8 +10,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Bytes of a request at most, newline included.
@@ -52,38 +52,34 @@ pub enum Answer {
     Error(String),
 }
 
-/// The status as last made, shared between the one that makes it and those that serve it.
-pub type SharedStatus = Arc<Mutex<Arc<Status>>>;
-
-/// What serves the socket.
-#[derive(Debug)]
-pub struct Server;
-
-impl Server {
-    /// Listens on `path`, replacing what a dead process left there; the caller makes sure that it is dead.
-    /// `stop` is called, with whether to flush, when a client asks for the end.
-    ///
-    /// # Errors
-    /// The socket cannot be made.
-    pub fn start(
-        path: &Path,
-        status: SharedStatus,
-        stop: impl Fn(bool) + Clone + Send + 'static,
-    ) -> Result<Server> {
-        if let Err(error) = std::fs::remove_file(path)
-            && error.kind() != ErrorKind::NotFound
-        {
-            bail!("cannot remove the dead control socket {}: {error}", path.display());
-        }
-        let about = || format!("cannot listen on the control socket {}", path.display());
-        let listener = UnixListener::bind(path).with_context(about)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(about)?;
-        std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &status, &stop))?;
-        Ok(Server)
+/// Listens on `path`, replacing what a dead process left there; the caller makes sure that it is dead.
+/// `status` makes a status, or says why it cannot; `stop` is called, with whether to flush, when a client asks
+/// for the end. Both are called on threads of their own.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn serve<S, E>(path: &Path, status: S, stop: E) -> Result<()>
+where
+    S: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
+    E: Fn(bool) + Clone + Send + 'static,
+{
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != ErrorKind::NotFound
+    {
+        bail!("cannot remove the dead control socket {}: {error}", path.display());
     }
+    let about = || format!("cannot listen on the control socket {}", path.display());
+    let listener = UnixListener::bind(path).with_context(about)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(about)?;
+    std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &status, &stop))?;
+    Ok(())
 }
 
-fn accept(listener: &UnixListener, status: &SharedStatus, stop: &(impl Fn(bool) + Clone + Send + 'static)) {
+fn accept<S, E>(listener: &UnixListener, status: &S, stop: &E)
+where
+    S: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
+    E: Fn(bool) + Clone + Send + 'static,
+{
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         // Out of descriptors, most likely: it passes.
@@ -95,10 +91,10 @@ fn accept(listener: &UnixListener, status: &SharedStatus, stop: &(impl Fn(bool) 
             clients.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
-        let (clients_there, status, stop) = (Arc::clone(&clients), Arc::clone(status), stop.clone());
+        let (clients_there, status, stop) = (Arc::clone(&clients), status.clone(), stop.clone());
         let serve = move || {
             // A client that fails is its own loss.
-            let _ = serve(stream, &status, &stop);
+            let _ = converse(stream, &status, &stop);
             clients_there.fetch_sub(1, Ordering::AcqRel);
         };
         if std::thread::Builder::new().name("control-client".into()).spawn(serve).is_err() {
@@ -107,17 +103,20 @@ fn accept(listener: &UnixListener, status: &SharedStatus, stop: &(impl Fn(bool) 
     }
 }
 
-fn serve(stream: UnixStream, status: &SharedStatus, stop: &impl Fn(bool)) -> std::io::Result<()> {
+fn converse(
+    stream: UnixStream,
+    status: &impl Fn() -> std::result::Result<Status, String>,
+    stop: &impl Fn(bool),
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?);
-    loop {
-        let Some(line) = request_line(&mut reader)? else { return Ok(()) };
+    while let Some(line) = request_line(&mut reader)? {
         let answer = match serde_json::from_slice(&line) {
-            Ok(Request::Status) => {
-                let status = status.lock().map(|status| Arc::clone(&status));
-                status.map_or_else(|_| Answer::Error("the status is lost".into()), |s| Answer::Status(Box::new((*s).clone())))
-            }
+            Ok(Request::Status) => match status() {
+                Ok(status) => Answer::Status(Box::new(status)),
+                Err(reason) => Answer::Error(reason),
+            },
             Ok(Request::Stop { flush }) => {
                 send(&stream, &Answer::Stopping)?;
                 stop(flush);
@@ -129,6 +128,7 @@ fn serve(stream: UnixStream, status: &SharedStatus, stop: &impl Fn(bool)) -> std
         };
         send(&stream, &answer)?;
     }
+    Ok(())
 }
 
 /// One line; `None` at the end. A client gets one patience for the whole line, however slowly it drips.
@@ -226,6 +226,9 @@ impl Client {
         let mut line = Vec::new();
         let mut reader = BufReader::new(&self.stream).take(ANSWER_BYTES_MAX);
         reader.read_until(b'\n', &mut line).context("the instance does not answer on its control socket")?;
+        if line.is_empty() {
+            bail!("the instance has closed its control socket: it ends, or serves too many clients");
+        }
         serde_json::from_slice(&line).context("the instance's answer makes no sense; is it another version?")
     }
 }
@@ -248,7 +251,7 @@ mod tests {
             let (sender, stopped) = mpsc::channel();
             let fixture = Fixture { directory, stopped };
             let stop = move |flush| sender.send(flush).unwrap();
-            Server::start(&fixture.path(), Arc::new(Mutex::new(Arc::new(status))), stop).unwrap();
+            serve(&fixture.path(), move || Ok(status.clone()), stop).unwrap();
             fixture
         }
 

@@ -4,7 +4,9 @@
 //! `hairpin` (`main.rs`).
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod render;
+pub mod run;
 pub mod status;

@@ -1,1 +1,6 @@
-fn main() { print!("{}", hairpin::config::markdown()) }
+//! The `hairpin` command.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    hairpin::cli::main()
+}

@@ -74,8 +74,10 @@ fn traffic_cells(
 }
 
 fn workers(status: &Status) -> Table {
-    let mut table =
-        aligned(&["WORKER", "CORE"], &["BUSY", "CONNS", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"]);
+    let mut table = aligned(
+        &["WORKER", "CORE"],
+        &["BUSY", "CONNS", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"],
+    );
     for worker in &status.workers {
         let id = worker.id.to_string();
         let cpu = worker.cpu.to_string();
@@ -208,7 +210,13 @@ mod tests {
             pid: 42,
             uptime_s: 61.5,
             interfaces: vec!["eth0".into(), "eth1".into()],
-            workers: vec![WorkerStatus { id: 0, cpu: 1, busy_share: 0.125, frames: 200_000, ..WorkerStatus::default() }],
+            workers: vec![WorkerStatus {
+                id: 0,
+                cpu: 1,
+                busy_share: 0.125,
+                frames: 200_000,
+                ..WorkerStatus::default()
+            }],
             services: vec![service],
             offload: OffloadStatus {
                 policy: "always".into(),

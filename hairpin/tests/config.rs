@@ -7,7 +7,8 @@ use hairpin_core::flow::Protocol;
 use std::path::Path;
 use std::time::Duration;
 
-const GOOD: &str = "interfaces = [\"eth0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
+const GOOD: &str =
+    "interfaces = [\"eth0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
 
 fn good(text: &str) -> Config {
     config::parse("t.toml", text).unwrap_or_else(|problems| panic!("{problems}"))
@@ -85,7 +86,9 @@ fn the_full_example_shows_every_field() {
     for section in reference::SECTIONS {
         for field in section.fields {
             let shown = match field.kind {
-                Kind::Tables => text.contains(&format!("[{}", field.name)) || text.contains(&format!(".{}]", field.name)),
+                Kind::Tables => {
+                    text.contains(&format!("[{}", field.name)) || text.contains(&format!(".{}]", field.name))
+                }
                 _ => text.lines().any(|line| line.split('=').next().is_some_and(|key| key.trim() == field.name)),
             };
             assert!(shown, "{} of {}", field.name, section.place());
@@ -163,76 +166,115 @@ fn defaults_and_examples_of_the_reference_are_readable() {
 
 #[test]
 fn unknown_fields_name_the_nearest() {
-    refuses(&(GOOD.to_string() + "blance = \"maglev\"\n"),
-        "5:1: error: unknown field `blance` in [[service]]; did you mean `balance`?");
-    refuses(&with("[linux]\nfowarding = \"check\""),
-        "3:1: error: unknown field `fowarding` in [linux]; did you mean `forwarding`?");
-    refuses(&with("policy = \"never\""),
-        "2:1: error: unknown field `policy` in the top level; `policy` belongs in [offload]");
+    refuses(
+        &(GOOD.to_string() + "blance = \"maglev\"\n"),
+        "5:1: error: unknown field `blance` in [[service]]; did you mean `balance`?",
+    );
+    refuses(
+        &with("[linux]\nfowarding = \"check\""),
+        "3:1: error: unknown field `fowarding` in [linux]; did you mean `forwarding`?",
+    );
+    refuses(
+        &with("policy = \"never\""),
+        "2:1: error: unknown field `policy` in the top level; `policy` belongs in [offload]",
+    );
     refuses(&with("[offload]\nzzzzzz = 1"), "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy");
-    refuses(&with("[timeout]\ntcp_closed = \"1s\""),
-        "2:2: error: unknown field `timeout` in the top level; did you mean `timeouts`?");
-    refuses(&(GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nwieght = 3\n"),
-        "7:1: error: unknown field `wieght` in [[service.backend]]; did you mean `weight`?");
+    refuses(
+        &with("[timeout]\ntcp_closed = \"1s\""),
+        "2:2: error: unknown field `timeout` in the top level; did you mean `timeouts`?",
+    );
+    refuses(
+        &(GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nwieght = 3\n"),
+        "7:1: error: unknown field `wieght` in [[service.backend]]; did you mean `weight`?",
+    );
 }
 
 #[test]
 fn words_name_the_nearest() {
-    refuses(&(GOOD.to_string() + "balance = \"magelv\"\n"),
+    refuses(
+        &(GOOD.to_string() + "balance = \"magelv\"\n"),
         "5:11: error: `balance` is \"magelv\"; did you mean \"maglev\"? (one of \"round-robin\", \
-         \"weighted-round-robin\", \"least-connections\", \"power-of-two\", \"maglev\", \"source-hash\")");
+         \"weighted-round-robin\", \"least-connections\", \"power-of-two\", \"maglev\", \"source-hash\")",
+    );
     refuses(&with("plane = \"dpdk\""), "2:9: error: `plane` is \"dpdk\"; use one of \"linux\"");
-    refuses(&with("[offload]\npolicy = 1"),
-        "3:10: error: `policy` is the number 1, not text; write it in quotes, such as policy = \"always\"");
+    refuses(
+        &with("[offload]\npolicy = 1"),
+        "3:10: error: `policy` is the number 1, not text; write it in quotes, such as policy = \"always\"",
+    );
 }
 
 #[test]
 fn durations_have_units() {
-    refuses(&with("[timeouts]\ntcp_closed = 30"),
-        "3:14: error: `tcp_closed` is a bare number; say the unit: tcp_closed = \"30s\" or \"30ms\"");
-    refuses(&with("[timeouts]\ntcp_closed = \"30\""),
+    refuses(
+        &with("[timeouts]\ntcp_closed = 30"),
+        "3:14: error: `tcp_closed` is a bare number; say the unit: tcp_closed = \"30s\" or \"30ms\"",
+    );
+    refuses(
+        &with("[timeouts]\ntcp_closed = \"30\""),
         "3:14: error: `tcp_closed` is \"30\", not a duration; write a number and its unit, such as \"500ms\", \"30s\", \
-         \"5m\" or \"1h\"");
-    refuses(&with("[linux]\nheartbeat_timeout = \"1ms\""),
-        "3:21: error: `heartbeat_timeout` is \"1ms\", out of range; use \"500ms\" to \"1h\"");
+         \"5m\" or \"1h\"",
+    );
+    refuses(
+        &with("[linux]\nheartbeat_timeout = \"1ms\""),
+        "3:21: error: `heartbeat_timeout` is \"1ms\", out of range; use \"500ms\" to \"1h\"",
+    );
 }
 
 #[test]
 fn numbers_have_ranges() {
     refuses(&with("workers = 0"), "2:11: error: `workers` is 0, out of range; use 1 to 64 or \"auto\"");
-    refuses(&with("workers = \"all\""),
-        "2:11: error: `workers` is the text \"all\", not a whole number; use 1 to 64 or \"auto\"");
+    refuses(
+        &with("workers = \"all\""),
+        "2:11: error: `workers` is the text \"all\", not a whole number; use 1 to 64 or \"auto\"",
+    );
     refuses(&with("[limits]\nrules_max = -1"), "3:13: error: `rules_max` is -1, out of range; use 64 to 16777216");
-    refuses(&with("[limits]\nrules_max = 1e6"),
-        "3:13: error: `rules_max` is the number 1e6, not a whole number; use 64 to 16777216");
-    refuses(&(GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nweight = 65536\n"),
-        "7:10: error: `weight` is 65536, out of range; use 0 to 65535");
+    refuses(
+        &with("[limits]\nrules_max = 1e6"),
+        "3:13: error: `rules_max` is the number 1e6, not a whole number; use 64 to 16777216",
+    );
+    refuses(
+        &(GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nweight = 65536\n"),
+        "7:10: error: `weight` is 65536, out of range; use 0 to 65535",
+    );
     assert_eq!(good(&with("workers = 0x10")).settings.workers, Some(16));
-    refuses(&with("[linux]\npolicer_floor = 500\npolicer_ceiling = 100"),
+    refuses(
+        &with("[linux]\npolicer_floor = 500\npolicer_ceiling = 100"),
         "4:19: error: `policer_ceiling` (100) is below `policer_floor` (500); the rate moves between them: lower the \
-         one or raise the other");
+         one or raise the other",
+    );
 }
 
 #[test]
 fn names_and_paths_have_forms() {
-    refuses(&with("instance = \"much-too-long\""),
-        "2:12: error: `instance` is \"much-too-long\"; use 1 to 9 letters, digits, `-` or `_`");
-    refuses(&with("instance = \"../x\""), "2:12: error: `instance` is \"../x\"; use 1 to 9 letters, digits, `-` or `_`");
-    refuses(&with("[control]\ndirectory = \"run\""),
-        "3:13: error: `directory` is \"run\", not an absolute path; start it with `/`");
+    refuses(
+        &with("instance = \"much-too-long\""),
+        "2:12: error: `instance` is \"much-too-long\"; use 1 to 9 letters, digits, `-` or `_`",
+    );
+    refuses(
+        &with("instance = \"../x\""),
+        "2:12: error: `instance` is \"../x\"; use 1 to 9 letters, digits, `-` or `_`",
+    );
+    refuses(
+        &with("[control]\ndirectory = \"run\""),
+        "3:13: error: `directory` is \"run\", not an absolute path; start it with `/`",
+    );
 }
 
 #[test]
 fn interfaces_are_names() {
     let of = |list: &str| GOOD.replace("[\"eth0\"]", list);
     refuses(&of("[]"), "1:14: error: `interfaces` names none; name the interfaces that face clients and backends");
-    refuses(&of("\"eth0\""),
+    refuses(
+        &of("\"eth0\""),
         "1:14: error: `interfaces` is the text \"eth0\", not a list; write a list of texts, such as interfaces = \
-         [\"eth0\", \"eth1\"]");
+         [\"eth0\", \"eth1\"]",
+    );
     refuses(&of("[\"eth0\", \"eth0\"]"), "1:23: error: interface \"eth0\" is named twice; leave one out");
-    refuses(&of("[\"a/b\"]"),
+    refuses(
+        &of("[\"a/b\"]"),
         "1:15: error: \"a/b\" cannot be the name of an interface; names have 1 to 15 characters, none of them `/`, `:` \
-         or a space");
+         or a space",
+    );
     let missing = GOOD.replace("interfaces = [\"eth0\"]\n", "");
     refuses(&missing, "1:1: error: `interfaces` is missing in the top level; add interfaces = [\"eth0\", \"eth1\"]");
 }
@@ -240,41 +282,67 @@ fn interfaces_are_names() {
 #[test]
 fn ends_have_forms() {
     let listen = |text: &str| GOOD.replace("192.0.2.1:80/tcp", text);
-    refuses(&listen("192.0.2.1:80"),
-        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\" or \"192.0.2.1:80/udp\"");
-    refuses(&listen("192.0.2.1:80/sctp"),
-        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp or udp");
-    refuses(&listen("192.0.2.1/tcp"),
-        "3:10: error: `listen` \"192.0.2.1/tcp\" has no port; write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"");
+    refuses(
+        &listen("192.0.2.1:80"),
+        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\" or \"192.0.2.1:80/udp\"",
+    );
+    refuses(
+        &listen("192.0.2.1:80/sctp"),
+        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp or udp",
+    );
+    refuses(
+        &listen("192.0.2.1/tcp"),
+        "3:10: error: `listen` \"192.0.2.1/tcp\" has no port; write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"",
+    );
     refuses(&listen("192.0.2.1:0/tcp"), "3:10: error: `listen` \"192.0.2.1:0/tcp\" has port 0; use 1 to 65535");
-    refuses(&listen("0.0.0.0:80/tcp"),
-        "3:10: error: `listen` \"0.0.0.0:80/tcp\" is the unspecified address; name one address");
-    refuses(&listen("127.0.0.1:80/tcp"),
-        "3:10: error: `listen` \"127.0.0.1:80/tcp\" is a loopback address, which never comes in on an interface");
-    refuses(&listen("example.com:80/tcp"),
+    refuses(
+        &listen("0.0.0.0:80/tcp"),
+        "3:10: error: `listen` \"0.0.0.0:80/tcp\" is the unspecified address; name one address",
+    );
+    refuses(
+        &listen("127.0.0.1:80/tcp"),
+        "3:10: error: `listen` \"127.0.0.1:80/tcp\" is a loopback address, which never comes in on an interface",
+    );
+    refuses(
+        &listen("example.com:80/tcp"),
         "3:10: error: `listen` \"example.com:80/tcp\" is not an address and port; write \"192.0.2.10:80\" or \
-         \"[2001:db8::10]:80\"");
+         \"[2001:db8::10]:80\"",
+    );
     let backend = |text: &str| GOOD.replace("10.0.0.1:80", text);
-    refuses(&backend("10.0.0.1:99999"),
+    refuses(
+        &backend("10.0.0.1:99999"),
         "4:13: error: backend \"10.0.0.1:99999\" is not an address and port; write \"192.0.2.10:80\" or \
-         \"[2001:db8::10]:80\"");
-    refuses(&backend("fd00::1:80"),
-        "4:13: error: backend \"fd00::1:80\" has no port; write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"");
-    refuses(&backend("[fe80::1]:80"),
-        "4:13: error: backend \"[fe80::1]:80\" is a link-local address, which routers do not forward");
-    refuses(&backend("[2001:db8::1%2]:80"),
-        "4:13: error: backend \"[2001:db8::1%2]:80\" has a zone; leave out `%` and what follows");
-    refuses(&backend("[::ffff:10.0.0.1]:80"),
-        "4:13: error: backend \"[::ffff:10.0.0.1]:80\" is an IPv4-mapped address; write it as IPv4");
+         \"[2001:db8::10]:80\"",
+    );
+    refuses(
+        &backend("fd00::1:80"),
+        "4:13: error: backend \"fd00::1:80\" has no port; write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"",
+    );
+    refuses(
+        &backend("[fe80::1]:80"),
+        "4:13: error: backend \"[fe80::1]:80\" is a link-local address, which routers do not forward",
+    );
+    refuses(
+        &backend("[2001:db8::1%2]:80"),
+        "4:13: error: backend \"[2001:db8::1%2]:80\" has a zone; leave out `%` and what follows",
+    );
+    refuses(
+        &backend("[::ffff:10.0.0.1]:80"),
+        "4:13: error: backend \"[::ffff:10.0.0.1]:80\" is an IPv4-mapped address; write it as IPv4",
+    );
 }
 
 #[test]
 fn services_do_not_clash() {
-    let twice = GOOD.to_string() + "[[service]]\nname = \"b\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.2:80\"]\n";
-    refuses(&twice,
-        "7:10: error: two services listen on 192.0.2.1:80; the other one is on line 3: merge them or change one");
+    let twice =
+        GOOD.to_string() + "[[service]]\nname = \"b\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.2:80\"]\n";
+    refuses(
+        &twice,
+        "7:10: error: two services listen on 192.0.2.1:80; the other one is on line 3: merge them or change one",
+    );
     good(&twice.replace("name = \"b\"\nlisten = \"192.0.2.1:80/tcp\"", "listen = \"192.0.2.1:80/udp\""));
-    let names = "interfaces = [\"a\"]\n[[service]]\nname = \"x\"\nlisten = \"192.0.2.1:1/tcp\"\nbackends = [\"10.0.0.1:1\"]\n\
+    let names = "interfaces = [\"a\"]\n\
+                 [[service]]\nname = \"x\"\nlisten = \"192.0.2.1:1/tcp\"\nbackends = [\"10.0.0.1:1\"]\n\
                  [[service]]\nname = \"x\"\nlisten = \"192.0.2.1:2/tcp\"\nbackends = [\"10.0.0.1:1\"]\n";
     refuses(names, "7:8: error: two services are named \"x\"; the other one is on line 3: rename one");
 }
@@ -282,24 +350,38 @@ fn services_do_not_clash() {
 #[test]
 fn backends_do_not_clash() {
     let backends = |list: &str| GOOD.replace("[\"10.0.0.1:80\"]", list);
-    refuses(&backends("[\"10.0.0.1:80\", \"10.0.0.1:80\"]"),
+    refuses(
+        &backends("[\"10.0.0.1:80\", \"10.0.0.1:80\"]"),
         "4:28: error: backend 10.0.0.1:80 is in service \"192.0.2.1:80/tcp\" twice; the other one is on line 4: use \
-         `weight` for a larger share");
-    refuses(&backends("[\"[fd00::1]:80\"]"),
+         `weight` for a larger share",
+    );
+    refuses(
+        &backends("[\"[fd00::1]:80\"]"),
         "4:13: error: backend [fd00::1]:80 is IPv6, its service \"192.0.2.1:80/tcp\" IPv4; packets are not translated \
-         between families: use a backend of the same");
-    refuses(&backends("[\"192.0.2.1:80\"]"),
+         between families: use a backend of the same",
+    );
+    refuses(
+        &backends("[\"192.0.2.1:80\"]"),
         "4:13: error: backend 192.0.2.1:80 is what service \"192.0.2.1:80/tcp\" listens on; packets would go round in \
-         circles: name the server's own address");
-    refuses(&backends("[]"),
-        "2:1: error: the service has no backend; add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]");
-    refuses(&backends("7"),
+         circles: name the server's own address",
+    );
+    refuses(
+        &backends("[]"),
+        "2:1: error: the service has no backend; add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]",
+    );
+    refuses(
+        &backends("7"),
         "4:12: error: `backends` is the number 7, not a list; write a list of texts, such as backends = \
-         [\"10.0.2.11:8080\", \"10.0.2.12:8080\"]");
+         [\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
+    );
     let named = GOOD.to_string()
-        + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nname = \"a\"\n[[service.backend]]\naddress = \"10.0.0.3:80\"\nname = \"a\"\n";
-    refuses(&named,
-        "9:11: error: two backends of service \"192.0.2.1:80/tcp\" are named \"a\"; the other one is on line 6: rename one");
+        + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nname = \"a\"\n"
+        + "[[service.backend]]\naddress = \"10.0.0.3:80\"\nname = \"a\"\n";
+    refuses(
+        &named,
+        "9:11: error: two backends of service \"192.0.2.1:80/tcp\" are named \"a\"; the other one is on line \
+         6: rename one",
+    );
 }
 
 #[test]
@@ -315,27 +397,42 @@ fn full_nat_needs_a_pool_of_its_family() {
 
 #[test]
 fn the_pool_is_its_own() {
-    refuses(&with("[pool]\naddresses = [\"192.0.2.1\"]\nports = \"1024-9000\"").replace(":80/tcp", ":8000/tcp"),
-        "6:10: error: service \"192.0.2.1:8000/tcp\" listens on 192.0.2.1:8000, which is in the pool; take another pool \
-         address or range of `ports`");
-    refuses(&with("[pool]\naddresses = [\"10.0.0.1\"]"),
-        "6:13: error: backend 10.0.0.1:80 has a pool address; pool addresses are Hairpin's own: take another one");
-    refuses(&with("[pool]\naddresses = [\"10.0.0.9\", \"10.0.0.9\"]"),
-        "3:26: error: pool address 10.0.0.9 is named twice; leave one out");
-    refuses(&with("[pool]\naddresses = [\"10.0.0.0/24\"]"),
-        "3:14: error: pool address \"10.0.0.0/24\" is not an IP address; write \"10.0.2.1\" or \"fd00::1\", without port \
-         or prefix");
-    refuses(&with("[pool]\nports = \"9000-8000\""),
-        "3:9: error: `ports` is \"9000-8000\"; the first port comes first: \"8000-9000\"");
-    refuses(&with("[pool]\nports = \"80-8000\""),
-        "3:9: error: `ports` is \"80-8000\"; use ports from 1024 on: those below belong to services");
-    refuses(&with("[pool]\nports = \"9000\""),
-        "3:9: error: `ports` is \"9000\"; write first and last port, such as \"16384-28671\"");
+    refuses(
+        &with("[pool]\naddresses = [\"192.0.2.1\"]\nports = \"1024-9000\"").replace(":80/tcp", ":8000/tcp"),
+        "6:10: error: service \"192.0.2.1:8000/tcp\" listens on 192.0.2.1:8000, which is in the pool; take another \
+         pool address or range of `ports`",
+    );
+    refuses(
+        &with("[pool]\naddresses = [\"10.0.0.1\"]"),
+        "6:13: error: backend 10.0.0.1:80 has a pool address; pool addresses are Hairpin's own: take another one",
+    );
+    refuses(
+        &with("[pool]\naddresses = [\"10.0.0.9\", \"10.0.0.9\"]"),
+        "3:26: error: pool address 10.0.0.9 is named twice; leave one out",
+    );
+    refuses(
+        &with("[pool]\naddresses = [\"10.0.0.0/24\"]"),
+        "3:14: error: pool address \"10.0.0.0/24\" is not an IP address; write \"10.0.2.1\" or \"fd00::1\", without \
+         port or prefix",
+    );
+    refuses(
+        &with("[pool]\nports = \"9000-8000\""),
+        "3:9: error: `ports` is \"9000-8000\"; the first port comes first: \"8000-9000\"",
+    );
+    refuses(
+        &with("[pool]\nports = \"80-8000\""),
+        "3:9: error: `ports` is \"80-8000\"; use ports from 1024 on: those below belong to services",
+    );
+    refuses(
+        &with("[pool]\nports = \"9000\""),
+        "3:9: error: `ports` is \"9000\"; write first and last port, such as \"16384-28671\"",
+    );
 }
 
 #[test]
 fn all_problems_are_reported_in_the_order_of_the_file() {
-    let text = "interfaces = [\"eth0\"]\nworkrs = 2\n[timeouts]\ntcp_closed = 5\n[[service]]\nlisten = \"x\"\nmode = \"tunnel\"\n";
+    let text = "interfaces = [\"eth0\"]\nworkrs = 2\n[timeouts]\ntcp_closed = 5\n\
+                [[service]]\nlisten = \"x\"\nmode = \"tunnel\"\n";
     let lines: Vec<String> = said(text).iter().map(|line| line.split(": ").next().unwrap().to_string()).collect();
     assert_eq!(lines, ["t.toml:2:1", "t.toml:4:14", "t.toml:5:1", "t.toml:6:10", "t.toml:7:8"]);
 }
@@ -346,10 +443,13 @@ fn syntax_errors_have_lines() {
     assert!(all.iter().all(|line| line.starts_with("t.toml:") && line.contains("error")), "{all:?}");
     let repeated = said(&(GOOD.to_string() + "listen = \"192.0.2.1:81/tcp\"\n"));
     assert!(repeated[0].starts_with("t.toml:5:1: error: duplicate key"), "{repeated:?}");
-    assert_eq!(said(""), [
-        "t.toml:1:1: error: `interfaces` is missing in the top level; add interfaces = [\"eth0\", \"eth1\"]",
-        "t.toml:1:1: error: there is no service; add one: [[service]] with `listen` and `backends`",
-    ]);
+    assert_eq!(
+        said(""),
+        [
+            "t.toml:1:1: error: `interfaces` is missing in the top level; add interfaces = [\"eth0\", \"eth1\"]",
+            "t.toml:1:1: error: there is no service; add one: [[service]] with `listen` and `backends`",
+        ]
+    );
 }
 
 #[test]
@@ -360,21 +460,33 @@ fn counts_are_bounded() {
     }
     refuses(&text, "3074:1: error: 1025 services; have 1024 at most");
     let list: Vec<String> = (1..=16385).map(|port| format!("\"10.0.0.1:{port}\"")).collect();
-    refuses(&GOOD.replace("[\"10.0.0.1:80\"]", &format!("[{}]", list.join(","))),
-        "1:1: error: 16385 backends in all services; have 16384 at most");
+    refuses(
+        &GOOD.replace("[\"10.0.0.1:80\"]", &format!("[{}]", list.join(","))),
+        "1:1: error: 16385 backends in all services; have 16384 at most",
+    );
 }
 
 #[test]
 fn what_is_hardly_meant_is_warned_of() {
     let backend = |more: &str| GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\n" + more;
-    assert_eq!(warned(&backend("weight = 2\n")), ["t.toml:2:1: warning: service \"192.0.2.1:80/tcp\" has weights, which \
-        round-robin ignores; use balance = \"weighted-round-robin\""]);
-    let off = GOOD.replace("backends = [\"10.0.0.1:80\"]", "[[service.backend]]\naddress = \"10.0.0.1:80\"\nstate = \"drain\"");
-    assert_eq!(warned(&off), ["t.toml:3:10: warning: no backend of service \"192.0.2.1:80/tcp\" takes new connections; \
-        enable one with a weight above 0"]);
+    assert_eq!(
+        warned(&backend("weight = 2\n")),
+        ["t.toml:2:1: warning: service \"192.0.2.1:80/tcp\" has weights, which \
+        round-robin ignores; use balance = \"weighted-round-robin\""]
+    );
+    let off = GOOD
+        .replace("backends = [\"10.0.0.1:80\"]", "[[service.backend]]\naddress = \"10.0.0.1:80\"\nstate = \"drain\"");
+    assert_eq!(
+        warned(&off),
+        ["t.toml:3:10: warning: no backend of service \"192.0.2.1:80/tcp\" takes new connections; \
+        enable one with a weight above 0"]
+    );
     let udp = GOOD.replace("/tcp", "/udp") + "unknown = \"reset\"\n";
-    assert_eq!(warned(&udp), ["t.toml:5:11: warning: `unknown` means nothing to service \"192.0.2.1:80/udp\", which is \
-        UDP; leave it out"]);
+    assert_eq!(
+        warned(&udp),
+        ["t.toml:5:11: warning: `unknown` means nothing to service \"192.0.2.1:80/udp\", which is \
+        UDP; leave it out"]
+    );
     assert!(good(&udp).warnings.iter().all(|problem| problem.severity == Severity::Warning));
 }
 

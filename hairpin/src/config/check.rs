@@ -52,7 +52,11 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
         }
         if let Some(first) = seen.insert(endpoint, start) {
             let what = format!("backend {endpoint} is in service \"{}\" twice", service.name);
-            sink.error(&backend.span, what, format!("the other one is on line {}: use `weight` for a larger share", sink.line(first)));
+            sink.error(
+                &backend.span,
+                what,
+                format!("the other one is on line {}: use `weight` for a larger share", sink.line(first)),
+            );
         } else if let Some(first) = names.insert(&backend.value.name, start) {
             let what = format!("two backends of service \"{}\" are named \"{}\"", service.name, backend.value.name);
             sink.error(&backend.span, what, format!("the other one is on line {}: rename one", sink.line(first)));
@@ -67,7 +71,8 @@ fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
     }
     let is_ipv4 = service.endpoint.address.is_ipv4();
     if !pool.value.addresses.iter().any(|address| address.is_ipv4() == is_ipv4) {
-        let what = format!("service \"{}\" is full-nat, and [pool] has no {} address", service.name, family(service.endpoint));
+        let what =
+            format!("service \"{}\" is full-nat, and [pool] has no {} address", service.name, family(service.endpoint));
         let example = if is_ipv4 { "10.0.2.1" } else { "fd00:2::1" };
         sink.error(&draft.mode, what, format!("give it one: [pool] addresses = [\"{example}\"]"));
     }
@@ -108,7 +113,8 @@ pub(super) fn pool(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
         for draft in drafts {
             let service = &draft.service;
             if service.endpoint.address == *address && ports.contains(&service.endpoint.port) {
-                let what = format!("service \"{}\" listens on {}, which is in the pool", service.name, service.endpoint);
+                let what =
+                    format!("service \"{}\" listens on {}, which is in the pool", service.name, service.endpoint);
                 sink.error(&draft.listen, what, "take another pool address or range of `ports`");
             }
             if let Some(backend) = draft.backends.iter().find(|backend| backend.value.endpoint.address == *address) {

@@ -43,6 +43,16 @@ pub enum PolicyChoice {
     Never,
 }
 
+impl PolicyChoice {
+    /// Its word in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyChoice::Always => "always",
+            PolicyChoice::Never => "never",
+        }
+    }
+}
+
 /// What is done about IP forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardingChoice {
@@ -296,7 +306,9 @@ fn read_pool(sink: &Sink<'_>, table: &Table<'_>) -> At<Pool> {
     for text in table.texts("addresses") {
         let usable = match text.value.parse::<IpAddr>() {
             Ok(address) => reader::unicast(address).map(|()| address),
-            Err(_) => Err("is not an IP address; write \"10.0.2.1\" or \"fd00::1\", without port or prefix".to_string()),
+            Err(_) => {
+                Err("is not an IP address; write \"10.0.2.1\" or \"fd00::1\", without port or prefix".to_string())
+            }
         };
         match usable {
             Ok(address) if addresses.contains(&address) => {
@@ -322,9 +334,10 @@ fn read_pool(sink: &Sink<'_>, table: &Table<'_>) -> At<Pool> {
 
 fn read_ports(sink: &Sink<'_>, table: &Table<'_>) -> Option<(u16, u16)> {
     let text = table.text("ports")?;
-    let ends = text.value.split_once('-').and_then(|(first, last)| {
-        Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
-    });
+    let ends = text
+        .value
+        .split_once('-')
+        .and_then(|(first, last)| Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?)));
     let what = format!("`ports` is \"{}\"", text.value);
     match ends {
         Some((first, last)) if first > last => {

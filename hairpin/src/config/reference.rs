@@ -101,13 +101,7 @@ impl Section {
     }
 }
 
-const fn field(
-    name: &'static str,
-    kind: Kind,
-    fallback: Fallback,
-    example: &'static str,
-    doc: &'static str,
-) -> Field {
+const fn field(name: &'static str, kind: Kind, fallback: Fallback, example: &'static str, doc: &'static str) -> Field {
     Field { name, kind, fallback, doc, example }
 }
 
@@ -121,16 +115,36 @@ pub const TOP: Section = Section {
     header: "",
     doc: "Fields of the instance come first in the file, before any table.",
     fields: &[
-        field("instance", Kind::Name { length_max: 9 }, Value("default"), "\"edge\"",
+        field(
+            "instance",
+            Kind::Name { length_max: 9 },
+            Value("default"),
+            "\"edge\"",
             "Name of this instance: it names the worker devices (`hp-<instance>-<n>`), the pins and the control \
-             socket, so that several instances can share a machine. 1 to 9 characters."),
-        field("interfaces", Kind::Interfaces, Required, "[\"eth0\", \"eth1\"]",
+             socket, so that several instances can share a machine. 1 to 9 characters.",
+        ),
+        field(
+            "interfaces",
+            Kind::Interfaces,
+            Required,
+            "[\"eth0\", \"eth1\"]",
             "The network interfaces packets are balanced on: those that face clients and those that face backends. \
-             1 to 64; Ethernet."),
-        field("workers", Kind::IntegerOrAuto { min: 1, max: 64 }, Value("auto"), "4",
-            "Worker threads, each pinned to a core. `\"auto\"`: one for each core this process may use."),
-        field("plane", Kind::Choice(&[("linux", "the kernel's own network devices and BPF hooks")]), Value("linux"),
-            "\"linux\"", "How packets reach the workers."),
+             1 to 64; Ethernet.",
+        ),
+        field(
+            "workers",
+            Kind::IntegerOrAuto { min: 1, max: 64 },
+            Value("auto"),
+            "4",
+            "Worker threads, each pinned to a core. `\"auto\"`: one for each core this process may use.",
+        ),
+        field(
+            "plane",
+            Kind::Choice(&[("linux", "the kernel's own network devices and BPF hooks")]),
+            Value("linux"),
+            "\"linux\"",
+            "How packets reach the workers.",
+        ),
         field("limits", Kind::Tables, From("each field's default"), "", "See [limits]."),
         field("offload", Kind::Tables, From("each field's default"), "", "See [offload]."),
         field("pool", Kind::Tables, From("each field's default"), "", "See [pool]."),
@@ -148,11 +162,21 @@ pub const LIMITS: Section = Section {
           connection table is full, packets that would open a connection are dropped and counted; connections that \
           exist are never evicted for new ones.",
     fields: &[
-        field("connections_max", Kind::Integer { min: 64, max: 67_108_864 }, Value("1000000"), "1000000",
-            "Connections of the whole instance, divided evenly over the workers."),
-        field("rules_max", Kind::Integer { min: 64, max: 16_777_216 }, Value("262144"), "262144",
+        field(
+            "connections_max",
+            Kind::Integer { min: 64, max: 67_108_864 },
+            Value("1000000"),
+            "1000000",
+            "Connections of the whole instance, divided evenly over the workers.",
+        ),
+        field(
+            "rules_max",
+            Kind::Integer { min: 64, max: 16_777_216 },
+            Value("262144"),
+            "262144",
             "Rules in the kernel for each address family; an offloaded connection has two. Connections beyond that \
-             stay with the workers."),
+             stay with the workers. Their memory, about half a kilobyte each, is taken at the start.",
+        ),
     ],
 };
 
@@ -160,12 +184,16 @@ pub const LIMITS: Section = Section {
 pub const OFFLOAD: Section = Section {
     header: "[offload]",
     doc: "Which connections the kernel's BPF programs carry without waking a worker.",
-    fields: &[field("policy",
+    fields: &[field(
+        "policy",
         Kind::Choice(&[
             ("always", "every connection, as soon as it is established"),
             ("never", "none: every packet goes through a worker"),
         ]),
-        Value("always"), "\"always\"", "Which connections are offloaded.")],
+        Value("always"),
+        "\"always\"",
+        "Which connections are offloaded.",
+    )],
 };
 
 /// `[pool]`
@@ -174,13 +202,28 @@ pub const POOL: Section = Section {
     doc: "Source addresses and ports for services with `mode = \"full-nat\"`. Hairpin alone uses these ports of these \
           addresses; backends must have a route to them.",
     fields: &[
-        field("addresses", Kind::Addresses, Value("[]"), "[\"10.0.2.1\", \"fd00:2::1\"]",
-            "The addresses, of either family. Needed for each family a full-NAT service has. 256 at most."),
-        field("ports", Kind::Ports, Value("16384-28671"), "\"16384-28671\"",
+        field(
+            "addresses",
+            Kind::Addresses,
+            Value("[]"),
+            "[\"10.0.2.1\", \"fd00:2::1\"]",
+            "The addresses, of either family. Needed for each family a full-NAT service has. 256 at most.",
+        ),
+        field(
+            "ports",
+            Kind::Ports,
+            Value("16384-28671"),
+            "\"16384-28671\"",
             "First and last port, 1024 to 65535. Keep them out of net.ipv4.ip_local_port_range (32768 to 60999 unless \
-             changed), from which the kernel takes ports of the host's own connections."),
-        field("time_wait", Kind::Duration { min_ms: 0, max_ms: 600_000 }, Value("60s"), "\"60s\"",
-            "How long a port rests after a connection that the backend may still hold in TIME_WAIT."),
+             changed), from which the kernel takes ports of the host's own connections.",
+        ),
+        field(
+            "time_wait",
+            Kind::Duration { min_ms: 0, max_ms: 600_000 },
+            Value("60s"),
+            "\"60s\"",
+            "How long a port rests after a connection that the backend may still hold in TIME_WAIT.",
+        ),
     ],
 };
 
@@ -189,43 +232,88 @@ pub const LINUX: Section = Section {
     header: "[linux]",
     doc: "The linux plane.",
     fields: &[
-        field("forwarding",
+        field(
+            "forwarding",
             Kind::Choice(&[
                 ("check", "refuse to start if the kernel does not forward on a named interface, and say what to run"),
                 ("enable", "switch it on where it is off, and back when Hairpin's objects are removed"),
             ]),
-            Value("check"), "\"enable\"",
-            "Packets that Hairpin routes need IP forwarding on the named interfaces, for each family in use."),
-        field("when_absent",
+            Value("check"),
+            "\"enable\"",
+            "Packets that Hairpin routes need IP forwarding on the named interfaces, for each family in use.",
+        ),
+        field(
+            "when_absent",
             Kind::Choice(&[
                 ("pass", "leave them to the kernel, as if Hairpin were not there"),
                 ("drop", "drop and count them"),
             ]),
-            Value("pass"), "\"pass\"",
-            "What becomes of packets for services that no rule takes while no Hairpin process is alive."),
-        field("heartbeat_timeout", Kind::Duration { min_ms: 500, max_ms: 3_600_000 }, Value("3s"), "\"3s\"",
-            "How long the BPF programs wait for a sign of life before they apply `when_absent`."),
-        field("policer_floor", Kind::Integer { min: 1, max: 4_000_000_000 }, Value("2000"), "2000",
+            Value("pass"),
+            "\"pass\"",
+            "What becomes of packets for services that no rule takes while no Hairpin process is alive.",
+        ),
+        field(
+            "heartbeat_timeout",
+            Kind::Duration { min_ms: 500, max_ms: 3_600_000 },
+            Value("3s"),
+            "\"3s\"",
+            "How long the BPF programs wait for a sign of life before they apply `when_absent`.",
+        ),
+        field(
+            "policer_floor",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("2000"),
+            "2000",
             "Packets per second of no known connection that each service admits to the workers, per core, however \
-             useless they turn out to be."),
-        field("policer_ceiling", Kind::Integer { min: 1, max: 4_000_000_000 }, Value("200000"), "200000",
+             useless they turn out to be.",
+        ),
+        field(
+            "policer_ceiling",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("200000"),
+            "200000",
             "The same, while most of what is admitted becomes established connections. Not below the floor; between \
-             the two the rate adapts."),
-        field("policer_backend", Kind::Integer { min: 1, max: 4_000_000_000 }, Value("20000"), "20000",
-            "Packets per second of no known connection that are admitted from backends, per core and service."),
-        field("handover_bound", Kind::Duration { min_ms: 1, max_ms: 1_000 }, Value("50ms"), "\"50ms\"",
+             the two the rate adapts.",
+        ),
+        field(
+            "policer_backend",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("20000"),
+            "20000",
+            "Packets per second of no known connection that are admitted from backends, per core and service.",
+        ),
+        field(
+            "handover_bound",
+            Kind::Duration { min_ms: 1, max_ms: 1_000 },
+            Value("50ms"),
+            "\"50ms\"",
             "How long, at most, a connection's packets stay with the worker after its rule is in force so that they \
-             keep their order."),
-        field("tap_queue", Kind::Integer { min: 64, max: 65_536 }, Value("4096"), "4096",
-            "Packets that may wait for a worker in its device."),
-        field("attach",
+             keep their order.",
+        ),
+        field(
+            "tap_queue",
+            Kind::Integer { min: 64, max: 65_536 },
+            Value("4096"),
+            "4096",
+            "Packets that may wait for a worker in its device.",
+        ),
+        field(
+            "attach",
             Kind::Choice(&[
                 ("auto", "tcx where the kernel has it (6.6 and later), else clsact"),
                 ("clsact", "a clsact filter, even where the kernel has tcx"),
             ]),
-            Value("auto"), "\"auto\"", "How the BPF programs are attached at tc ingress."),
-        field("pin_directory", Kind::Text, Value("/sys/fs/bpf/hairpin"), "\"/sys/fs/bpf/hairpin\"",
-            "Where programs, maps and links are pinned, in a directory per instance; on a bpf file system. Absolute."),
+            Value("auto"),
+            "\"auto\"",
+            "How the BPF programs are attached at tc ingress.",
+        ),
+        field(
+            "pin_directory",
+            Kind::Text,
+            Value("/sys/fs/bpf/hairpin"),
+            "\"/sys/fs/bpf/hairpin\"",
+            "Where programs, maps and links are pinned, in a directory per instance; on a bpf file system. Absolute.",
+        ),
     ],
 };
 
@@ -233,9 +321,14 @@ pub const LINUX: Section = Section {
 pub const CONTROL: Section = Section {
     header: "[control]",
     doc: "How `hairpin status` and `hairpin stop` reach the process.",
-    fields: &[field("directory", Kind::Text, Value("/run/hairpin"), "\"/run/hairpin\"",
+    fields: &[field(
+        "directory",
+        Kind::Text,
+        Value("/run/hairpin"),
+        "\"/run/hairpin\"",
         "Where the control socket (`<instance>.sock`, for root only) and the lock file (`<instance>.lock`) live. \
-         Absolute.")],
+         Absolute.",
+    )],
 };
 
 /// `[timeouts]`, and `[service.timeouts]` with other defaults.
@@ -244,13 +337,23 @@ pub const TIMEOUTS: Section = Section {
     doc: "How long a silent connection is remembered, by state. `[service.timeouts]` under a service takes the same \
           fields and overrides these for that service. 100ms to 30days.",
     fields: &[
-        field("tcp_handshake", STATE_TIMEOUT, Value("30s"), "\"30s\"",
-            "TCP, from the first SYN until the handshake is complete."),
+        field(
+            "tcp_handshake",
+            STATE_TIMEOUT,
+            Value("30s"),
+            "\"30s\"",
+            "TCP, from the first SYN until the handshake is complete.",
+        ),
         field("tcp_established", STATE_TIMEOUT, Value("1h"), "\"1h\"", "TCP, established."),
         field("tcp_half_closed", STATE_TIMEOUT, Value("2m"), "\"2m\"", "TCP, one side has sent FIN."),
         field("tcp_closed", STATE_TIMEOUT, Value("5s"), "\"5s\"", "TCP, both sides have sent FIN."),
-        field("tcp_reset", STATE_TIMEOUT, Value("5s"), "\"5s\"",
-            "TCP, after a RST; traffic in this time brings the connection back, so a forged RST kills nothing."),
+        field(
+            "tcp_reset",
+            STATE_TIMEOUT,
+            Value("5s"),
+            "\"5s\"",
+            "TCP, after a RST; traffic in this time brings the connection back, so a forged RST kills nothing.",
+        ),
         field("udp_unanswered", STATE_TIMEOUT, Value("30s"), "\"30s\"", "UDP, before the backend has answered."),
         field("udp_established", STATE_TIMEOUT, Value("3m"), "\"3m\"", "UDP, both sides have spoken."),
     ],
@@ -262,18 +365,39 @@ pub const SERVICE: Section = Section {
     doc: "A service: what clients connect to and who serves it. One `[[service]]` for each, 1024 at most. The address \
           (VIP) must be this host's own, or be routed to it.",
     fields: &[
-        field("name", Kind::Name { length_max: 64 }, From("`listen`"), "\"web\"",
-            "Its name in status and messages; unique."),
-        field("listen", Kind::Listen, Required, "\"192.0.2.10:80/tcp\"",
-            "Address, port and protocol (tcp or udp); an IPv6 address in brackets: `\"[2001:db8::10]:80/tcp\"`."),
-        field("mode",
+        field(
+            "name",
+            Kind::Name { length_max: 64 },
+            From("`listen`"),
+            "\"web\"",
+            "Its name in status and messages; unique.",
+        ),
+        field(
+            "listen",
+            Kind::Listen,
+            Required,
+            "\"192.0.2.10:80/tcp\"",
+            "Address, port and protocol (tcp or udp); an IPv6 address in brackets: `\"[2001:db8::10]:80/tcp\"`.",
+        ),
+        field(
+            "mode",
             Kind::Choice(&[
-                ("nat", "only the destination changes: backends see the client's address, and must route back \
-                         through this host"),
-                ("full-nat", "the source changes too, to an address and port of [pool]: backends need no special route"),
+                (
+                    "nat",
+                    "only the destination changes: backends see the client's address, and must route back \
+                         through this host",
+                ),
+                (
+                    "full-nat",
+                    "the source changes too, to an address and port of [pool]: backends need no special route",
+                ),
             ]),
-            Value("nat"), "\"full-nat\"", "How packets are translated."),
-        field("balance",
+            Value("nat"),
+            "\"full-nat\"",
+            "How packets are translated.",
+        ),
+        field(
+            "balance",
             Kind::Choice(&[
                 ("round-robin", "one backend after the other; weights are ignored"),
                 ("weighted-round-robin", "in proportion to weights, interleaved"),
@@ -282,19 +406,33 @@ pub const SERVICE: Section = Section {
                 ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
                 ("source-hash", "consistent hashing of the client's address: one client, one backend"),
             ]),
-            Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
-        field("unknown",
+            Value("round-robin"),
+            "\"maglev\"",
+            "How the backend of a new connection is chosen.",
+        ),
+        field(
+            "unknown",
             Kind::Choice(&[
                 ("drop", "dropped and counted"),
                 ("reset", "answered with RST"),
-                ("pick-up", "taken as part of an established connection of the backend that Maglev names, so that \
-                             another balancer's connections can be taken over; with full NAT the same as drop"),
+                (
+                    "pick-up",
+                    "taken as part of an established connection of the backend that Maglev names, so that \
+                             another balancer's connections can be taken over; with full NAT the same as drop",
+                ),
             ]),
-            Value("drop"), "\"reset\"",
-            "What becomes of a TCP packet, not a SYN, that belongs to no known connection."),
-        field("backends", Kind::Endpoints, Value("[]"), "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
+            Value("drop"),
+            "\"reset\"",
+            "What becomes of a TCP packet, not a SYN, that belongs to no known connection.",
+        ),
+        field(
+            "backends",
+            Kind::Endpoints,
+            Value("[]"),
+            "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
             "Backends that need no more than address and port. A service has at least one backend, here or as \
-             [[service.backend]]; 16384 in the whole file."),
+             [[service.backend]]; 16384 in the whole file.",
+        ),
         field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
         field("timeouts", Kind::Tables, From("[timeouts]"), "", "See [timeouts]."),
     ],
@@ -305,22 +443,40 @@ pub const BACKEND: Section = Section {
     header: "[[service.backend]]",
     doc: "A backend of the service above it.",
     fields: &[
-        field("address", Kind::Endpoint, Required, "\"10.0.2.11:8080\"",
-            "Address and port; of the service's address family."),
-        field("name", Kind::Name { length_max: 64 }, From("`address`"), "\"web-1\"",
-            "Its name in status and messages; unique in its service."),
-        field("weight", Kind::Integer { min: 0, max: 65_535 }, Value("1"), "10",
-            "Its share of new connections beside the other backends' weights; with 0 it gets none."),
-        field("state",
+        field(
+            "address",
+            Kind::Endpoint,
+            Required,
+            "\"10.0.2.11:8080\"",
+            "Address and port; of the service's address family.",
+        ),
+        field(
+            "name",
+            Kind::Name { length_max: 64 },
+            From("`address`"),
+            "\"web-1\"",
+            "Its name in status and messages; unique in its service.",
+        ),
+        field(
+            "weight",
+            Kind::Integer { min: 0, max: 65_535 },
+            Value("1"),
+            "10",
+            "Its share of new connections beside the other backends' weights; with 0 it gets none.",
+        ),
+        field(
+            "state",
             Kind::Choice(&[
                 ("enabled", "takes new connections"),
                 ("drain", "keeps the connections it has and takes no new ones"),
                 ("disabled", "has no connections: packets of those it had are dropped"),
             ]),
-            Value("enabled"), "\"drain\"", "Whether it takes connections."),
+            Value("enabled"),
+            "\"drain\"",
+            "Whether it takes connections.",
+        ),
     ],
 };
 
 /// All sections, in the order they are documented in.
-pub const SECTIONS: [&Section; 9] =
-    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &TIMEOUTS, &SERVICE, &BACKEND];
+pub const SECTIONS: [&Section; 9] = [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &TIMEOUTS, &SERVICE, &BACKEND];

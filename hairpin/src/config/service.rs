@@ -136,18 +136,14 @@ fn read_listen(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<(SocketAddr, Pro
 fn read_backends<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<Vec<At<Backend>>> {
     let tables = table.tables("backend", &reference::BACKEND);
     let texts = table.texts("backends");
-    let wrong_already = table.has("backends") && texts.is_empty() && !table.given("backends").is_some_and(is_empty_list);
+    let wrong_already =
+        table.has("backends") && texts.is_empty() && !table.given("backends").is_some_and(is_empty_list);
     if texts.is_empty() && tables.is_empty() && !wrong_already {
         return None;
     }
     let plain = texts.iter().filter_map(|text| {
         let endpoint = read_endpoint(sink, text)?;
-        let backend = Backend {
-            name: text.value.clone().into(),
-            endpoint,
-            weight: 1,
-            state: BackendState::Enabled,
-        };
+        let backend = Backend { name: text.value.clone().into(), endpoint, weight: 1, state: BackendState::Enabled };
         Some(At { value: backend, span: text.span.clone() })
     });
     let mut backends: Vec<At<Backend>> = plain.collect();

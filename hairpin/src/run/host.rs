@@ -1,0 +1,151 @@
+//! What the machine must offer: rights, interfaces, forwarding. Every failure says what to do about it.
+
+use super::instance::Forwarding;
+use crate::config::{ForwardingChoice, Settings, nearest};
+use anyhow::{Context, Result, bail};
+use hairpin_core::config::{Pool, Snapshot};
+use hairpin_linux::device::{self, Family, Interface};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::io::ErrorKind;
+
+/// What the process needs from start to end: BPF maps and programs, TAP devices and forwarding switches.
+const KEPT: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::PERFMON);
+
+/// Checks that the process may do what it is about to do.
+pub(crate) fn require_rights() -> Result<()> {
+    let have = rustix::thread::capabilities(None).context("cannot read this process's capabilities")?.effective;
+    let needed = [("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN), ("CAP_BPF", CapabilitySet::BPF)];
+    let missing: Vec<&str> = needed.iter().filter(|(_, bit)| !have.contains(*bit)).map(|(name, _)| *name).collect();
+    if !missing.is_empty() {
+        bail!("this process lacks {}; run hairpin as root", missing.join(" and "));
+    }
+    Ok(())
+}
+
+/// Gives up every right that is not needed any more, for this thread and those it starts from now on.
+///
+/// The user stays root: pins, socket and `/proc/sys` belong to root, and reaching them as their owner needs no right.
+pub(crate) fn drop_rights() -> Result<()> {
+    rustix::thread::set_no_new_privs(true).context("cannot forswear new privileges")?;
+    let have = rustix::thread::capabilities(None).context("cannot read this process's capabilities")?;
+    let kept = have.permitted.intersection(KEPT);
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).context("cannot give up capabilities")
+}
+
+/// Looks the configured interfaces up, in their order; all failures are reported together.
+pub(crate) fn interfaces(settings: &Settings) -> Result<Vec<Interface>> {
+    let mut found = Vec::new();
+    let mut wrong = Vec::new();
+    for name in &settings.interfaces {
+        match Interface::by_name(name) {
+            Ok(interface) if !interface.ethernet => {
+                wrong.push(format!("interface {name} is not Ethernet; Hairpin works on Ethernet only"));
+            }
+            Ok(interface) => found.push(interface),
+            Err(error) if error.kind() == ErrorKind::NotFound => wrong.push(unknown_interface(name)),
+            Err(error) => wrong.push(format!("cannot look up interface {name}: {error}")),
+        }
+    }
+    if wrong.is_empty() { Ok(found) } else { bail!("{}", wrong.join("\n")) }
+}
+
+fn unknown_interface(name: &str) -> String {
+    let names = device::names().unwrap_or_default();
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "lo").collect();
+    let hint = match nearest(name, &names) {
+        Some(near) => format!("did you mean {near}?"),
+        None if names.is_empty() => "this network namespace has none".to_string(),
+        None => format!("there are {}", names.join(", ")),
+    };
+    format!("there is no interface {name}; {hint}")
+}
+
+/// The forwarding switches that are off and should be on.
+pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<Forwarding>> {
+    let ipv6_used = |ipv6: bool| snapshot.services.iter().any(|service| service.endpoint.address.is_ipv4() != ipv6);
+    let mut off = Vec::new();
+    for interface in &settings.interfaces {
+        for ipv6 in [false, true] {
+            let family = if ipv6 { Family::Ipv6 } else { Family::Ipv4 };
+            let switch = Forwarding { interface: interface.clone(), ipv6 };
+            match device::forwarding(interface, family) {
+                _ if !ipv6_used(ipv6) => {}
+                Ok(true) => {}
+                Ok(false) => off.push(switch),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let family = if ipv6 { "IPv6" } else { "IPv4" };
+                    bail!("{interface} has no {family}, which a service uses; enable it there");
+                }
+                Err(error) => bail!("cannot see whether {interface} forwards: {error}"),
+            }
+        }
+    }
+    if settings.linux.forwarding == ForwardingChoice::Check && !off.is_empty() {
+        let switches: Vec<String> = off
+            .iter()
+            .map(|off| format!("net.{}.conf.{}.forwarding=1", if off.ipv6 { "ipv6" } else { "ipv4" }, off.interface))
+            .collect();
+        bail!(
+            "IP forwarding is off where it is needed; run: sysctl -w {}\nor let Hairpin do it: [linux] forwarding = \
+             \"enable\"",
+            switches.join(" ")
+        );
+    }
+    Ok(off)
+}
+
+/// A warning if the kernel may give ports of the pool to the host's own connections.
+pub(crate) fn port_range_warning(pool: &Pool) -> Option<String> {
+    if pool.addresses.is_empty() {
+        return None;
+    }
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    overlap_warning(pool, &text)
+}
+
+fn overlap_warning(pool: &Pool, range: &str) -> Option<String> {
+    let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
+    let (first, last) = (ends.next()??, ends.next()??);
+    (pool.port_first <= last && first <= pool.port_last).then(|| {
+        format!(
+            "[pool] ports {}-{} overlap net.ipv4.ip_local_port_range ({first}-{last}): the kernel may give the same \
+             ports to the host's own connections; change one of the two",
+            pool.port_first, pool.port_last
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_port_ranges_are_warned_of() {
+        let pool = |port_first, port_last| Pool {
+            addresses: Box::new([]),
+            port_first,
+            port_last,
+            time_wait: std::time::Duration::ZERO,
+        };
+        for (first, last, overlaps) in [
+            (16384, 28671, false),
+            (16384, 32768, true),
+            (32768, 60999, true),
+            (40000, 40000, true),
+            (60999, 65535, true),
+            (61000, 65535, false),
+            (1024, 65535, true),
+        ] {
+            assert_eq!(overlap_warning(&pool(first, last), "32768\t60999\n").is_some(), overlaps, "{first}-{last}");
+        }
+        assert_eq!(overlap_warning(&pool(1024, 65535), "nonsense"), None);
+        assert_eq!(port_range_warning(&pool(1024, 65535)), None, "a pool without addresses is not used");
+    }
+
+    #[test]
+    fn an_unknown_interface_is_answered_with_the_names_there_are() {
+        let text = unknown_interface("surely-not-there");
+        assert!(text.starts_with("there is no interface surely-not-there; "), "{text}");
+    }
+}

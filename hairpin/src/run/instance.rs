@@ -1,0 +1,208 @@
+//! One process per instance, and what it has made in the kernel: the lock file, and a record from which a later
+//! process can remove everything even after a crash.
+
+use anyhow::{Context, Result, bail};
+use hairpin_linux::device::{self, Family};
+use hairpin_linux::tap::Tap;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The lock of an instance. While it is held, no other process serves the instance.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Takes the lock beside the control socket `socket`; `None`, with the process that has it if it said so, when
+    /// another process is alive.
+    pub(crate) fn take(socket: &Path) -> Result<std::result::Result<Lock, Option<u32>>> {
+        let path = socket.with_extension("lock");
+        let about = || format!("cannot use the lock file {}", path.display());
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory).with_context(about)?;
+        }
+        loop {
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
+                .with_context(about)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let mut text = String::new();
+                    let _ = file.read_to_string(&mut text);
+                    return Ok(Err(text.trim().parse().ok()));
+                }
+                Err(error) => return Err(error).with_context(about),
+            }
+            // The one before may have removed the file between our opening and locking it.
+            let ours = file.metadata().with_context(about)?;
+            match std::fs::metadata(&path) {
+                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).with_context(about),
+            }
+            file.set_len(0).with_context(about)?;
+            file.rewind().with_context(about)?;
+            writeln!(file, "{}", std::process::id()).with_context(about)?;
+            return Ok(Ok(Lock { file, path }));
+        }
+    }
+
+    /// Lets go of the lock and removes its file, and the directory if nothing else is in it.
+    pub(crate) fn remove(self) {
+        // Removed while it is held, so that nobody can lock a file that is about to go.
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent() {
+            let _ = std::fs::remove_dir(directory);
+        }
+        drop(self.file);
+    }
+}
+
+/// A forwarding switch that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Forwarding {
+    /// The interface.
+    pub(crate) interface: String,
+    /// Whether it is IPv6's.
+    pub(crate) ipv6: bool,
+}
+
+impl Forwarding {
+    pub(crate) fn family(&self) -> Family {
+        if self.ipv6 { Family::Ipv6 } else { Family::Ipv4 }
+    }
+}
+
+/// What an instance has made, or is about to make, outside of its process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The instance.
+    pub(crate) instance: String,
+    /// The directory in which its pins have one of their own.
+    pub(crate) pin_directory: PathBuf,
+    /// Its worker devices.
+    pub(crate) taps: Vec<String>,
+    /// The interfaces its programs are attached to.
+    pub(crate) interfaces: Vec<String>,
+    /// Forwarding switches it has switched on.
+    pub(crate) forwarding: Vec<Forwarding>,
+}
+
+impl Record {
+    fn path(socket: &Path) -> PathBuf {
+        socket.with_extension("objects")
+    }
+
+    /// Writes it beside the control socket, before the objects are made.
+    pub(crate) fn write(&self, socket: &Path) -> Result<()> {
+        let path = Record::path(socket);
+        let about = || format!("cannot write {}", path.display());
+        let text = serde_json::to_string_pretty(self)?;
+        let new = path.with_extension("objects.new");
+        std::fs::write(&new, text).with_context(about)?;
+        std::fs::rename(&new, &path).with_context(about)
+    }
+
+    /// That of an earlier process, if there is one.
+    pub(crate) fn read(socket: &Path) -> Result<Option<Record>> {
+        let path = Record::path(socket);
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| {
+                format!("{} makes no sense; remove it if you know that nothing is left", path.display())
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => bail!("cannot read {}: {error}", path.display()),
+        }
+    }
+
+    /// Removes everything in the record, the socket and the record itself; goes on after failures and reports them.
+    pub(crate) fn flush(&self, socket: &Path) -> Result<()> {
+        let mut failures = Vec::new();
+        let mut note = |what: String, result: std::result::Result<(), String>| {
+            if let Err(error) = result {
+                failures.push(format!("{what}: {error}"));
+            }
+        };
+        let pins = format!("cannot remove the pins in {}", self.pin_directory.display());
+        note(pins, super::plane::flush(self).map_err(|error| format!("{error:#}")));
+        for tap in &self.taps {
+            note(format!("cannot remove the device {tap}"), Tap::remove(tap).map_err(|error| error.to_string()));
+        }
+        for switch in &self.forwarding {
+            let restored = match device::set_forwarding(&switch.interface, switch.family(), false) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error.to_string()),
+                _ => Ok(()),
+            };
+            note(format!("cannot restore forwarding on {}", switch.interface), restored);
+        }
+        if !failures.is_empty() {
+            bail!("{}", failures.join("; "));
+        }
+        for path in [socket.to_path_buf(), Record::path(socket)] {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => bail!("cannot remove {}: {error}", path.display()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("hairpin-instance-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory.join("i.sock")
+    }
+
+    #[test]
+    fn only_one_takes_the_lock_and_others_learn_who_has_it() {
+        let socket = socket("lock");
+        let lock = Lock::take(&socket).unwrap().unwrap();
+        assert_eq!(Lock::take(&socket).unwrap().unwrap_err(), Some(std::process::id()));
+        lock.remove();
+        assert!(!socket.parent().unwrap().exists());
+        let again = Lock::take(&socket).unwrap().unwrap();
+        drop(again);
+        // A lock that was let go without being removed can be taken again.
+        Lock::take(&socket).unwrap().unwrap().remove();
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_gone_after_a_flush() {
+        let socket = socket("record");
+        assert_eq!(Record::read(&socket).unwrap(), None);
+        let record = Record {
+            instance: "i".into(),
+            pin_directory: socket.with_file_name("pins"),
+            taps: vec![],
+            interfaces: vec![],
+            forwarding: vec![],
+        };
+        record.write(&socket).unwrap();
+        assert_eq!(Record::read(&socket).unwrap().as_ref(), Some(&record));
+        record.flush(&socket).unwrap();
+        assert_eq!(Record::read(&socket).unwrap(), None);
+        std::fs::write(Record::path(&socket), "nonsense").unwrap();
+        let error = Record::read(&socket).unwrap_err();
+        assert!(error.to_string().contains("makes no sense"), "{error}");
+        std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,110 @@
+//! How many packets of no known connection a service may hand to the workers: adapted to what they turn out to be
+//! worth. A flood of them must not take the workers' time from established connections; a rush of real clients must
+//! not be held back.
+
+use std::collections::VecDeque;
+
+/// Steps that are judged together; at ten a second, one second: longer than a handshake takes over most paths.
+const STEPS: usize = 10;
+/// Fewer packets than this in a judged time say nothing.
+const PACKETS_MIN: u64 = 20;
+
+/// The rate of one service.
+#[derive(Clone, Debug)]
+pub(crate) struct Rate {
+    floor: u32,
+    ceiling: u32,
+    rate: u32,
+    /// Totals at earlier steps: (speculative frames, connections established).
+    history: VecDeque<(u64, u64)>,
+}
+
+impl Rate {
+    /// Starts at the ceiling: innocent until shown otherwise.
+    pub(crate) fn new(floor: u32, ceiling: u32) -> Rate {
+        let floor = floor.min(ceiling);
+        Rate { floor, ceiling, rate: ceiling, history: VecDeque::with_capacity(STEPS) }
+    }
+
+    /// Packets per second and CPU, as last decided.
+    pub(crate) fn packets_per_s(&self) -> u32 {
+        self.rate
+    }
+
+    /// Takes a service's totals so far: frames that made a connection or belonged to none, and connections that were
+    /// established. Called ten times a second.
+    ///
+    /// The rate halves while fewer than half of those frames led to an established connection, doubles while more do,
+    /// and climbs slowly while there are hardly any.
+    pub(crate) fn step(&mut self, speculative: u64, established: u64) {
+        let (speculative_before, established_before) = *self.history.front().unwrap_or(&(speculative, established));
+        if self.history.len() == STEPS {
+            self.history.pop_front();
+        }
+        self.history.push_back((speculative, established));
+        let frames = speculative.saturating_sub(speculative_before);
+        let worth = established.saturating_sub(established_before);
+        let rate = if frames < PACKETS_MIN {
+            self.rate.saturating_add(self.rate / 16 + 1)
+        } else if worth >= frames.div_ceil(2) {
+            self.rate.saturating_mul(2)
+        } else {
+            self.rate / 2
+        };
+        self.rate = rate.clamp(self.floor, self.ceiling);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rate after `steps` steps with so many speculative frames and established connections in each.
+    fn after(rate: &mut Rate, steps: u64, frames: u64, worth: u64) -> u32 {
+        let (mut speculative, mut established) = *rate.history.back().unwrap_or(&(0, 0));
+        for _ in 0..steps {
+            speculative += frames;
+            established += worth;
+            rate.step(speculative, established);
+        }
+        rate.packets_per_s()
+    }
+
+    #[test]
+    fn a_flood_brings_it_to_the_floor_within_a_second_and_keeps_it_there() {
+        let mut rate = Rate::new(100, 100_000);
+        assert_eq!(after(&mut rate, 12, 10_000, 0), 100);
+        assert_eq!(after(&mut rate, 1000, 20, 0), 100);
+    }
+
+    #[test]
+    fn real_clients_bring_it_to_the_ceiling() {
+        let mut rate = Rate::new(100, 100_000);
+        after(&mut rate, 30, 10_000, 0);
+        assert_eq!(after(&mut rate, 40, 100, 90), 100_000);
+    }
+
+    #[test]
+    fn silence_forgives_slowly() {
+        let mut rate = Rate::new(100, 100_000);
+        after(&mut rate, 30, 10_000, 0);
+        let soon = after(&mut rate, 15, 0, 0);
+        assert!((100..1000).contains(&soon), "{soon}");
+        assert_eq!(after(&mut rate, 600, 0, 0), 100_000);
+    }
+
+    #[test]
+    fn the_first_round_trips_of_a_rush_do_not_end_it() {
+        let mut rate = Rate::new(100, 100_000);
+        // 300 ms until the first handshakes are complete
+        after(&mut rate, 3, 1000, 0);
+        assert!(rate.packets_per_s() >= 12_500);
+        assert_eq!(after(&mut rate, 20, 1000, 1000), 100_000);
+    }
+
+    #[test]
+    fn a_floor_above_the_ceiling_is_the_ceiling() {
+        let mut rate = Rate::new(10, 5);
+        assert_eq!(after(&mut rate, 3, 1000, 0), 5);
+    }
+}

@@ -1,0 +1,324 @@
+//! From raw counters at two moments to a status.
+
+use crate::config::Settings;
+use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
+use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, Snapshot};
+use hairpin_core::flow::Protocol;
+use hairpin_core::l4::connection::Volume;
+use hairpin_core::wire::Malformed;
+use hairpin_core::worker::{BackendStatistics, Drop, Statistics};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a worker has published.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerReading {
+    /// The core it runs on.
+    pub(crate) cpu: usize,
+    /// Processor time it has used.
+    pub(crate) busy: Duration,
+    /// Its own numbers.
+    pub(crate) statistics: Statistics,
+    /// Frames dropped on its device, by reason.
+    pub(crate) device_drops: Vec<(&'static str, u64)>,
+}
+
+/// All counters at a moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    /// Since the start of the process.
+    pub(crate) uptime: Duration,
+    /// Every worker's.
+    pub(crate) workers: Vec<WorkerReading>,
+    /// What rules carried since the programs were loaded: slot by slot, a backend's number times two plus direction.
+    pub(crate) totals: Vec<Volume>,
+    /// What became of packets in the BPF programs, by name, and whether that means they were dropped.
+    pub(crate) events: Vec<(&'static str, u64, bool)>,
+}
+
+/// The status that follows from two readings, the earlier one first.
+pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading, now: &Reading) -> Status {
+    let seconds = now.uptime.saturating_sub(before.uptime).as_secs_f64();
+    let per_s = Rates { seconds };
+    let mut status = Status {
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        instance: settings.instance.clone(),
+        pid: std::process::id(),
+        uptime_s: now.uptime.as_secs_f64(),
+        interfaces: settings.interfaces.clone(),
+        workers: workers(per_s, before, now),
+        services: Vec::new(),
+        offload: offload(settings, per_s, before, now),
+        drops: BTreeMap::new(),
+        events: BTreeMap::new(),
+    };
+    for (number, service) in snapshot.services.iter().enumerate() {
+        status.services.push(service_status(per_s, (number, service), before, now));
+    }
+    let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
+    for (name, total, dropped) in counts(now).filter(|(_, total, _)| *total > 0) {
+        let earlier = counts_before.get(&name).copied().unwrap_or(0);
+        let count = Count { total, per_s: per_s.of(earlier, total) };
+        let counts = if dropped { &mut status.drops } else { &mut status.events };
+        counts.insert(name, count);
+    }
+    status
+}
+
+#[derive(Clone, Copy)]
+struct Rates {
+    seconds: f64,
+}
+
+impl Rates {
+    fn of(self, before: u64, now: u64) -> f64 {
+        if self.seconds > 0.0 { now.saturating_sub(before) as f64 / self.seconds } else { 0.0 }
+    }
+
+    fn traffic(self, before: Volume, now: Volume) -> Traffic {
+        Traffic {
+            packets: now.packets,
+            bytes: now.bytes,
+            packets_per_s: self.of(before.packets, now.packets),
+            bits_per_s: self.of(before.bytes, now.bytes) * 8.0,
+        }
+    }
+}
+
+/// Everything that is counted by name, and whether it means a drop.
+fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
+    let sum = |of: &dyn Fn(&Statistics) -> u64| reading.workers.iter().map(|worker| of(&worker.statistics)).sum();
+    let mut all: Vec<(String, u64, bool)> = Vec::new();
+    for (index, reason) in Drop::ALL.iter().enumerate() {
+        all.push((format!("worker.{}", reason.name()), sum(&|s| s.drops[index]), true));
+    }
+    for (index, reason) in Malformed::ALL.iter().enumerate() {
+        all.push((format!("worker.malformed.{}", reason.name()), sum(&|s| s.malformed[index]), true));
+    }
+    let mut device: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, frames) in reading.workers.iter().flat_map(|worker| &worker.device_drops) {
+        *device.entry(name).or_default() += frames;
+    }
+    all.extend(device.into_iter().map(|(name, frames)| (format!("device.{name}"), frames, true)));
+    all.extend(reading.events.iter().map(|(name, packets, dropped)| (format!("kernel.{name}"), *packets, *dropped)));
+    all.into_iter()
+}
+
+fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
+    let worker = |(id, (before, now)): (usize, (&WorkerReading, &WorkerReading))| {
+        let statistics = &now.statistics;
+        let busy = now.busy.saturating_sub(before.busy).as_secs_f64();
+        WorkerStatus {
+            id: id as u16,
+            cpu: now.cpu,
+            busy_share: if per_s.seconds > 0.0 { (busy / per_s.seconds).min(1.0) } else { 0.0 },
+            connections: statistics.connections_now,
+            connections_max: statistics.connections_max,
+            passes: statistics.passes_now,
+            frames: statistics.frames,
+            frames_per_s: per_s.of(before.statistics.frames, statistics.frames),
+            forwarded: statistics.forwarded,
+            given_back: statistics.given_back,
+            answered: statistics.answered,
+            icmp_errors: statistics.icmp_errors,
+            fragmented: statistics.fragmented,
+            revived: statistics.revived,
+        }
+    };
+    before.workers.iter().zip(&now.workers).enumerate().map(worker).collect()
+}
+
+fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -> OffloadStatus {
+    type Number = fn(&Statistics) -> u64;
+    let sum =
+        |reading: &Reading, of: Number| -> u64 { reading.workers.iter().map(|worker| of(&worker.statistics)).sum() };
+    let reasons: [(&str, Number); 6] = [
+        ("engine-full", |s| s.offload.refused_full),
+        ("engine-unsupported", |s| s.offload.refused_unsupported),
+        ("engine-failed", |s| s.offload.refused_failed),
+        ("queue-full", |s| s.offload.queue_full),
+        ("passes-full", |s| s.offload.passes_full),
+        ("rule-lost", |s| s.offload.lost),
+    ];
+    let not_offloaded = reasons.iter().map(|(name, of)| (name.to_string(), sum(now, *of)));
+    let installed = [before, now].map(|reading| sum(reading, |s| s.offload.installed));
+    let removed = [before, now].map(|reading| sum(reading, |s| s.offload.removed));
+    OffloadStatus {
+        policy: settings.policy.name().to_string(),
+        rules: sum(now, |s| s.offload.rules),
+        rules_max: u64::from(settings.rules_max),
+        installed_total: installed[1],
+        installed_per_s: per_s.of(installed[0], installed[1]),
+        removed_total: removed[1],
+        removed_per_s: per_s.of(removed[0], removed[1]),
+        not_offloaded: not_offloaded.filter(|(_, count)| *count > 0).collect(),
+    }
+}
+
+fn service_status(
+    per_s: Rates,
+    (number, service): (usize, &Service),
+    before: &Reading,
+    now: &Reading,
+) -> ServiceStatus {
+    let sum = |reading: &Reading, of: fn(&hairpin_core::worker::ServiceStatistics) -> u64| -> u64 {
+        reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number)).map(of).sum()
+    };
+    let created = [before, now].map(|reading| sum(reading, |s| s.created));
+    let mut status = ServiceStatus {
+        name: service.name.to_string(),
+        listen: format!("{}/{}", service.endpoint, if service.protocol == Protocol::Tcp { "tcp" } else { "udp" }),
+        mode: match service.forwarding {
+            Forwarding::Nat => "nat",
+            Forwarding::FullNat => "full-nat",
+        }
+        .to_string(),
+        balance: balance(service.algorithm).to_string(),
+        connections_total: created[1],
+        connections_per_s: per_s.of(created[0], created[1]),
+        established_total: sum(now, |s| s.established),
+        refused_total: sum(now, |s| s.refused),
+        ..ServiceStatus::default()
+    };
+    for (index, backend) in service.backends.iter().enumerate() {
+        let number = service.backend_first as usize + index;
+        let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
+        let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
+        let backend = BackendStatus {
+            name: backend.name.to_string(),
+            address: backend.endpoint.to_string(),
+            weight: backend.weight,
+            state: match backend.state {
+                BackendState::Enabled => "enabled",
+                BackendState::Draining => "drain",
+                BackendState::Disabled => "disabled",
+            }
+            .to_string(),
+            connections: statistics.connections_now,
+            connections_total: statistics.connections,
+            connections_per_s: per_s.of(earlier.connections, statistics.connections),
+            software: per_s.traffic(both(earlier.software), both(statistics.software)),
+            offloaded: per_s.traffic(offloaded_before, offloaded),
+        };
+        status.connections += backend.connections;
+        status.software += backend.software;
+        status.offloaded += backend.offloaded;
+        status.backends.push(backend);
+    }
+    let packets = status.software.packets + status.offloaded.packets;
+    if packets > 0 {
+        status.offloaded_share = status.offloaded.packets as f64 / packets as f64;
+    }
+    status
+}
+
+fn backend_statistics(reading: &Reading, number: usize) -> BackendStatistics {
+    let mut sum = BackendStatistics::default();
+    for one in reading.workers.iter().filter_map(|worker| worker.statistics.backends.get(number)) {
+        sum.connections += one.connections;
+        sum.connections_now += one.connections_now;
+        for (sum, one) in sum.software.iter_mut().zip(one.software) {
+            sum.add(one.packets, one.bytes);
+        }
+    }
+    sum
+}
+
+fn offloaded(reading: &Reading, number: usize) -> Volume {
+    let slot = |slot: usize| reading.totals.get(slot).copied().unwrap_or_default();
+    both([slot(number * 2), slot(number * 2 + 1)])
+}
+
+fn both([mut sum, other]: [Volume; 2]) -> Volume {
+    sum.add(other.packets, other.bytes);
+    sum
+}
+
+/// The word of the configuration.
+pub(crate) fn balance(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::RoundRobin => "round-robin",
+        Algorithm::WeightedRoundRobin => "weighted-round-robin",
+        Algorithm::LeastConnections => "least-connections",
+        Algorithm::PowerOfTwo => "power-of-two",
+        Algorithm::Maglev => "maglev",
+        Algorithm::SourceHash => "source-hash",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "interfaces = [\"eth0\"]\n\
+        [[service]]\nname = \"a\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n\
+        [[service]]\nname = \"b\"\nlisten = \"192.0.2.1:53/udp\"\nbackends = [\"10.0.0.1:53\", \"10.0.0.2:53\"]\n";
+
+    fn reading(snapshot: &Snapshot, uptime_s: u64, workers: usize) -> Reading {
+        let worker = WorkerReading {
+            cpu: 0,
+            busy: Duration::ZERO,
+            statistics: Statistics::new(snapshot, 100),
+            device_drops: vec![("queue-full", 0)],
+        };
+        Reading {
+            uptime: Duration::from_secs(uptime_s),
+            workers: vec![worker; workers],
+            totals: vec![Volume::default(); snapshot.backends() as usize * 2],
+            events: vec![("sent", 0, false), ("policed-client", 0, true)],
+        }
+    }
+
+    #[test]
+    fn numbers_of_workers_and_kernel_add_up_and_rates_are_per_second() {
+        let config = crate::config::parse("t", FILE).unwrap();
+        let before = reading(&config.snapshot, 10, 2);
+        let mut now = reading(&config.snapshot, 12, 2);
+        for (index, worker) in now.workers.iter_mut().enumerate() {
+            worker.busy = Duration::from_millis(500);
+            let statistics = &mut worker.statistics;
+            statistics.services[1].created = 10;
+            statistics.services[1].refused = 1;
+            statistics.backends[2].connections = 10;
+            statistics.backends[2].connections_now = 3 + index as u64;
+            statistics.backends[2].software[0].add(100, 1000);
+            statistics.backends[2].software[1].add(50, 500);
+            statistics.drops[Drop::Unknown as usize] = 4;
+            statistics.offload.installed = 7;
+            statistics.offload.refused_full = 2;
+            worker.device_drops[0].1 = 5;
+        }
+        now.totals[4].add(600, 6000);
+        now.totals[5].add(100, 1000);
+        now.events = vec![("sent", 40, false), ("policed-client", 6, true)];
+
+        let status = status(&config.settings, &config.snapshot, &before, &now);
+        assert_eq!(status.workers[0].busy_share, 0.25);
+        let [a, b] = &status.services[..] else { panic!("{:?}", status.services) };
+        assert_eq!((a.connections, a.software, a.offloaded_share), (0, Traffic::default(), 0.0));
+        assert_eq!((b.connections, b.connections_total, b.connections_per_s, b.refused_total), (7, 20, 10.0, 2));
+        let software = Traffic { packets: 300, bytes: 3000, packets_per_s: 150.0, bits_per_s: 12_000.0 };
+        let offloaded = Traffic { packets: 700, bytes: 7000, packets_per_s: 350.0, bits_per_s: 28_000.0 };
+        assert_eq!((b.software, b.offloaded, b.offloaded_share), (software, offloaded, 0.7));
+        assert_eq!((b.backends[0].software, b.backends[1].software), (Traffic::default(), software));
+        assert_eq!((status.offload.installed_total, status.offload.installed_per_s), (14, 7.0));
+        assert_eq!(status.offload.not_offloaded, BTreeMap::from([("engine-full".to_string(), 4)]));
+        let named = |name: &str, total, per_s| (name.to_string(), Count { total, per_s });
+        let drops = [
+            named("worker.unknown", 8, 4.0),
+            named("device.queue-full", 10, 5.0),
+            named("kernel.policed-client", 6, 3.0),
+        ];
+        assert_eq!(status.drops, BTreeMap::from(drops));
+        assert_eq!(status.events, BTreeMap::from([named("kernel.sent", 40, 20.0)]));
+    }
+
+    #[test]
+    fn a_reading_beside_itself_has_no_rates() {
+        let config = crate::config::parse("t", FILE).unwrap();
+        let now = reading(&config.snapshot, 1, 1);
+        let status = status(&config.settings, &config.snapshot, &now, &now);
+        assert_eq!(status.workers[0].busy_share, 0.0);
+        assert_eq!(status.services[0].connections_per_s, 0.0);
+    }
+}

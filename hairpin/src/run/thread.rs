@@ -1,0 +1,154 @@
+//! A worker's thread: pinned, turning while there is work, asleep when there is none.
+
+use super::reading::WorkerReading;
+use super::turn::{Ticket, Turner};
+use anyhow::{Context, Result};
+use hairpin_core::engine::FlowEngine;
+use hairpin_core::offload::OffloadPolicy;
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::worker::{ServiceStatistics, Worker};
+use hairpin_linux::cpu;
+use hairpin_linux::device;
+use hairpin_linux::tap::{self, Tap, TapIo};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, TryLockError};
+
+/// How often a worker that has something new to tell tells it.
+const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+/// How long a worker sleeps when its device has no room for what it wants to send.
+const BLOCKED_FOR: Duration = Duration::from_millis(1);
+
+/// What a worker's thread shares with the rest of the process.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    stop: AtomicBool,
+    wake: OwnedFd,
+    published: Mutex<WorkerReading>,
+}
+
+impl Shared {
+    pub(crate) fn new(first: WorkerReading) -> Result<Shared> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("cannot make an eventfd")?;
+        Ok(Shared { stop: AtomicBool::new(false), wake, published: Mutex::new(first) })
+    }
+
+    /// Ends the thread's loop.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // The counter cannot be full: this is its only writer.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// What it has published last of one service.
+    pub(crate) fn service(&self, number: usize) -> ServiceStatistics {
+        let published = self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        published.statistics.services.get(number).copied().unwrap_or_default()
+    }
+
+    /// What it has published last.
+    pub(crate) fn reading(&self) -> WorkerReading {
+        self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+/// Runs a worker on `cpu` until it is told to stop. `worker` is made on the thread itself, so that its memory is near
+/// the core it runs on.
+pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
+    shared: &Shared,
+    cpu: usize,
+    tap: Tap,
+    worker: impl FnOnce() -> Worker<P>,
+    engine: E,
+    publish_ticket: impl Fn(Ticket),
+) -> Result<()> {
+    cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
+    let device = tap.name().to_string();
+    let io = TapIo::new(tap, tap::BUFFERS_DEFAULT).context("cannot take memory for frames")?;
+    let mut turner = Turner::new(worker(), io, engine);
+    let mut publisher = Publisher { cpu, device, published_at: Time::ZERO, dirty: true };
+    while !shared.stop.load(Ordering::Acquire) {
+        let now = cpu::now();
+        let busy = turner.turn(now, &publish_ticket);
+        publisher.dirty |= busy;
+        publisher.publish_if_due(now, shared, &turner);
+        if !busy {
+            sleep(shared, &turner, publisher.sleep_at_most(now, &turner))?;
+        }
+    }
+    publisher.dirty = true;
+    publisher.published_at = Time::ZERO;
+    publisher.publish_if_due(cpu::now(), shared, &turner);
+    Ok(())
+}
+
+fn sleep<E, P>(shared: &Shared, turner: &Turner<TapIo, E, P>, at_most: Option<Duration>) -> Result<()> {
+    let timeout = at_most.and_then(|duration| Timespec::try_from(duration).ok());
+    let mut waits = [PollFd::new(&turner.io, PollFlags::IN), PollFd::new(&shared.wake, PollFlags::IN)];
+    match poll(&mut waits, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error).context("cannot wait for frames"),
+    }
+    // A device that went down or away reports an error at once and for ever: do not spin on it.
+    if waits[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Tells the rest of the process what the worker has counted, now and then, and never waits for it.
+struct Publisher {
+    cpu: usize,
+    device: String,
+    published_at: Time,
+    /// Whether there is news since.
+    dirty: bool,
+}
+
+impl Publisher {
+    fn publish_if_due<E: FlowEngine, P: OffloadPolicy>(
+        &mut self,
+        now: Time,
+        shared: &Shared,
+        turner: &Turner<TapIo, E, P>,
+    ) {
+        if !self.dirty || now.since(self.published_at) < PUBLISH_EVERY {
+            return;
+        }
+        let mut published = match shared.published.try_lock() {
+            Ok(published) => published,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let io = turner.io.counters();
+        let queue_full = device::transmit_dropped(&self.device).unwrap_or(0);
+        published.cpu = self.cpu;
+        published.busy = cpu::thread_time();
+        published.statistics.clone_from(turner.worker.statistics());
+        published.device_drops.clear();
+        published.device_drops.extend([
+            ("queue-full", queue_full),
+            ("unmarked", io.unmarked),
+            ("malformed", io.malformed),
+            ("refused", io.refused),
+            ("no-memory", io.no_memory),
+            ("down", io.down),
+            ("write-failed", io.write_failed),
+        ]);
+        self.published_at = now;
+        self.dirty = false;
+    }
+
+    /// How long the thread may sleep: until the next timeout, or until its news must be told.
+    fn sleep_at_most<E: FlowEngine, P: OffloadPolicy>(
+        &self,
+        now: Time,
+        turner: &Turner<TapIo, E, P>,
+    ) -> Option<Duration> {
+        let timeout = turner.worker.poll_timeout(now).map(|due| due.since(now));
+        let news = self.dirty.then(|| (self.published_at + PUBLISH_EVERY).since(now));
+        let blocked = turner.is_blocked().then_some(BLOCKED_FOR);
+        [timeout, news, blocked].into_iter().flatten().min()
+    }
+}

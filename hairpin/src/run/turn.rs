@@ -1,0 +1,138 @@
+//! The one loop of a worker, a turn at a time: the same text on every plane.
+//!
+//! A turn: receive, handle, transmit, publish tickets, hand rule requests to the engine and its answers to the worker,
+//! timeouts. Nothing in it waits.
+
+use arrayvec::ArrayVec;
+use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
+use hairpin_core::offload::OffloadPolicy;
+use hairpin_core::time::Time;
+use hairpin_core::worker::Worker;
+
+/// The last ticket of one CPU whose frame the worker has finished with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// The CPU that gave it.
+    pub(crate) cpu: u8,
+    /// The ticket, 24 bits.
+    pub(crate) number: u32,
+}
+
+impl Ticket {
+    fn of<F: Frame>(frame: &F) -> Option<Ticket> {
+        let meta = frame.meta();
+        let received = meta.arrival == Arrival::Received;
+        received.then_some(Ticket { cpu: (meta.ticket >> 24) as u8, number: meta.ticket & 0x00ff_ffff })
+    }
+}
+
+/// A worker with its plane and its engine.
+pub(crate) struct Turner<I: FrameIo, E, P> {
+    /// The worker.
+    pub(crate) worker: Worker<P>,
+    /// Its plane.
+    pub(crate) io: I,
+    /// Its engine.
+    pub(crate) engine: E,
+    received: Batch<I::Frame>,
+    to_send: Batch<I::Frame>,
+    /// Tickets of the frames in hand: the last of each CPU.
+    tickets: ArrayVec<Ticket, BATCH_MAX>,
+    completions: Completions,
+    asked: ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>,
+    samples: Samples,
+}
+
+impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
+    pub(crate) fn new(worker: Worker<P>, io: I, engine: E) -> Turner<I, E, P> {
+        Turner {
+            worker,
+            io,
+            engine,
+            received: Batch::new(),
+            to_send: Batch::new(),
+            tickets: ArrayVec::new(),
+            completions: Completions::new(),
+            asked: ArrayVec::new(),
+            samples: Samples::new(),
+        }
+    }
+
+    /// Does what there is to do, a bounded amount, and says whether there may be more at once. `publish` gets the
+    /// tickets of frames that are finished with: sent or dropped.
+    pub(crate) fn turn(&mut self, now: Time, publish: impl FnMut(Ticket)) -> bool {
+        let frames = self.frames(now, publish);
+        let rules = self.rules(now);
+        if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
+            self.worker.handle_timeout(now);
+        }
+        self.sample(now);
+        frames || rules
+    }
+
+    /// Whether frames wait for room on their way out: the plane does not wake anybody for that.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.to_send.is_empty()
+    }
+
+    fn frames(&mut self, now: Time, mut publish: impl FnMut(Ticket)) -> bool {
+        // What could not be sent goes first: order is kept and the transmit batch has room for what is received.
+        if self.to_send.is_empty() {
+            self.io.receive(&mut self.received);
+            for ticket in self.received.iter().filter_map(Ticket::of) {
+                match self.tickets.iter_mut().find(|known| known.cpu == ticket.cpu) {
+                    Some(known) => *known = ticket,
+                    None => self.tickets.push(ticket),
+                }
+            }
+        }
+        let busy = !self.received.is_empty();
+        if busy {
+            self.worker.handle_batch(now, &mut self.io, &mut self.received, &mut self.to_send);
+        }
+        if !self.to_send.is_empty() {
+            self.io.transmit(&mut self.to_send);
+        }
+        if self.to_send.is_empty() {
+            self.tickets.drain(..).for_each(&mut publish);
+        }
+        busy
+    }
+
+    fn rules(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(op) = self.worker.poll_op() {
+            if let Err(op) = self.engine.submit(now, op) {
+                self.worker.return_op(op);
+                break;
+            }
+            busy = true;
+        }
+        if busy {
+            self.engine.flush(now);
+        }
+        self.engine.poll(now, &mut self.completions);
+        busy |= !self.completions.is_empty();
+        for completion in self.completions.drain(..) {
+            self.worker.handle_completion(now, &completion);
+        }
+        busy
+    }
+
+    fn sample(&mut self, now: Time) {
+        self.worker.poll_samples(&mut self.asked);
+        if self.asked.is_empty() {
+            return;
+        }
+        self.samples.clear();
+        self.engine.sample(&self.asked, &mut self.samples);
+        self.worker.handle_samples(now, &self.asked, &self.samples);
+        self.asked.clear();
+    }
+}
+
+#[cfg(test)]
+#[path = "turn_tests.rs"]
+mod tests;
