@@ -155,7 +155,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    pub(super) fn new(snapshot: &Snapshot, connections_max: usize) -> Statistics {
+    /// Nothing has happened yet. `connections_max`: connections there can be.
+    pub fn new(snapshot: &Snapshot, connections_max: usize) -> Statistics {
         Statistics {
             frames: 0,
             forwarded: 0,
