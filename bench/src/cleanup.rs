@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -54,6 +55,16 @@ pub(crate) fn remove_directory(path: &Path) {
     things().directories.remove(path);
 }
 
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Stands still for ever once a signal is ending this process: its children are collected elsewhere then, and what
+/// their disappearance looks like from here is not worth telling.
+pub(crate) fn stand_still_if_ending() {
+    while ENDING.load(Ordering::Relaxed) {
+        std::thread::park();
+    }
+}
+
 /// From now on SIGINT, SIGTERM and SIGHUP remove everything that was made, then end the process (status 130).
 ///
 /// # Errors
@@ -62,6 +73,7 @@ pub fn on_signal() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
+            ENDING.store(true, Ordering::Relaxed);
             remove_all();
             std::process::exit(130);
         }

@@ -11,6 +11,7 @@
 
 pub mod cleanup;
 pub mod command;
+pub mod demo;
 pub mod load;
 pub mod namespace;
 pub mod peer;

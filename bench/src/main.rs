@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{cleanup, namespace};
+use hairpin_bench::{cleanup, demo, namespace};
 use std::path::PathBuf;
 
 /// Network-namespace topologies with real peers: the demo and the benchmarks of Hairpin. Needs root; all traffic stays
@@ -22,6 +22,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Drives curl, wrk, iperf3 and UDP through Hairpin and, beside that, through plain routing.
+    Demo,
     /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
     Up {
         /// What stands in the balancer: routed, nftables, haproxy, nginx-stream or hairpin.
@@ -65,6 +67,10 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     cleanup::on_signal()?;
     match arguments.command {
+        Command::Demo => {
+            namespace::clean(false)?;
+            demo::run()
+        }
         Command::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
         Command::Run { list: true, .. } => {
             suite::names().for_each(|(name, about)| println!("{name:12} {about}"));

@@ -52,6 +52,7 @@ impl Process {
 
     /// Its exit status, if it has ended.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
+        cleanup::stand_still_if_ending();
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
             if self.ended.is_some() {

@@ -89,7 +89,7 @@ impl Hairpin {
 
     /// Its status as people see it.
     pub fn status_table(&self) -> Result<String> {
-        command::output(Command::new(program()?).args(["status", "--socket"]).arg(self.socket()))
+        status_table(&self.socket())
     }
 
     /// Ends it by a signal and waits for that.
@@ -109,6 +109,11 @@ impl Hairpin {
         self.process.wait(Duration::from_secs(10))?;
         Ok(())
     }
+}
+
+/// The status of the instance behind `socket`, as people see it.
+pub fn status_table(socket: &Path) -> Result<String> {
+    command::output(Command::new(program()?).args(["status", "--socket"]).arg(socket))
 }
 
 fn status(socket: &Path) -> Result<Status> {

@@ -177,8 +177,13 @@ fn second() -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;
     let hairpin = start(&topology)?;
-    let mut other = topology.balancer.command(&hairpin_bench::peer::hairpin_program()?.to_string_lossy());
-    other.arg("run").arg("-c").arg(topology.scratch.file("hairpin.toml"));
+    let mut other = topology.balancer.command("timeout");
+    other
+        .arg("20")
+        .arg(hairpin_bench::peer::hairpin_program()?)
+        .arg("run")
+        .arg("-c")
+        .arg(topology.scratch.file("hairpin.toml"));
     let refused = command::output(&mut other).err().context("a second instance of the same name started")?;
     ensure!(hairpin.status().is_ok(), "the first one does not answer any more");
     ensure!(refused.to_string().contains(hairpin.instance()), "the refusal does not name the instance: {refused:#}");

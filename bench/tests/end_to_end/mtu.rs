@@ -14,43 +14,47 @@ use std::time::Duration;
 const NARROW: u16 = 1400;
 const WIDE: u16 = 1500;
 
-/// Where the narrow link is: the side that sends into it is narrow, the other takes what it gets.
+/// Where the narrow link is. Both of its ends are narrow (a virtual card takes nothing larger than its own MTU, except
+/// super-packets), and neither is an end of a connection, so that the ends announce segments of 1460 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// The balancer's own interface towards the client.
+    /// Between the balancer and the router at the client.
     BalancerToClient,
-    /// The balancer's own interface towards the servers.
+    /// Between the balancer and the router at the server.
     BalancerToServer,
-    /// The router between balancer and client, towards the client.
+    /// Between the router and the client, whose own card stays wide.
     RouterToClient,
-    /// The router between balancer and server, towards the server.
+    /// Between the router and the server, whose own card stays wide.
     RouterToServer,
 }
 
 impl Place {
-    fn interface(self, topology: &Topology) -> (&Namespace, &'static str) {
-        let routers = topology.routers.as_ref().expect("this network has routers");
+    fn interfaces(self, topology: &Topology) -> Vec<(&Namespace, &'static str)> {
+        let (client, server) = topology.routers.as_ref().expect("this network has routers");
         match self {
-            Place::BalancerToClient => (&topology.balancer, "client0"),
-            Place::BalancerToServer => (&topology.balancer, "server1"),
-            Place::RouterToClient => (&routers.0, "inner"),
-            Place::RouterToServer => (&routers.1, "inner"),
+            Place::BalancerToClient => vec![(&topology.balancer, "client0"), (client, "outer")],
+            Place::BalancerToServer => vec![(&topology.balancer, "server1"), (server, "outer")],
+            // Here it is the kernel that forwards, and it keeps to its own card's MTU.
+            Place::RouterToClient => vec![(client, "inner")],
+            Place::RouterToServer => vec![(server, "inner")],
         }
     }
 }
 
 pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for place in [Place::BalancerToClient, Place::RouterToClient] {
-        for name in ["http4", "http6", "full-http4", "full-http6"] {
-            let title = format!("mtu 1400 {place:?}: download {name}");
-            trials.push(networks.trial(&title, Which::Routers, move |network| download(network, place, name)));
+    for which in [Which::GsoRouters, Which::WireRouters] {
+        for place in [Place::BalancerToClient, Place::RouterToClient] {
+            for name in ["http4", "http6", "full-http4", "full-http6"] {
+                let title = format!("mtu 1400 {place:?}: download {name}");
+                trials.push(networks.trial(&title, which, move |network| download(network, place, name)));
+            }
         }
-    }
-    for place in [Place::BalancerToServer, Place::RouterToServer] {
-        for family in [Family::V4, Family::V6] {
-            let title = format!("mtu 1400 {place:?}: upload {}", family.name());
-            trials.push(networks.trial(&title, Which::Routers, move |network| upload(network, place, family)));
+        for place in [Place::BalancerToServer, Place::RouterToServer] {
+            for family in [Family::V4, Family::V6] {
+                let title = format!("mtu 1400 {place:?}: upload {}", family.name());
+                trials.push(networks.trial(&title, which, move |network| upload(network, place, family)));
+            }
         }
     }
     trials
@@ -59,8 +63,8 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
 /// Runs `body` with a narrow link at `place`.
 fn narrow(network: &mut Network, place: Place, body: impl FnOnce(&mut Network) -> Result<()>) -> Result<()> {
     let set = |network: &Network, mtu| {
-        let (namespace, interface) = place.interface(&network.topology);
-        network.topology.set_mtu(namespace, interface, mtu)
+        let mut interfaces = place.interfaces(&network.topology).into_iter();
+        interfaces.try_for_each(|(namespace, interface)| network.topology.set_mtu(namespace, interface, mtu))
     };
     set(network, NARROW)?;
     let result = body(network);

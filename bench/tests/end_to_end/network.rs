@@ -23,8 +23,10 @@ pub(crate) enum Which {
     Wire,
     /// Offloading cards, and nothing offloaded to the kernel engine.
     Software,
-    /// Routers in the middle.
-    Routers,
+    /// Routers in the middle, offloading cards.
+    GsoRouters,
+    /// Routers in the middle, plain cards.
+    WireRouters,
 }
 
 /// The networks made so far; one at a time exists.
@@ -68,15 +70,16 @@ impl Networks {
 
 impl Network {
     fn create(which: Which) -> Result<Network> {
-        let cards = if which == Which::Wire { Cards::Wire } else { Cards::Gso };
-        let topology = Topology::create(Options { cards, routers: which == Which::Routers })?;
+        let cards = if matches!(which, Which::Wire | Which::WireRouters) { Cards::Wire } else { Cards::Gso };
+        let routers = matches!(which, Which::GsoRouters | Which::WireRouters);
+        let topology = Topology::create(Options { cards, routers })?;
         let servers = Servers::start(&topology)?;
         let policy = if which == Which::Software { "never" } else { "always" };
         let options =
             HairpinOptions { tables: format!("[offload]\npolicy = \"{policy}\"\n"), ..HairpinOptions::default() };
         // Behind the router is server1 alone.
         let mut services = services();
-        if which == Which::Routers {
+        if routers {
             services.iter_mut().for_each(|service| service.servers = vec![1]);
         }
         let hairpin = Hairpin::start(&topology, &services, &options)?;
