@@ -1,16 +1,17 @@
 //! Maglev hashing with weights (Eisenbud et al., "Maglev: a fast and reliable software network load balancer", NSDI
 //! 2016, section 3.4).
 //!
-//! Every backend has a permutation of the table's entries, made from a hash of its endpoint; in turn each takes the next
-//! entry of its permutation that is still free, until none is. Weights follow Katran (`MaglevHashV2.cpp`): in each round a
-//! backend gains its weight and takes a turn when that reaches the highest weight. A backend that comes or goes changes
-//! few entries beside its own.
+//! Every backend has a permutation of the table's entries, made from a hash of its endpoint; in turn each takes the
+//! next entry of its permutation that is still free, until none is. Weights follow Katran (`MaglevHashV2.cpp`): in
+//! each round a backend gains its weight and takes a turn when that reaches the highest weight. A backend that comes
+//! or goes changes few entries beside its own.
 //!
 //! Hashes here have no secret: every worker and every balancer in front of the same backends has to give the same
 //! answer. So a client can choose its backend; it cannot do more with that than by opening many connections.
 //!
-//! A backend that is not available keeps its entries; flows that meet it look on, each along a way of its own, until they
-//! meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the packet path.
+//! A backend that is not available keeps its entries; flows that meet it look on, each along a way of its own, until
+//! they meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the
+//! packet path.
 
 use super::Weights;
 use super::random::mix;

@@ -162,8 +162,8 @@ impl Balancer {
         Balancer { weights, loads, backend_first: service.backend_first, chooser, by_source, maglev }
     }
 
-    /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None` if
-    /// none is enabled and available with a weight above 0. Does not count the connection: the worker does, with
+    /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None`
+    /// if none is enabled and available with a weight above 0. Does not count the connection: the worker does, with
     /// [`Loads::add`], once it exists.
     pub fn choose(&mut self, flow: &FlowKey) -> Option<u16> {
         let Balancer { weights, loads, backend_first, .. } = self;

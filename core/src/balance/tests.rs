@@ -275,9 +275,11 @@ fn maglev_is_the_same_everywhere_and_in_any_order() {
 
     let mut turned = service.clone();
     turned.backends.reverse();
-    let turned = pick_ups(&self::balancer(&turned).0, 5000);
-    let back: Vec<Option<u16>> = turned.into_iter().map(|index| index.map(|index| 7 - index)).collect();
-    assert_eq!(pick_ups(&balancer, 5000), back);
+    let turned = self::balancer(&turned).0;
+    // Whole tables: the order of turns decides about few entries only, those that two want in one round.
+    let entries = |balancer: &Balancer| balancer.maglev.as_ref().expect("a table").entries().to_vec();
+    let back: Vec<u16> = entries(&turned).into_iter().map(|index| 7 - index).collect();
+    assert!(entries(&balancer) == back, "the order of the configuration changes the table");
 
     // Every balancer of every version has to give these answers.
     let fixed: Vec<Option<u16>> = pick_ups(&balancer, 2000).into_iter().step_by(200).collect();

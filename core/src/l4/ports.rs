@@ -1,15 +1,16 @@
 //! Source addresses and ports for full NAT.
 //!
 //! A worker only ever uses (address, port) pairs that [`Steering`] gives to itself, so that what a backend answers
-//! arrives where the connection is. A pair may serve one connection per backend end and protocol at a time: a 5-tuple is
-//! unique per remote end. Backends of several services that are the same end and protocol therefore share one *queue*.
+//! arrives where the connection is. A pair may serve one connection per backend end and protocol at a time: a 5-tuple
+//! is unique per remote end. Backends of several services that are the same end and protocol therefore share one
+//! *queue*.
 //!
 //! Within a queue, pairs never used come first (from a random start), then the one released longest ago; one released
-//! with `rest` is left alone for the pool's `time_wait`, because its last 5-tuple may be in TIME_WAIT at the backend (RFC
-//! 9293, 3.6.1; RFC 6056 discusses the choice of ports).
+//! with `rest` is left alone for the pool's `time_wait`, because its last 5-tuple may be in TIME_WAIT at the backend
+//! (RFC 9293, 3.6.1; RFC 6056 discusses the choice of ports).
 //!
-//! Everything is O(1) and nothing is allocated after construction. A queue takes 8 bytes per pair of its family, in pages
-//! that are touched as pairs are used for the first time.
+//! Everything is O(1) and nothing is allocated after construction. A queue takes 8 bytes per pair of its family, in
+//! pages that are touched as pairs are used for the first time.
 
 use crate::config::{Forwarding, Pool, Snapshot};
 use crate::flow::{Address, Endpoint, Protocol, Steering};
@@ -265,8 +266,8 @@ impl PortPool {
         Ok(family.end(family.codes[place as usize]))
     }
 
-    /// Gives the source `end` of a connection to `backend` back; it rests first if `rest`. Returns whether it was in use
-    /// (and does nothing if it was not).
+    /// Gives the source `end` of a connection to `backend` back; it rests first if `rest`. Returns whether it was in
+    /// use (and does nothing if it was not).
     pub fn release(&mut self, now: Time, backend: u32, end: Endpoint, rest: bool) -> bool {
         let Some(queue) = queue_at(&self.queue_of, &mut self.queues, backend) else { return false };
         let Some(place) = self.families[queue.family].place(&end) else { return false };

@@ -1,8 +1,8 @@
 //! Connection tables: an index from flow keys to positions, the slab that holds the connections, the timer wheel.
 //!
-//! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads from
-//! the keyed hash of a flow to a `u32` value, which the caller confirms by comparing keys. So a table can be rebuilt from
-//! the slab at any time, and tables can be exchanged for each other.
+//! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads
+//! from the keyed hash of a flow to a `u32` value, which the caller confirms by comparing keys. So a table can be
+//! rebuilt from the slab at any time, and tables can be exchanged for each other.
 //!
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! The connection slab: entries at fixed positions in memory the caller provides.
 //!
-//! In production the memory is shared memory that outlives the process. Everything needed to find the entries again is
-//! in it: each [`Slot`] has a *commit word* that says whether its value is there. The free list is not in it; [`Slab::adopt`]
-//! rebuilds that from the commit words.
+//! In production the memory is shared memory that outlives the process. Everything needed to find the entries again
+//! is in it: each [`Slot`] has a *commit word* that says whether its value is there. The free list is not in it;
+//! [`Slab::adopt`] rebuilds that from the commit words.
 //!
 //! # Whole or absent
 //! A process killed at any instant leaves what its instructions up to then have stored. The order of stores is:
@@ -57,8 +57,9 @@ where
 /// The `count` slots at `start`, for a slab in memory that was mapped.
 ///
 /// # Safety
-/// `start` is aligned for `Slot<T>`, and `count` slots from there on are mapped, readable and writable until the process
-/// ends, and used by nobody else in that time. Their bytes are zero or were left there by slabs of the same `T`.
+/// `start` is aligned for `Slot<T>`, and `count` slots from there on are mapped, readable and writable until the
+/// process ends, and used by nobody else in that time. Their bytes are zero or were left there by slabs of the same
+/// `T`.
 pub unsafe fn slots_at<T>(start: *mut Slot<T>, count: usize) -> &'static mut [Slot<T>]
 where
     T: 'static,
@@ -80,8 +81,8 @@ pub struct Slab<T: Copy + 'static> {
 }
 
 impl<T: Copy + 'static> Slab<T> {
-    /// An empty slab in `memory`, whose slots are all absent: it comes from [`boxed`], or from [`slots_at`] and is zero.
-    /// (For memory that has been used there is [`Slab::adopt`].) Of more than 2^31 slots the rest stays unused.
+    /// An empty slab in `memory`, whose slots are all absent: it comes from [`boxed`], or from [`slots_at`] and is
+    /// zero. (For memory that has been used there is [`Slab::adopt`].) Of more than 2^31 slots the rest stays unused.
     pub fn new(memory: &'static mut [Slot<T>]) -> Slab<T> {
         let count = memory.len().min(1 << 31);
         let slots = &mut memory[..count];

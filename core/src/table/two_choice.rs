@@ -1,9 +1,9 @@
 //! The per-worker table: buckets of one cache line, two candidates per hash, the emptier one takes an entry.
 //!
 //! It is d-left hashing with d = 2 (Voecking, "How asymmetry helps load balancing", 1999; Broder and Mitzenmacher,
-//! "Using multiple hash functions to improve IP lookups", 2001): one candidate lies in the left half of the buckets, one
-//! in the right, and the left one wins ties. Nothing is ever displaced, so an insertion touches two cache lines and a
-//! lookup one or two, and positions of entries are stable.
+//! "Using multiple hash functions to improve IP lookups", 2001): one candidate lies in the left half of the buckets,
+//! one in the right, and the left one wins ties. Nothing is ever displaced, so an insertion touches two cache lines
+//! and a lookup one or two, and positions of entries are stable.
 //!
 //! A bucket holds 10 entries: a 16-bit tag (0: free) and a 32-bit value each. A table that holds its capacity has
 //! [`LOAD_PERCENT`] percent of its slots taken. Measured with random keys, in tables of 1 to 16 M entries: filling, the

@@ -1,9 +1,9 @@
 //! A timer wheel over slab positions (Varghese and Lauck, "Hashed and hierarchical timing wheels", 1987, scheme 6).
 //!
-//! Time is cut into ticks of the wheel's granularity; a deadline is due at the first tick that begins at or after it, so
-//! nothing is due early, and at most one granularity late (two if it was already past when it was scheduled). Each
-//! position has at most one deadline. A deadline beyond the wheel's span is parked in the slot it will fall into and is
-//! passed over until its round comes.
+//! Time is cut into ticks of the wheel's granularity; a deadline is due at the first tick that begins at or after it,
+//! so nothing is due early, and at most one granularity late (two if it was already past when it was scheduled). Each
+//! position has at most one deadline. A deadline beyond the wheel's span is parked in the slot it will fall into and
+//! is passed over until its round comes.
 //!
 //! Work per call is bounded: [`Wheel::expire`] hands out at most what its caller has room for and passes over at most
 //! [`PASSED_MAX`] parked entries, then carries on where it stopped; empty slots are skipped 64 at a time, and after a

@@ -87,7 +87,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..5u32).prop_map(Op::Take),
-        5 => (0..5u32, any::<usize>(), any::<bool>()).prop_map(|(backend, which, rest)| Op::Release(backend, which, rest)),
+        5 => (0..5u32, any::<usize>(), any::<bool>()).prop_map(|(b, which, rest)| Op::Release(b, which, rest)),
         1 => (0..6u32, any::<u16>()).prop_map(|(backend, port)| Op::ReleaseStranger(backend, port)),
         2 => (0..3 * TICK).prop_map(Op::Wait),
     ]
@@ -140,7 +140,8 @@ proptest! {
                 }
                 Op::ReleaseStranger(backend, port) => {
                     for stranger in [end("192.0.2.9", 1001), end("192.0.2.1", port), end("2001:db8::1", port)] {
-                        let is_ours = QUEUES.get(backend as usize).is_some_and(|&q| models[q].in_use.contains(&stranger));
+                        let model = QUEUES.get(backend as usize).map(|&queue| &models[queue]);
+                        let is_ours = model.is_some_and(|model| model.in_use.contains(&stranger));
                         prop_assert!(is_ours || !ports.release(Time::from_nanos(now), backend, stranger, false));
                     }
                     if backend == 5 {

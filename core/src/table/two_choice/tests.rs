@@ -119,7 +119,7 @@ proptest! {
     })]
 
     #[test]
-    fn agrees_with_a_list(capacity in 1usize..60, ops in prop::collection::vec(op(), 1..300)) {
+    fn agrees_with_a_list(capacity in 1usize..60, ops in prop::collection::vec(op(), 1..if cfg!(miri) { 40 } else { 300 })) {
         let mut pair = Pair { table: TwoChoice::new(capacity), model: Vec::new(), next: 0 };
         for op in ops {
             pair.apply(op);
@@ -151,7 +151,7 @@ fn fills(capacity: usize, seed: &mut u64) {
 #[test]
 fn fills_to_its_capacity() {
     let mut seed = 1;
-    let limit = if cfg!(miri) { 60 } else { 3000 };
+    let limit = if cfg!(miri) { 15 } else { 3000 };
     for capacity in 1..limit {
         fills(capacity, &mut seed);
     }
