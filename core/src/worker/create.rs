@@ -23,7 +23,7 @@ impl<P: OffloadPolicy> Worker<P> {
         let made = match (first, unknown, forwarding) {
             (true, _, _) => self.create(now, &at.key, service, false),
             (false, UnknownPacket::PickUp, Forwarding::Nat) => self.create(now, &at.key, service, true),
-            (false, UnknownPacket::Reset, _) => return self.refuse(frame, &at, Drop::Unknown, tx),
+            (false, UnknownPacket::Reset, _) => return self.refuse(now, frame, &at, Drop::Unknown, tx),
             (false, _, _) => return self.drop_frame(Drop::Unknown),
         };
         match made {
@@ -31,7 +31,7 @@ impl<P: OffloadPolicy> Worker<P> {
             Err(reason) => {
                 self.statistics.services[usize::from(service)].refused += 1;
                 match reason {
-                    Drop::NoBackend | Drop::PoolExhausted => self.refuse(frame, &at, reason, tx),
+                    Drop::NoBackend | Drop::PoolExhausted => self.refuse(now, frame, &at, reason, tx),
                     // the client tries again by itself, and there may be room then
                     _ => self.drop_frame(reason),
                 }

@@ -10,6 +10,7 @@
 //! the transmit batch afterwards or counted by reason and dropped.
 
 mod ageing;
+mod answers;
 mod create;
 mod known;
 mod lifecycle;
@@ -37,6 +38,7 @@ use crate::time::Duration;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use answers::Answers;
 
 /// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
 const OPS_MAX: usize = 4096;
@@ -85,6 +87,7 @@ pub struct Worker<P> {
     known: Known,
     caps: EngineCaps,
     policy: P,
+    answers: Answers,
     ops: VecDeque<RuleOp>,
     sampling: VecDeque<Position>,
     rules: u32,
@@ -121,6 +124,7 @@ impl<P: OffloadPolicy> Worker<P> {
             wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
             statistics: Statistics::new(&snapshot, capacity),
             slab: Slab::new(memory),
+            answers: Answers::default(),
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             rules: 0,

@@ -111,7 +111,7 @@ impl<P: OffloadPolicy> Worker<P> {
                     Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
                     None => self.stranger(now, frame, at, tx),
                 },
-                View::TooBig(at, mtu) => self.too_big(io, frame, at, mtu, found, tx),
+                View::TooBig(at, mtu) => self.too_big(now, io, frame, (at, mtu), found, tx),
                 View::Icmp(error) => self.icmp_error(frame, error, found, tx),
                 View::Other => self.give_back(frame, tx),
                 View::Bad(Ok(reason)) => self.drop_frame(reason),
@@ -138,9 +138,11 @@ impl<P: OffloadPolicy> Worker<P> {
         }
     }
 
-    /// Sends an answer of our own.
-    fn answer<F: Frame>(&mut self, frame: F, made: bool, tx: &mut Batch<F>) {
-        if made {
+    /// Turns a frame into an answer of our own and sends it, unless there have been too many of late.
+    fn answer<F: Frame>(&mut self, now: Time, mut frame: F, make: impl FnOnce(&mut F) -> bool, tx: &mut Batch<F>) {
+        if !self.answers.admits(now) {
+            self.drop_frame(Drop::AnswerLimit);
+        } else if make(&mut frame) {
             self.statistics.answered += 1;
             self.send(frame, tx);
         } else {
@@ -173,8 +175,8 @@ impl<P: OffloadPolicy> Worker<P> {
         }
         if at.ttl <= 1 {
             self.drop_frame(Drop::TimeToLive);
-            let made = answer::notice(&mut frame, &at, Notice::TimeExceeded, at.key.destination.address);
-            return self.answer(frame, made, tx);
+            let from = at.key.destination.address;
+            return self.answer(now, frame, |f| answer::notice(f, &at, Notice::TimeExceeded, from), tx);
         }
         if !self.advance(now, position, direction, &at) {
             return self.drop_frame(Drop::Stale);
@@ -272,10 +274,10 @@ impl<P: OffloadPolicy> Worker<P> {
     /// A packet we sent was too big for its way out: cut it up if it allows that, else tell its sender.
     fn too_big<IO: FrameIo>(
         &mut self,
+        now: Time,
         io: &mut IO,
         mut frame: IO::Frame,
-        at: Transport,
-        mtu: u16,
+        (at, mtu): (Transport, u16),
         found: Option<(Position, Direction)>,
         tx: &mut Batch<IO::Frame>,
     ) {
@@ -304,8 +306,8 @@ impl<P: OffloadPolicy> Worker<P> {
         let checksum = frame.meta().checksum;
         back.apply(frame.bytes_mut(), &at, checksum);
         let at = Transport { key, ..at };
-        let made = answer::notice(&mut frame, &at, Notice::TooBig { mtu }, key.destination.address);
-        self.answer(frame, made, tx);
+        let make = |f: &mut IO::Frame| answer::notice(f, &at, Notice::TooBig { mtu }, key.destination.address);
+        self.answer(now, frame, make, tx);
     }
 
     /// An ICMP error about a packet we sent: its quote is translated back, and it goes to who sent the packet.
@@ -338,12 +340,12 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// Refuses a connection with the protocol's own answer.
-    pub(super) fn refuse<F: Frame>(&mut self, mut frame: F, at: &Transport, reason: Drop, tx: &mut Batch<F>) {
+    pub(super) fn refuse<F: Frame>(&mut self, now: Time, frame: F, at: &Transport, reason: Drop, tx: &mut Batch<F>) {
         self.drop_frame(reason);
-        let made = match at.key.protocol {
-            Protocol::Tcp => answer::reset(&mut frame, at),
-            Protocol::Udp => answer::notice(&mut frame, at, Notice::PortUnreachable, at.key.destination.address),
+        let make = |frame: &mut F| match at.key.protocol {
+            Protocol::Tcp => answer::reset(frame, at),
+            Protocol::Udp => answer::notice(frame, at, Notice::PortUnreachable, at.key.destination.address),
         };
-        self.answer(frame, made, tx);
+        self.answer(now, frame, make, tx);
     }
 }

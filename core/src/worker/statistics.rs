@@ -32,13 +32,15 @@ pub enum Drop {
     Fragment,
     /// An answer (RST, ICMP error) could not be made from the packet.
     Unanswerable,
+    /// It called for an answer (RST, ICMP error), but there have been too many of late.
+    AnswerLimit,
     /// No frame or no room in the transmit batch for another piece of a packet.
     NoFrame,
 }
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 12] = [
+    pub const ALL: [Drop; 13] = [
         Drop::Unknown,
         Drop::Flags,
         Drop::NoBackend,
@@ -50,6 +52,7 @@ impl Drop {
         Drop::TooBig,
         Drop::Fragment,
         Drop::Unanswerable,
+        Drop::AnswerLimit,
         Drop::NoFrame,
     ];
 
@@ -67,6 +70,7 @@ impl Drop {
             Drop::TooBig => "too-big",
             Drop::Fragment => "fragment",
             Drop::Unanswerable => "unanswerable",
+            Drop::AnswerLimit => "answer-limit",
             Drop::NoFrame => "no-frame",
         }
     }

@@ -1,0 +1,45 @@
+//! How many answers of our own (RST, ICMP errors) a worker sends: a token bucket, so that nobody can have Hairpin answer a
+//! flood one for one (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+
+use crate::time::Time;
+
+/// Answers per second in the long run, per worker, as the kernel's `icmp_msgs_per_sec`.
+const PER_SECOND: u64 = 1000;
+/// Answers in a burst at most.
+const BURST: u64 = 1000;
+/// Nanoseconds that one answer costs.
+const COST: u64 = 1_000_000_000 / PER_SECOND;
+
+/// The bucket, full at first: when it would have been empty, had answers been sent at their rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Answers {
+    spent_until: u64,
+}
+
+impl Answers {
+    /// Whether one more may be sent; if so, it counts.
+    pub(super) fn admits(&mut self, now: Time) -> bool {
+        let from = self.spent_until.max(now.as_nanos().saturating_sub(BURST * COST));
+        let admits = from + COST <= now.as_nanos();
+        if admits {
+            self.spent_until = from + COST;
+        }
+        admits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Duration;
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let mut answers = Answers::default();
+        let start = Time::from_nanos(10_000_000_000);
+        assert_eq!((0..5000).filter(|_| answers.admits(start)).count() as u64, BURST);
+        let later = (1..=1000).filter(|ms| answers.admits(start + Duration::from_millis(*ms))).count() as u64;
+        assert_eq!(later, PER_SECOND);
+        assert_eq!((0..5000).filter(|_| answers.admits(start + Duration::from_secs(60))).count() as u64, BURST);
+    }
+}
