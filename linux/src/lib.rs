@@ -7,6 +7,7 @@
 
 pub mod abi;
 pub mod control;
+pub mod cost;
 pub mod cpu;
 pub mod device;
 pub mod engine;
