@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How long each service is driven.
 const DURATION: Duration = Duration::from_secs(4);
 /// The rate of iperf3's UDP, in Mbit/s.
-const UDP_MBIT_S: u32 = 500;
+const UDP_MBIT_S: u32 = 200;
 
 /// How a service is driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +53,17 @@ fn services() -> Vec<(Service, Load)> {
     let iperf = |name, family| Service { balance: "source-hash", ..Service::tcp(name, family, IPERF_PORTS[0]) };
     let udp = |service: Service| Service { servers: vec![2], ..service };
     vec![
-        (Service::tcp("http IPv4", Family::V4, HTTP_PORT), Load::Wrk("1k")),
-        (Service { balance: "maglev", ..Service::tcp("http IPv6", Family::V6, HTTP_PORT) }, Load::Wrk("1k")),
-        (full("http IPv4 full-nat", Family::V4), Load::Wrk("128k")),
-        (iperf("iperf3 TCP IPv4", Family::V4), Load::Iperf),
-        (iperf("iperf3 TCP IPv6", Family::V6), Load::Iperf),
-        (udp(Service::udp("iperf3 UDP IPv4", Family::V4, IPERF_PORTS[1])), Load::Iperf),
-        (udp(Service::udp("iperf3 UDP IPv6", Family::V6, IPERF_PORTS[1])), Load::Iperf),
-        (Service::udp("echo UDP IPv4", Family::V4, ECHO_PORT), Load::Echo),
-        (Service { balance: "power-of-two", ..Service::udp("echo UDP IPv6", Family::V6, ECHO_PORT) }, Load::Echo),
-        (udp(Service::tcp("iperf3 control IPv4", Family::V4, IPERF_PORTS[1])), Load::Control),
-        (udp(Service::tcp("iperf3 control IPv6", Family::V6, IPERF_PORTS[1])), Load::Control),
+        (Service::tcp("http-ipv4", Family::V4, HTTP_PORT), Load::Wrk("1k")),
+        (Service { balance: "maglev", ..Service::tcp("http-ipv6", Family::V6, HTTP_PORT) }, Load::Wrk("1k")),
+        (full("http-full-nat-ipv4", Family::V4), Load::Wrk("128k")),
+        (iperf("iperf3-tcp-ipv4", Family::V4), Load::Iperf),
+        (iperf("iperf3-tcp-ipv6", Family::V6), Load::Iperf),
+        (udp(Service::udp("iperf3-udp-ipv4", Family::V4, IPERF_PORTS[1])), Load::Iperf),
+        (udp(Service::udp("iperf3-udp-ipv6", Family::V6, IPERF_PORTS[1])), Load::Iperf),
+        (Service::udp("echo-udp-ipv4", Family::V4, ECHO_PORT), Load::Echo),
+        (Service { balance: "power-of-two", ..Service::udp("echo-udp-ipv6", Family::V6, ECHO_PORT) }, Load::Echo),
+        (udp(Service::tcp("iperf3-control-ipv4", Family::V4, IPERF_PORTS[1])), Load::Control),
+        (udp(Service::tcp("iperf3-control-ipv6", Family::V6, IPERF_PORTS[1])), Load::Control),
     ]
 }
 
@@ -163,10 +163,15 @@ fn show_live(socket: &Path, until: &Receiver<()>) {
     let every = Duration::from_secs(if terminal { 2 } else { 10 });
     while let Err(RecvTimeoutError::Timeout) = until.recv_timeout(every) {
         match peer::status_table(socket) {
-            Ok(status) => println!("\n-- hairpin status --\n{}\n", status.trim_end()),
+            Ok(status) => println!("\n-- hairpin status, without its lines of backends --\n{}\n", short(&status)),
             Err(error) => println!("no status: {error:#}"),
         }
     }
+}
+
+/// A status without the lines of single backends, which are indented.
+fn short(status: &str) -> String {
+    status.trim_end().lines().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>().join("\n")
 }
 
 fn optional(value: Option<f64>, unit: &str) -> String {
