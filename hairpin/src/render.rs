@@ -26,7 +26,13 @@ pub fn status(status: &Status) -> String {
     if let Some(table) = counts("EVENT", &status.events) {
         let _ = writeln!(out, "\n{table}");
     }
-    out
+    trimmed(&out)
+}
+
+/// Without the spaces that a table has at its sides.
+fn trimmed(text: &str) -> String {
+    let line = |line: &str| format!("{}\n", line.strip_prefix(' ').unwrap_or(line).trim_end());
+    text.lines().map(line).collect()
 }
 
 fn services(status: &Status) -> Table {

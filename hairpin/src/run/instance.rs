@@ -96,8 +96,6 @@ pub(crate) struct Record {
     pub(crate) pin_directory: PathBuf,
     /// Its worker devices.
     pub(crate) taps: Vec<String>,
-    /// The interfaces its programs are attached to.
-    pub(crate) interfaces: Vec<String>,
     /// Forwarding switches it has switched on.
     pub(crate) forwarding: Vec<Forwarding>,
 }
@@ -193,7 +191,6 @@ mod tests {
             instance: "i".into(),
             pin_directory: socket.with_file_name("pins"),
             taps: vec![],
-            interfaces: vec![],
             forwarding: vec![],
         };
         record.write(&socket).unwrap();

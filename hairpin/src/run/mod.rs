@@ -44,6 +44,8 @@ use thread::Shared;
 const BEAT: Duration = Duration::from_millis(100);
 /// How many beats apart readings are that rates are worked out from.
 const READ_BEATS: usize = 10;
+/// How long the workers' newest numbers are waited for; after that, those of 100 ms ago do.
+const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a status may take to make.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a worker may take to stop.
@@ -75,9 +77,10 @@ enum End {
 /// The start failed (everything is taken back then), a worker failed, or something could not be removed at the end.
 pub fn run(config: Config) -> Result<()> {
     let Config { settings, snapshot, warnings: _ } = config;
+    // From here on they wait until everything stands, and then end the process in order.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
     host::require_rights()?;
     let interfaces = host::interfaces(&settings)?;
-    let forwarding = host::forwarding_off(&settings, &snapshot)?;
     let cpus = worker_cpus(&settings)?;
     let socket = settings.socket();
     let lock = match Lock::take(&socket)? {
@@ -90,16 +93,14 @@ pub fn run(config: Config) -> Result<()> {
             );
         }
     };
-    flush_leftovers(&socket)?;
-    let record = Record {
-        instance: settings.instance.clone(),
-        pin_directory: settings.linux.pin_directory.clone(),
-        taps: (0..cpus.len()).map(|worker| tap_name(&settings.instance, worker)).collect(),
-        interfaces: settings.interfaces.clone(),
-        forwarding,
+    let record = match prepare(&settings, &snapshot, &cpus, &socket) {
+        Ok(record) => record,
+        Err(error) => {
+            lock.remove();
+            return Err(error);
+        }
     };
-    record.write(&socket)?;
-    let served = serve(&settings, &Arc::new(snapshot), &interfaces, &cpus, &record, &socket);
+    let served = serve(&settings, &Arc::new(snapshot), &interfaces, &cpus, &record, &socket, signals);
     let flush = match &served {
         // What a crashed worker leaves is like what a crashed process leaves: the kernel goes on with it.
         Ok(End::Asked { flush: false } | End::Worker(..)) => false,
@@ -116,6 +117,20 @@ pub fn run(config: Config) -> Result<()> {
         }
         End::Signal(_) | End::Asked { .. } => flushed.context("not everything could be removed"),
     }
+}
+
+/// Clears away what an earlier process has left and notes what this one is about to make.
+fn prepare(settings: &Settings, snapshot: &Snapshot, cpus: &[usize], socket: &Path) -> Result<Record> {
+    flush_leftovers(socket)?;
+    let record = Record {
+        instance: settings.instance.clone(),
+        pin_directory: settings.linux.pin_directory.clone(),
+        taps: (0..cpus.len()).map(|worker| tap_name(&settings.instance, worker)).collect(),
+        // Seen only now: what is left of an earlier process includes the switches it had switched on.
+        forwarding: host::forwarding_off(settings, snapshot)?,
+    };
+    record.write(socket)?;
+    Ok(record)
 }
 
 /// Removes what a dead process of the instance behind `socket` has left.
@@ -171,10 +186,10 @@ fn serve(
     cpus: &[usize],
     record: &Record,
     socket: &Path,
+    signals: Signals,
 ) -> Result<End> {
     let started = Instant::now();
     let (sender, messages) = mpsc::channel();
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
     for switch in &record.forwarding {
         device::set_forwarding(&switch.interface, switch.family(), true)
             .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
@@ -406,6 +421,11 @@ impl<'a> Keeper<'a> {
 
     /// The status now, rates since the reading before the last: those of one to two seconds.
     fn status(&self, plane: &Plane) -> std::result::Result<Status, String> {
+        self.workers.iter().for_each(|worker| worker.shared.ask());
+        let patient = Instant::now() + FRESH_PATIENCE;
+        while Instant::now() < patient && self.workers.iter().any(|worker| worker.shared.is_asked()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         let now = self.read(plane).map_err(|error| format!("it cannot read its counters: {error:#}"))?;
         let before = self.readings.iter().flatten().next().unwrap_or(&now);
         Ok(reading::status(self.settings, self.snapshot, before, &now))

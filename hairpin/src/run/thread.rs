@@ -24,6 +24,8 @@ const BLOCKED_FOR: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Shared {
     stop: AtomicBool,
+    /// Somebody waits for news.
+    asked: AtomicBool,
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
 }
@@ -31,13 +33,28 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(first: WorkerReading) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("cannot make an eventfd")?;
-        Ok(Shared { stop: AtomicBool::new(false), wake, published: Mutex::new(first) })
+        Ok(Shared { stop: AtomicBool::new(false), asked: AtomicBool::new(false), wake, published: Mutex::new(first) })
     }
 
     /// Ends the thread's loop.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        // The counter cannot be full: this is its only writer.
+        self.wake();
+    }
+
+    /// Asks the thread to publish at once.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether it has not done so yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter is full, and then the thread is being woken already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -90,6 +107,9 @@ fn sleep<E, P>(shared: &Shared, turner: &Turner<TapIo, E, P>, at_most: Option<Du
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error).context("cannot wait for frames"),
     }
+    if !waits[1].revents().is_empty() {
+        let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
+    }
     // A device that went down or away reports an error at once and for ever: do not spin on it.
     if waits[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
         std::thread::sleep(Duration::from_millis(10));
@@ -113,7 +133,8 @@ impl Publisher {
         shared: &Shared,
         turner: &Turner<TapIo, E, P>,
     ) {
-        if !self.dirty || now.since(self.published_at) < PUBLISH_EVERY {
+        let asked = shared.asked.load(Ordering::Relaxed);
+        if !asked && (!self.dirty || now.since(self.published_at) < PUBLISH_EVERY) {
             return;
         }
         let mut published = match shared.published.try_lock() {
@@ -138,6 +159,8 @@ impl Publisher {
         ]);
         self.published_at = now;
         self.dirty = false;
+        drop(published);
+        shared.asked.store(false, Ordering::Release);
     }
 
     /// How long the thread may sleep: until the next timeout, or until its news must be told.
