@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use std::time::Duration;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![Trial::test("hostile flood", || Ok(hostile()?))]
+    vec![super::network::trial("hostile flood", hostile)]
 }
 
 /// Connections the tables of this trial hold.
@@ -31,11 +31,24 @@ fn hostile() -> Result<()> {
     let sent = std::fs::read(topology.scratch.file("pages/10m"))?;
 
     for seed in 1..=3 {
+        // Established before the flood: it takes some three seconds.
+        let body = topology.scratch.file("established");
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "30", "--limit-rate", "3M", "--output"]);
+        curl.arg(&body).arg(format!("http://{target}/10m"));
+        let mut established = topology.client.start(curl, &topology.scratch.file("established.log"))?;
+        std::thread::sleep(Duration::from_millis(300));
         let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1]);
         std::thread::sleep(Duration::from_secs(2));
-        let page = load::curl(&topology.client, &topology, &target, "10m", "flooded").context("under the flood")?;
+        // New connections of a flooded service compete with the flood; those of another service do not.
+        let other = super::network::service("full-http4").listen();
+        let page = load::curl(&topology.client, &topology, &other, "10m", "flooded")
+            .with_context(|| format!("under the flood; status:\n{}", hairpin.status_table().unwrap_or_default()))?;
         let rate = flood.stop()?;
         ensure!(std::fs::read(page.body)? == sent, "10 MB under the flood arrived changed");
+        let status = established.wait(Duration::from_secs(30))?;
+        ensure!(status.success(), "the established transfer failed: {}", established.log());
+        ensure!(std::fs::read(&body)? == sent, "the established transfer arrived changed");
         hairpin.process().check()?;
         let status = hairpin.status()?;
         let (connections, connections_max) = status.connections();

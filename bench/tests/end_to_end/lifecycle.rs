@@ -1,5 +1,6 @@
 //! Coming and going: nothing is left behind, and what is established outside survives it.
 
+use super::network::trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load;
@@ -19,14 +20,14 @@ use std::time::Duration;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        Trial::test("lifecycle: ctrl-c leaves nothing", || Ok(leaves_nothing(|hairpin| end(hairpin, Signal::SIGINT))?)),
-        Trial::test("lifecycle: sigterm leaves nothing", || {
-            Ok(leaves_nothing(|hairpin| end(hairpin, Signal::SIGTERM))?)
-        }),
-        Trial::test("lifecycle: stop --flush leaves nothing", || Ok(leaves_nothing(|hairpin| hairpin.stop(true))?)),
-        Trial::test("lifecycle: killed, the next one starts", || Ok(killed()?)),
-        Trial::test("lifecycle: an established connection of others goes on", || Ok(others_go_on()?)),
-        Trial::test("lifecycle: a second instance is refused", || Ok(second()?)),
+        trial("lifecycle: ctrl-c leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGINT))),
+        trial("lifecycle: sigterm leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGTERM))),
+        trial("lifecycle: stop --flush leaves nothing", || leaves_nothing(|hairpin| hairpin.stop(true))),
+        trial("lifecycle: killed, the next one starts", killed),
+        trial("lifecycle: killed, stop --flush clears up", killed_and_flushed),
+        trial("lifecycle: an established connection of others goes on", others_go_on),
+        trial("lifecycle: offloaded connections outlive stop without --flush", offloaded_go_on),
+        trial("lifecycle: a second instance is refused", second),
     ]
 }
 
@@ -136,6 +137,51 @@ fn killed() -> Result<()> {
     programs.extend(more_programs);
     maps.extend(more_maps);
     end(&mut next, Signal::SIGINT)?;
+    nothing_left(&topology, &before, &instance, &programs, &maps)
+}
+
+/// A killed Hairpin's objects go by `hairpin stop --flush`, too.
+fn killed_and_flushed() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let before = topology.balancer.interfaces()?;
+    let mut hairpin = start(&topology)?;
+    works(&topology)?;
+    let instance = hairpin.instance().to_owned();
+    let (programs, maps) = bpf_objects(&instance)?;
+    let _ = hairpin.end(Signal::SIGKILL)?;
+    flush(&topology)?;
+    nothing_left(&topology, &before, &instance, &programs, &maps)
+}
+
+/// Removes what an ended instance has left, in its namespace.
+fn flush(topology: &Topology) -> Result<()> {
+    let mut stop = topology.balancer.command(&hairpin_bench::peer::hairpin_program()?.to_string_lossy());
+    stop.args(["stop", "--flush", "--config"]).arg(topology.scratch.file("hairpin.toml"));
+    command::output(&mut stop)?;
+    Ok(())
+}
+
+/// After `hairpin stop` what is offloaded goes on, a while at least.
+fn offloaded_go_on() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let before = topology.balancer.interfaces()?;
+    let mut hairpin = start(&topology)?;
+    let to: SocketAddr = super::network::service("http4").listen().parse()?;
+    let mut stream =
+        inside::run(&topology.client, move || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(5))?))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    for _ in 0..10 {
+        request(&mut stream).context("while Hairpin runs")?;
+    }
+    let (programs, maps) = bpf_objects(hairpin.instance())?;
+    let instance = hairpin.instance().to_owned();
+    hairpin.stop(false)?;
+    for _ in 0..10 {
+        request(&mut stream).context("after Hairpin has stopped")?;
+    }
+    flush(&topology)?;
     nothing_left(&topology, &before, &instance, &programs, &maps)
 }
 

@@ -87,6 +87,11 @@ impl Network {
     }
 }
 
+/// A trial that makes what it needs itself.
+pub(crate) fn trial(name: &str, body: fn() -> Result<()>) -> Trial {
+    Trial::test(name, move || body().map_err(|error| format!("{error:#}").into()))
+}
+
 /// The full-NAT services' ports.
 pub(crate) const FULL_NAT_HTTP_PORT: u16 = 8080;
 /// The full-NAT services' ports.
