@@ -1,8 +1,8 @@
 //! A process killed at any instant leaves a slab whose every entry is whole or absent.
 //!
 //! The test does not wait for chance: a child works on a slab in shared memory one machine instruction at a time
-//! (`PTRACE_SINGLESTEP`), and after each one the parent looks at the memory, which is then just as SIGKILL would leave it,
-//! and adopts a copy. What it finds has to be what was there before the operation under way or after it.
+//! (`PTRACE_SINGLESTEP`), and after each one the parent looks at the memory, which is then just as SIGKILL would
+//! leave it, and adopts a copy. What it finds has to be what was there before the operation under way or after it.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 
 use hairpin_core::table::Position;
@@ -80,8 +80,8 @@ fn share() -> *mut Shared {
     memory.cast()
 }
 
-/// Runs the script under the parent's eyes; never returns. Calls nothing that another thread of the test may have held a
-/// lock of when this process was forked.
+/// Runs the script under the parent's eyes; never returns. Calls nothing that another thread of the test may have
+/// held a lock of when this process was forked.
 fn child(slab: &mut Slab<Entry>, ops: &[Op], done: &AtomicU32) -> ! {
     // SAFETY: plain system calls of a process with one thread.
     unsafe {

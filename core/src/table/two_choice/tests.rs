@@ -113,13 +113,14 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 400 },
+        cases: 400,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn agrees_with_a_list(capacity in 1usize..60, ops in prop::collection::vec(op(), 1..if cfg!(miri) { 40 } else { 300 })) {
+    #[cfg_attr(miri, ignore = "slow")]
+    fn agrees_with_a_list(capacity in 1usize..60, ops in prop::collection::vec(op(), 1..300)) {
         let mut pair = Pair { table: TwoChoice::new(capacity), model: Vec::new(), next: 0 };
         for op in ops {
             pair.apply(op);

@@ -140,14 +140,15 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 1000 },
+        cases: 1000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
+    #[cfg_attr(miri, ignore = "slow")]
     fn agrees_with_a_list(start in prop_oneof![Just(0), any::<u32>().prop_map(u64::from)],
-                          ops in prop::collection::vec(op(), 1..if cfg!(miri) { 30 } else { 120 })) {
+                          ops in prop::collection::vec(op(), 1..120)) {
         let wheel = Wheel::new(POSITIONS as usize, Duration::from_nanos(GRANULARITY), SLOTS);
         let mut pair = Pair { wheel, now: start, model: BTreeMap::new() };
         for op in ops {
