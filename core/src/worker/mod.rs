@@ -103,12 +103,10 @@ impl<P: OffloadPolicy> Worker<P> {
         let capacity = memory.len();
         let mut services = BTreeMap::new();
         let mut backends = BTreeMap::new();
-        let mut ends = Vec::new();
         for (number, service) in snapshot.services.iter().enumerate() {
             services.insert((service.endpoint, service.protocol), number as u16);
             for backend in &service.backends {
                 backends.insert((backend.endpoint, service.protocol), ());
-                ends.push((backend.endpoint, service.protocol));
             }
         }
         let balancers = snapshot
@@ -118,7 +116,7 @@ impl<P: OffloadPolicy> Worker<P> {
             .map(|(n, s)| Balancer::new(s, loads.clone(), worker, steering.workers, seeds[3].wrapping_add(n as u64)))
             .collect();
         Worker {
-            ports: PortPool::new(&snapshot.pool, &steering, worker, &ends),
+            ports: PortPool::for_snapshot(&snapshot, &steering, worker),
             hasher: Hasher::new(seeds),
             table: TwoChoice::new(capacity * 2),
             wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),

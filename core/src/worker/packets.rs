@@ -95,14 +95,17 @@ impl<P: OffloadPolicy> Worker<P> {
             views.push(view);
         }
         let mut found = [None; BATCH_MAX];
+        let found = &mut found[..hashes.len()];
+        self.table.candidates(&hashes, found);
+        found.iter().flatten().for_each(|value| self.slab.prefetch(super::parts(*value).0));
         let confirms = |i: usize, value: u32| keys[i].as_ref().is_some_and(|key| self.confirms(value, key));
-        self.table.find_burst(&hashes, confirms, &mut found[..hashes.len()]);
+        self.table.find_burst(&hashes, confirms, found);
 
         self.statistics.frames += rx.len() as u64;
-        for ((frame, view), found) in rx.drain(..).zip(views).zip(found) {
+        for ((frame, view), found) in rx.drain(..).zip(views).zip(found.iter()) {
             // the table may have changed since the probe: what was found is checked again, what was not is sought again
             let key = view.key();
-            let found = key.and_then(|key| match found {
+            let found = key.and_then(|key| match *found {
                 Some(value) if self.contains(value) && self.confirms(value, &key) => Some(super::parts(value)),
                 _ => self.find(&key),
             });
