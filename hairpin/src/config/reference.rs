@@ -264,15 +264,15 @@ pub const LINUX: Section = Section {
             Kind::Integer { min: 1, max: 4_000_000_000 },
             Value("2000"),
             "2000",
-            "Packets per second of no known connection that each service admits to the workers, per core, however \
-             useless they turn out to be.",
+            "Packets per second of no known connection that a service admits to the workers, per core, however \
+             useless they turn out to be. Services of which that is so at the same time share it.",
         ),
         field(
             "policer_ceiling",
             Kind::Integer { min: 1, max: 4_000_000_000 },
             Value("200000"),
             "200000",
-            "The same, while most of what is admitted becomes established connections. Not below the floor; between \
+            "The same for each service, while most of what is admitted becomes established connections. Not below the floor; between \
              the two the rate adapts.",
         ),
         field(

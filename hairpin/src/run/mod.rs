@@ -367,7 +367,7 @@ struct Keeper<'a> {
 
 impl<'a> Keeper<'a> {
     fn new(settings: &'a Settings, snapshot: &'a Snapshot, started: Instant, workers: &'a [Running]) -> Keeper<'a> {
-        let rate = Rate::new(settings.linux.policer_floor, settings.linux.policer_ceiling);
+        let rate = Rate::new(settings.linux.policer_ceiling);
         let rates = vec![rate; snapshot.services.len()];
         Keeper { settings, snapshot, started, workers, rates, readings: [None, None] }
     }
@@ -398,6 +398,9 @@ impl<'a> Keeper<'a> {
     }
 
     fn police(&mut self, plane: &mut Plane) {
+        // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
+        let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
+        let floor = (self.settings.linux.policer_floor / suspects as u32).max(1);
         for (number, rate) in self.rates.iter_mut().enumerate() {
             let (mut speculative, mut established) = (0, 0);
             for worker in self.workers {
@@ -405,7 +408,7 @@ impl<'a> Keeper<'a> {
                 speculative += service.speculative;
                 established += service.established;
             }
-            rate.step(speculative, established);
+            rate.step(speculative, established, floor);
             plane.set_policer_rate(number, rate.packets_per_s());
         }
     }

@@ -12,18 +12,23 @@ const PACKETS_MIN: u64 = 20;
 /// The rate of one service.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate {
-    floor: u32,
     ceiling: u32,
     rate: u32,
+    /// Whether what was judged last was worth little.
+    suspect: bool,
     /// Totals at earlier steps: (speculative frames, connections established).
     history: VecDeque<(u64, u64)>,
 }
 
 impl Rate {
     /// Starts at the ceiling: innocent until shown otherwise.
-    pub(crate) fn new(floor: u32, ceiling: u32) -> Rate {
-        let floor = floor.min(ceiling);
-        Rate { floor, ceiling, rate: ceiling, history: VecDeque::with_capacity(STEPS) }
+    pub(crate) fn new(ceiling: u32) -> Rate {
+        Rate { ceiling, rate: ceiling, suspect: false, history: VecDeque::with_capacity(STEPS) }
+    }
+
+    /// Whether most of what was admitted lately led to nothing.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect
     }
 
     /// Packets per second and CPU, as last decided.
@@ -34,9 +39,9 @@ impl Rate {
     /// Takes a service's totals so far: frames that made a connection or belonged to none, and connections that were
     /// established. Called ten times a second.
     ///
-    /// The rate halves while fewer than half of those frames led to an established connection, doubles while more do,
-    /// and climbs slowly while there are hardly any.
-    pub(crate) fn step(&mut self, speculative: u64, established: u64) {
+    /// The rate halves, down to `floor`, while fewer than half of those frames led to an established connection, doubles
+    /// while more do, and climbs slowly while there are hardly any.
+    pub(crate) fn step(&mut self, speculative: u64, established: u64, floor: u32) {
         let (speculative_before, established_before) = *self.history.front().unwrap_or(&(speculative, established));
         if self.history.len() == STEPS {
             self.history.pop_front();
@@ -44,14 +49,15 @@ impl Rate {
         self.history.push_back((speculative, established));
         let frames = speculative.saturating_sub(speculative_before);
         let worth = established.saturating_sub(established_before);
+        self.suspect = frames >= PACKETS_MIN && worth < frames.div_ceil(2);
         let rate = if frames < PACKETS_MIN {
             self.rate.saturating_add(self.rate / 16 + 1)
-        } else if worth >= frames.div_ceil(2) {
-            self.rate.saturating_mul(2)
-        } else {
+        } else if self.suspect {
             self.rate / 2
+        } else {
+            self.rate.saturating_mul(2)
         };
-        self.rate = rate.clamp(self.floor, self.ceiling);
+        self.rate = rate.max(floor).min(self.ceiling);
     }
 }
 
@@ -61,32 +67,36 @@ mod tests {
 
     /// The rate after `steps` steps with so many speculative frames and established connections in each.
     fn after(rate: &mut Rate, steps: u64, frames: u64, worth: u64) -> u32 {
+        after_with_floor(rate, steps, frames, worth, 100)
+    }
+
+    fn after_with_floor(rate: &mut Rate, steps: u64, frames: u64, worth: u64, floor: u32) -> u32 {
         let (mut speculative, mut established) = *rate.history.back().unwrap_or(&(0, 0));
         for _ in 0..steps {
             speculative += frames;
             established += worth;
-            rate.step(speculative, established);
+            rate.step(speculative, established, floor);
         }
         rate.packets_per_s()
     }
 
     #[test]
     fn a_flood_brings_it_to_the_floor_within_a_second_and_keeps_it_there() {
-        let mut rate = Rate::new(100, 100_000);
+        let mut rate = Rate::new(100_000);
         assert_eq!(after(&mut rate, 12, 10_000, 0), 100);
         assert_eq!(after(&mut rate, 1000, 20, 0), 100);
     }
 
     #[test]
     fn real_clients_bring_it_to_the_ceiling() {
-        let mut rate = Rate::new(100, 100_000);
+        let mut rate = Rate::new(100_000);
         after(&mut rate, 30, 10_000, 0);
         assert_eq!(after(&mut rate, 40, 100, 90), 100_000);
     }
 
     #[test]
     fn silence_forgives_slowly() {
-        let mut rate = Rate::new(100, 100_000);
+        let mut rate = Rate::new(100_000);
         after(&mut rate, 30, 10_000, 0);
         let soon = after(&mut rate, 15, 0, 0);
         assert!((100..1000).contains(&soon), "{soon}");
@@ -95,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_first_round_trips_of_a_rush_do_not_end_it() {
-        let mut rate = Rate::new(100, 100_000);
+        let mut rate = Rate::new(100_000);
         // 300 ms until the first handshakes are complete
         after(&mut rate, 3, 1000, 0);
         assert!(rate.packets_per_s() >= 12_500);
@@ -104,7 +114,18 @@ mod tests {
 
     #[test]
     fn a_floor_above_the_ceiling_is_the_ceiling() {
-        let mut rate = Rate::new(10, 5);
+        let mut rate = Rate::new(5);
         assert_eq!(after(&mut rate, 3, 1000, 0), 5);
+    }
+
+    #[test]
+    fn a_floor_that_sinks_or_rises_is_followed() {
+        let mut rate = Rate::new(100_000);
+        assert_eq!(after_with_floor(&mut rate, 30, 1000, 0, 100), 100);
+        assert_eq!(after_with_floor(&mut rate, 5, 1000, 0, 20), 20);
+        assert_eq!(after_with_floor(&mut rate, 1, 1000, 0, 100), 100);
+        assert!(rate.is_suspect());
+        after_with_floor(&mut rate, 20, 1000, 1000, 100);
+        assert!(!rate.is_suspect());
     }
 }
