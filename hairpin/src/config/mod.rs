@@ -1,7 +1,7 @@
 //! The configuration file: read, checked as a whole, and turned into settings and the data plane's snapshot.
 //!
 //! Every mistake of a file is reported at once, each with its line and what would be right; a file with an error
-//! changes nothing. [`reference`] is the one place that names the fields.
+//! changes nothing. [`mod@reference`] is the one place that names the fields.
 
 mod check;
 mod print;

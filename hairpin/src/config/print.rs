@@ -43,8 +43,8 @@ pub fn markdown() -> String {
          # Configuration\n\n\
          Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
          refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
-         `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml` and `examples/full.toml` are files to start\n\
-         from, and `hairpin config` prints a commented one.\n",
+         `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml` and\n\
+         `examples/full.toml` are files to start from, and `hairpin config` prints a commented one.\n",
     );
     for section in SECTIONS {
         let title = if section.header.is_empty() { "Top level" } else { section.header };

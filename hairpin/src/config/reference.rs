@@ -272,8 +272,8 @@ pub const LINUX: Section = Section {
             Kind::Integer { min: 1, max: 4_000_000_000 },
             Value("200000"),
             "200000",
-            "The same for each service, while most of what is admitted becomes established connections. Not below the floor; between \
-             the two the rate adapts.",
+            "The same for each service, while most of what is admitted becomes established connections. Not below \
+             the floor; between the two the rate adapts.",
         ),
         field(
             "policer_backend",

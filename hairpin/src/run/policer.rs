@@ -39,8 +39,8 @@ impl Rate {
     /// Takes a service's totals so far: frames that made a connection or belonged to none, and connections that were
     /// established. Called ten times a second.
     ///
-    /// The rate halves, down to `floor`, while fewer than half of those frames led to an established connection, doubles
-    /// while more do, and climbs slowly while there are hardly any.
+    /// The rate halves, down to `floor`, while fewer than half of those frames led to an established connection,
+    /// doubles while more do, and climbs slowly while there are hardly any.
     pub(crate) fn step(&mut self, speculative: u64, established: u64, floor: u32) {
         let (speculative_before, established_before) = *self.history.front().unwrap_or(&(speculative, established));
         if self.history.len() == STEPS {
