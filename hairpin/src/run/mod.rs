@@ -1,6 +1,6 @@
 //! `hairpin run`: the process around the workers.
 //!
-//! Threads: one per worker ([`thread`]), one that serves the control socket with one more for each client, one that
+//! Threads: one per worker (`thread`), one that serves the control socket with one more for each client, one that
 //! waits for signals, and this one, which ten times a second tells the BPF programs that it is alive, adapts the
 //! policer, and answers what the control socket is asked.
 
