@@ -16,19 +16,17 @@ use std::collections::BTreeMap;
 const CONNECTIONS: usize = 64;
 
 /// Requests per second, each peer in turn.
-fn measure(
-    plan: &Plan,
-    case: &str,
-    topology: &Topology,
-    kinds: &[Kind],
-    close: bool,
-) -> Result<BTreeMap<Kind, Samples>> {
+fn measure(plan: &Plan, case: &str, cards: Cards, kinds: &[Kind], close: bool) -> Result<BTreeMap<Kind, Samples>> {
     let service = Service::tcp("http", Family::V4, HTTP_PORT);
     let options = WrkOptions { page: "1k", connections: CONNECTIONS, duration: plan.duration, close };
     interleaved(kinds, plan.repetitions, |kind| {
-        let mut peer = peer::start(kind, topology, std::slice::from_ref(&service))?;
+        // A network of its own for each: servers remember in TIME_WAIT the ports and time stamps that clients had by
+        // way of another peer, and take their next SYNs for old ones.
+        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let _servers = Servers::start(&topology)?;
+        let mut peer = peer::start(kind, &topology, std::slice::from_ref(&service))?;
         let targets = peer.targets(&service);
-        let result = load::wrk(topology, &targets, &options)?;
+        let result = load::wrk(&topology, &targets, &options)?;
         peer.check()?;
         let line = command::display(&load::wrk_command(&topology.client, &targets[0], targets.len(), &options));
         let rest = format!("p99 {:.1} ms, {} errors; {} x {line}", result.p99_ms, result.errors, targets.len());
@@ -41,10 +39,8 @@ fn measure(
 pub(super) fn keep_alive(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
-        let _servers = Servers::start(&topology)?;
         let case = format!("wrk {} keep-alive 1 KB", cards.name());
-        let mut samples = measure(plan, &case, &topology, &[Kind::Hairpin, Kind::Routed], false)?;
+        let mut samples = measure(plan, &case, cards, &[Kind::Hairpin, Kind::Routed], false)?;
         let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
         rows.push(Row::new(case, "/s", &ours, &medians(&samples), Kind::Routed.name(), Bar::AtLeast(0.9)));
     }
@@ -57,10 +53,8 @@ pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
     let bars = [(Kind::Haproxy, 1.15), (Kind::NginxStream, 1.15), (Kind::Nftables, 0.8)];
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
-        let _servers = Servers::start(&topology)?;
         let case = format!("new connections {}", cards.name());
-        let mut samples = measure(plan, &case, &topology, &kinds, true)?;
+        let mut samples = measure(plan, &case, cards, &kinds, true)?;
         let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
         let beside = medians(&samples);
         for (peer, bar) in bars {

@@ -7,7 +7,34 @@ use crate::peer::{Hairpin, HairpinOptions, Service};
 use crate::servers::{ECHO_PORT, HTTP_PORT};
 use crate::topology::{Family, Options, Topology};
 use anyhow::Result;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// Rules in the maps, per measurement.
+const RULES: [usize; 4] = [1, 1_000, 100_000, 1_000_000];
+/// Rules a second that have to go in.
+const INSTALLS_PER_S: f64 = 800_000.0;
+
+/// What the ingress program costs a packet, beside a program that looks the same map up and rewrites only the key; and
+/// how fast rules are installed.
+pub(super) fn bpf(plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut installs = Vec::new();
+    for rules in RULES {
+        let cost = hairpin_linux::cost::measure(rules, plan.repetitions)?;
+        let (ours, reference) = (Samples::from(cost.ours_ns), Samples::from(cost.reference_ns));
+        let case = format!("bpf {rules} rule(s)");
+        progress(&case, "hairpin", ours.median(), "ns/packet", "");
+        progress(&case, "reference", reference.median(), "ns/packet", "");
+        let beside = BTreeMap::from([("reference".to_owned(), reference.median())]);
+        rows.push(Row::new(case, "ns/packet", &ours, &beside, "reference", Bar::AtMost(2.0)));
+        installs = cost.installs_per_s;
+    }
+    let installs = Samples::from(installs);
+    progress("rule installation", "hairpin", installs.median(), "rule/s", &format!("{} rules", RULES[3]));
+    rows.push(Row::against_value("rule installation", "rule/s", &installs, "800 k", INSTALLS_PER_S, Bar::AtLeast(1.0)));
+    Ok(rows)
+}
 
 /// Processor time of a Hairpin that has nothing to do, as a share of one core.
 pub(super) fn idle(plan: &Plan) -> Result<Vec<Row>> {

@@ -46,12 +46,13 @@ struct Benchmark {
     run: fn(&Plan) -> Result<Vec<Row>>,
 }
 
-const BENCHMARKS: [Benchmark; 6] = [
+const BENCHMARKS: [Benchmark; 7] = [
     Benchmark { name: "tcp", about: "iperf3 TCP, 1 and 8 streams, beside plain routing", run: tcp::bulk },
     Benchmark { name: "wrk", about: "keep-alive requests of 1 KB, beside plain routing", run: http::keep_alive },
     Benchmark { name: "connections", about: "new connections, beside proxies and DNAT", run: http::connections },
     Benchmark { name: "udp", about: "small UDP packets over 1 k and 100 k flows", run: udp::small_packets },
     Benchmark { name: "flood", about: "TCP goodput under a flood of unknown packets", run: tcp::under_flood },
+    Benchmark { name: "bpf", about: "the BPF program's cost, and rule installation", run: machine::bpf },
     Benchmark { name: "idle", about: "processor time when nothing happens", run: machine::idle },
 ];
 

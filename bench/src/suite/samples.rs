@@ -8,6 +8,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<f64>);
 
+impl From<Vec<f64>> for Samples {
+    fn from(values: Vec<f64>) -> Samples {
+        Samples(values)
+    }
+}
+
 impl Samples {
     /// Adds one.
     pub fn push(&mut self, value: f64) {
