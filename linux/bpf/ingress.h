@@ -5,10 +5,16 @@
 
 #define AGAIN 0x7fffffff /* no verdict yet: the headers have been pulled into the linear part, parse anew */
 
+#define PULL_MIN 256 /* enough for all headers of nearly any packet */
+
 /* More of the frame is wanted than its linear part holds. A frame that has no more is truncated. */
 static __noinline int pull(struct __sk_buff *skb, __u32 wanted)
 {
-	return wanted <= skb->len && !bpf_skb_pull_data(skb, wanted) ? AGAIN : TC_ACT_SHOT;
+	__u32 length = wanted < PULL_MIN ? PULL_MIN : wanted;
+
+	if (wanted > skb->len)
+		return TC_ACT_SHOT;
+	return bpf_skb_pull_data(skb, length < skb->len ? length : skb->len) ? TC_ACT_SHOT : AGAIN;
 }
 
 static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
@@ -91,7 +97,7 @@ int hairpin_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	type = parse_ethernet(skb, &f.l3);
-	/* At most: one pull for the IP header, one for the transport header. */
+	/* Two pulls at most: one for nearly anything, one for what lies behind long extension headers. */
 	for (int i = 0; i < 3; i++) {
 		if (type == bpf_htons(ETH_P_IP))
 			verdict = ingress_v4(skb, &f);

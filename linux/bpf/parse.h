@@ -180,6 +180,9 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f,
 		f->headers = tcp->doff * 4;
 		if (f->headers < sizeof(*tcp))
 			return MALFORMED;
+		f->wanted = l4 + f->headers;
+		if (header + f->headers > end)
+			return SHORT;
 	} else {
 		f->headers = sizeof(struct udphdr);
 		f->wanted = l4 + f->headers;

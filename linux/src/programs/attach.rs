@@ -1,11 +1,11 @@
 //! Attaching a program at a device's tc ingress: by tcx where the kernel has it (Linux 6.6), else by a direct-action
 //! filter on a clsact qdisc.
 
-use super::{checked, filters, raw};
+use super::{checked, filters, pins, raw};
 use anyhow::{Context, Result};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// How programs are attached.
@@ -55,9 +55,8 @@ impl Attachment {
     pub(super) fn detach(self) -> Result<()> {
         match self {
             Attachment::Tcx { link, path } => {
-                fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?;
-                drop(link);
-                Ok(())
+                detach_link(link.as_fd())?;
+                fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))
             }
             Attachment::Clsact { ifindex, marker, own_qdisc } => {
                 let result = remove_filter(ifindex, own_qdisc);
@@ -154,6 +153,15 @@ const TC_H_CLSACT: u32 = 0xffff_0000;
 const INGRESS: u32 = 0xfff2;
 const EGRESS: u32 = 0xfff3;
 
+/// Detaches a link at once; it would go with its last reference, but some time later. A device that is gone is fine.
+fn detach_link(link: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open.
+    match checked(unsafe { libbpf_sys::bpf_link_detach(raw(link)) }) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOLINK) => Err(error).context("cannot detach a link"),
+        _ => Ok(()),
+    }
+}
+
 /// Undoes the attachments an instance has noted in its directory `links`.
 pub(super) fn undo(links: &Path) -> Result<()> {
     let entries = match fs::read_dir(links) {
@@ -172,8 +180,10 @@ pub(super) fn undo(links: &Path) -> Result<()> {
                 }
                 fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
             }
-            // The link goes with its last reference.
-            _ => fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?,
+            _ => {
+                detach_link(pins::open(&path)?.as_fd())?;
+                fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?;
+            }
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,16 @@ pub(super) fn pin(fd: i32, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that lives through the call.
     checked(unsafe { libbpf_sys::bpf_obj_pin(fd, path.as_ptr()) }).map(|_| ())
+}
+
+/// What is pinned at `path`.
+pub(super) fn open(path: &Path) -> Result<OwnedFd> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a C string that lives through the call.
+    let fd = checked(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) });
+    let fd = fd.with_context(|| format!("cannot open {}", path.display()))?;
+    // SAFETY: libbpf has just opened it, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether `path`, or the nearest directory above it that exists, is in a BPF file system.

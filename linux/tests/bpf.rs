@@ -1,0 +1,28 @@
+//! The BPF programs, run one packet at a time by the kernel (`BPF_PROG_TEST_RUN`): packet in, maps, verdict, packet out.
+//! Needs root; without it the tests say so and pass.
+
+#[path = "bpf/packet.rs"]
+mod packet;
+#[path = "bpf/rig.rs"]
+mod rig;
+
+#[path = "bpf/differential.rs"]
+mod differential;
+#[path = "bpf/engine.rs"]
+mod engine;
+#[path = "bpf/handover.rs"]
+mod handover;
+#[path = "bpf/hits.rs"]
+mod hits;
+#[path = "bpf/lifecycle.rs"]
+mod lifecycle;
+#[path = "bpf/misses.rs"]
+mod misses;
+#[path = "bpf/traffic.rs"]
+mod traffic;
+// Shared with the tests of TAP frames, which use the rest.
+#[allow(dead_code)]
+#[path = "tap/wire.rs"]
+mod wire;
+#[path = "bpf/worker.rs"]
+mod worker;

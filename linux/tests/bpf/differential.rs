@@ -1,0 +1,87 @@
+//! Invariant 4: the same frame under the same rule gives the same bytes above layer 2 in BPF and in software.
+
+use crate::packet::{Packet, ends, packet, parsed};
+use crate::rig::{Buffer, REDIRECT, Rig, in_namespace};
+use hairpin_core::engine::Rule;
+use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::frame::Checksum;
+use hairpin_core::rewrite::Rewrite;
+use hairpin_linux::abi::RULE_ACTIVE;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
+
+/// A packet and a rule for it: new ends of its family and deltas.
+fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
+    let delta = prop_oneof![Just(0), any::<u32>(), Just(u32::MAX), Just(1)];
+    packet().prop_flat_map(move |packet| {
+        let ipv6 = !packet.key.is_ipv4();
+        let new_ends = prop_oneof![8 => ends(ipv6).boxed(), 1 => Just(same(&packet)).boxed()];
+        (Just(packet), new_ends, delta.clone(), delta.clone()).prop_map(|(packet, ends, sequence, acknowledgement)| {
+            let tcp = packet.key.protocol == Protocol::Tcp;
+            let rewrite = Rewrite {
+                source: ends.0,
+                destination: ends.1,
+                sequence_delta: if tcp { sequence } else { 0 },
+                acknowledgement_delta: if tcp { acknowledgement } else { 0 },
+            };
+            (packet, rewrite)
+        })
+    })
+}
+
+fn same(packet: &Packet) -> (Endpoint, Endpoint) {
+    (packet.key.source, packet.key.destination)
+}
+
+#[test]
+fn bpf_and_software_rewrite_alike() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |_| ());
+        let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(3000) });
+        runner.run(&case(), |(packet, rewrite)| compare(&rig, packet, rewrite, false)).unwrap();
+    });
+}
+
+/// The same with a socket buffer that knows the sum of its bytes (CHECKSUM_COMPLETE): the kernel compares after the run.
+#[test]
+fn the_sum_a_socket_buffer_knows_is_kept_right() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |_| ());
+        let probe = rig.ingress_as(&[0; 64], Buffer { checksum_complete: true, ..Buffer::default() });
+        if probe.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
+            eprintln!("skipped: this kernel cannot run programs on buffers with CHECKSUM_COMPLETE");
+            return;
+        }
+        let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(2000) });
+        runner.run(&case(), |(packet, rewrite)| compare(&rig, packet, rewrite, true)).unwrap();
+    });
+}
+
+fn compare(rig: &Rig, packet: Packet, rewrite: Rewrite, checksum_complete: bool) -> Result<(), TestCaseError> {
+    let frame = packet.to(rig.left.mac).frame();
+    let at = parsed(&frame);
+    let rule = Rule { key: at.key, rewrite, ..Rule::default() };
+    rig.put(&rule, 0, |head| {
+        head.flags |= RULE_ACTIVE;
+        head.until = ticks().wrapping_add(1 << 20);
+        head.egress = 1;
+        head.mtu = 1500;
+        head.next_hop = NEXT_HOP;
+    });
+    let run = rig.ingress_as(&frame, Buffer { checksum_complete, ..Buffer::default() });
+    let run = run.map_err(|error| TestCaseError::fail(format!("{error}: the sum is no longer right")))?;
+    let mut expected = frame.clone();
+    rewrite.apply(&mut expected, &at, Checksum::Complete);
+    expected[..12].copy_from_slice(&NEXT_HOP);
+    prop_assert_eq!(run.verdict, REDIRECT);
+    prop_assert_eq!(&run.frame, &expected, "bpf left, software right; before: {:?}", frame);
+    let head = rig.head(&at.key);
+    prop_assert_eq!((head.packets, head.bytes), (1, (at.end - at.l3) as u64));
+    Ok(())
+}
+
+fn ticks() -> u32 {
+    (hairpin_linux::cpu::now().as_nanos() >> 20) as u32
+}

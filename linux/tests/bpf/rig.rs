@@ -1,0 +1,283 @@
+//! A plane loaded in a network and mount namespace of its own, with two devices, and ways to run its programs.
+
+use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Pool, Service, Snapshot, Timeouts};
+use hairpin_core::engine::Rule;
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::time::{Duration, Time};
+use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
+use hairpin_linux::cpu;
+use hairpin_linux::device::Interface;
+use hairpin_linux::programs::{Options, Plane};
+use libbpf_rs::{MapCore, MapFlags};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) const OK: i32 = -1; // TC_ACT_UNSPEC: on to the kernel
+pub(crate) const SHOT: i32 = 2;
+pub(crate) const REDIRECT: i32 = 7;
+
+pub(crate) const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+
+pub(crate) const VIP: [u8; 4] = [192, 0, 2, 10];
+pub(crate) const CLIENT: [u8; 4] = [10, 1, 0, 2];
+pub(crate) const BACKEND: [u8; 4] = [10, 2, 0, 2];
+pub(crate) const BACKEND_MAC: [u8; 6] = [2, 0, 0, 0, 2, 2];
+pub(crate) const POOL: [u8; 4] = [10, 3, 0, 1];
+pub(crate) const POOL_PORT: u16 = 20_000;
+
+/// Runs `test` on a thread with network and mount namespaces of its own, which are gone when it returns.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let outcome = std::thread::spawn(move || {
+        // SAFETY: changes this thread alone.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } < 0 {
+            eprintln!("skipped: needs root ({})", std::io::Error::last_os_error());
+            return;
+        }
+        command("mount", &["--make-rprivate", "/"]);
+        command("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        command("ip", &["link", "set", "lo", "up"]);
+        // Tickets and counters are per CPU: stay on one.
+        cpu::pin(cpu::allowed().unwrap()[0]).unwrap();
+        test();
+    });
+    if let Err(panic) = outcome.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+pub(crate) fn command(name: &str, arguments: &[&str]) -> String {
+    let output = Command::new(name).args(arguments).output().unwrap_or_else(|e| panic!("{name}: {e}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{name} {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn ip(line: &str) {
+    command("ip", &line.split_whitespace().collect::<Vec<_>>());
+}
+
+/// What a run of a program gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) verdict: i32,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) mark: u32,
+}
+
+/// What the socket buffer is like beside its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Buffer {
+    pub(crate) mark: u32,
+    pub(crate) gso_size: u32,
+    pub(crate) gso_segs: u32,
+    /// The kernel knows the sum of the packet's bytes, and checks afterwards that it still does.
+    pub(crate) checksum_complete: bool,
+}
+
+pub(crate) struct Rig {
+    pub(crate) plane: Plane,
+    pub(crate) left: Interface,
+    pub(crate) right: Interface,
+}
+
+/// One service of each kind on the VIP's port 80, TCP and UDP, one backend each; port 81 is full NAT.
+pub(crate) fn snapshot() -> Snapshot {
+    let end = |address: [u8; 4], port| Endpoint { address: Address::from_ipv4(address), port };
+    let end6 =
+        |text: &str, port| Endpoint { address: Address(text.parse::<std::net::Ipv6Addr>().unwrap().octets()), port };
+    let service = |endpoint, backend, protocol, forwarding| Service {
+        name: "service".into(),
+        endpoint,
+        protocol,
+        forwarding,
+        algorithm: Algorithm::default(),
+        unknown: Default::default(),
+        timeouts: Timeouts::default(),
+        backend_first: 0,
+        backends: [Backend { name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }].into(),
+    };
+    let nat = Forwarding::Nat;
+    Snapshot {
+        services: [
+            service(end(VIP, 80), end(BACKEND, 8080), Protocol::Tcp, nat),
+            service(end(VIP, 80), end(BACKEND, 8080), Protocol::Udp, nat),
+            service(end6("2001:db8::10", 80), end6("fd02::2", 8080), Protocol::Tcp, nat),
+            service(end(VIP, 81), end(BACKEND, 8081), Protocol::Tcp, Forwarding::FullNat),
+        ]
+        .into(),
+        pool: Pool {
+            addresses: [Address::from_ipv4(POOL)].into(),
+            port_first: POOL_PORT,
+            port_last: POOL_PORT + 1000,
+            time_wait: Duration::from_secs(60),
+        },
+    }
+}
+
+impl Rig {
+    /// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), forwarding, a
+    /// plane with a heart that beats, rates without limit, every worker on a device.
+    pub(crate) fn new(workers: u16, change: impl FnOnce(&mut Options)) -> Rig {
+        for (name, net) in [("left", 1), ("right", 2)] {
+            ip(&format!("link add {name} type veth peer name {name}-peer"));
+            for device in [name.to_string(), format!("{name}-peer")] {
+                ip(&format!("link set {device} up"));
+            }
+            ip(&format!("addr add 10.{net}.0.1/24 dev {name}"));
+            ip(&format!("addr add fd0{net}::1/64 dev {name} nodad"));
+            ip(&format!("neigh add 10.{net}.0.2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
+            ip(&format!("neigh add fd0{net}::2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
+        }
+        for file in [
+            "ipv4/conf/all/forwarding",
+            "ipv4/conf/left/forwarding",
+            "ipv4/conf/right/forwarding",
+            "ipv6/conf/all/forwarding",
+        ] {
+            std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut options = Options { instance: format!("test-{number}"), ..Options::default() };
+        options.policer_backend_pps = u32::MAX;
+        change(&mut options);
+        let mut plane = Plane::load(&options, Steering { key: KEY, workers }).unwrap();
+        plane.configure(&snapshot()).unwrap();
+        let (left, right) = (Interface::by_name("left").unwrap(), Interface::by_name("right").unwrap());
+        plane.attach(0, left.index, left.mac).unwrap();
+        plane.attach(1, right.index, right.mac).unwrap();
+        let rig = Rig { plane, left, right };
+        rig.beat();
+        for service in 0..snapshot().services.len() {
+            rig.plane.control().set_client_rate(service, u32::MAX);
+        }
+        for worker in 0..u32::from(workers) {
+            rig.write("workers", &worker, &1u32);
+        }
+        rig
+    }
+
+    pub(crate) fn beat(&self) {
+        self.plane.control().beat(cpu::now());
+    }
+
+    pub(crate) fn stop_beating(&self) {
+        self.plane.control().beat(Time::ZERO);
+    }
+
+    pub(crate) fn write<K: Bytes, V: Bytes>(&self, map: &str, key: &K, value: &V) {
+        self.plane.maps().named(map).unwrap().update(key.bytes(), value.bytes(), MapFlags::ANY).unwrap();
+    }
+
+    /// Puts a rule in, as it comes from an engine but for what `change` does to it.
+    pub(crate) fn put(&self, rule: &Rule, worker: u8, change: impl FnOnce(&mut RuleHead)) {
+        let numbers = abi::Numbers {
+            sequence_delta: rule.rewrite.sequence_delta,
+            acknowledgement_delta: rule.rewrite.acknowledgement_delta,
+        };
+        if rule.key.is_ipv4() {
+            let mut value = RuleV4::of(rule, worker);
+            change(&mut value.head);
+            self.write("numbers_v4", &FlowV4::of(&rule.key), &numbers);
+            self.write("rules_v4", &FlowV4::of(&rule.key), &value);
+        } else {
+            let mut value = RuleV6::of(rule, worker);
+            change(&mut value.head);
+            self.write("numbers_v6", &FlowV6::of(&rule.key), &numbers);
+            self.write("rules_v6", &FlowV6::of(&rule.key), &value);
+        }
+    }
+
+    /// The rule for `key` as it is now.
+    pub(crate) fn head(&self, key: &FlowKey) -> RuleHead {
+        let maps = self.plane.maps();
+        let value = match key.is_ipv4() {
+            true => maps.named("rules_v4").unwrap().lookup(FlowV4::of(key).bytes(), MapFlags::ANY),
+            false => maps.named("rules_v6").unwrap().lookup(FlowV6::of(key).bytes(), MapFlags::ANY),
+        };
+        RuleHead::from_bytes(&value.unwrap().expect("no such rule")).unwrap()
+    }
+
+    /// The tickets given so far, per worker.
+    pub(crate) fn tickets(&self) -> Vec<u32> {
+        let cpus = self.plane.maps().named("tickets").unwrap().lookup_percpu(0u32.bytes(), MapFlags::ANY);
+        let mut sums = vec![0; abi::WORKERS_MAX];
+        for cpu in cpus.unwrap().unwrap() {
+            for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<4>().0) {
+                *sum += u32::from_ne_bytes(*word);
+            }
+        }
+        sums
+    }
+
+    /// Runs the ingress program on a frame that arrives on `left`.
+    pub(crate) fn ingress(&self, frame: &[u8]) -> Run {
+        self.ingress_as(frame, Buffer::default()).unwrap()
+    }
+
+    pub(crate) fn ingress_as(&self, frame: &[u8], buffer: Buffer) -> std::io::Result<Run> {
+        run(self.plane.ingress_program(), frame, self.left.index, buffer)
+    }
+
+    /// Runs the worker program on a frame that a worker has written.
+    pub(crate) fn worker(&self, frame: &[u8]) -> Run {
+        self.worker_as(frame, Buffer::default())
+    }
+
+    pub(crate) fn worker_as(&self, frame: &[u8], buffer: Buffer) -> Run {
+        run(self.plane.worker_program(), frame, self.right.index, buffer).unwrap()
+    }
+
+    /// What `act` counts, by event; those that count nothing are left out.
+    pub(crate) fn counted<T>(&self, act: impl FnOnce() -> T) -> (T, BTreeMap<&'static str, u64>) {
+        let before = self.plane.events().unwrap();
+        let result = act();
+        let after = self.plane.events().unwrap();
+        let differences = abi::EVENTS.iter().zip(before.iter().zip(after)).map(|((name, _), (b, a))| (*name, a - b));
+        (result, differences.filter(|(_, count)| *count != 0).collect())
+    }
+}
+
+/// Offsets in `struct __sk_buff`.
+const MARK: usize = 8;
+const IFINDEX: usize = 40;
+const GSO_SEGS: usize = 164;
+const GSO_SIZE: usize = 176;
+const SK_BUFF_BYTES: usize = 192;
+
+const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 4;
+
+pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], ifindex: u32, buffer: Buffer) -> std::io::Result<Run> {
+    let mut context = [0u8; SK_BUFF_BYTES];
+    let mut put = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    put(MARK, buffer.mark);
+    put(IFINDEX, ifindex);
+    put(GSO_SEGS, buffer.gso_segs);
+    put(GSO_SIZE, buffer.gso_size);
+    let mut context_out = [0u8; SK_BUFF_BYTES];
+    let mut out = vec![0u8; frame.len() + 256];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: context.len() as u32,
+        ctx_out: context_out.as_mut_ptr().cast(),
+        ctx_size_out: context_out.len() as u32,
+        flags: if buffer.checksum_complete { BPF_F_TEST_SKB_CHECKSUM_COMPLETE } else { 0 },
+        repeat: 1,
+        ..Default::default()
+    };
+    // SAFETY: the options and the buffers they point to live through the call.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if result < 0 {
+        return Err(std::io::Error::from_raw_os_error(-result));
+    }
+    out.truncate(options.data_size_out as usize);
+    let mark = u32::from_ne_bytes(context_out[MARK..MARK + 4].try_into().unwrap());
+    Ok(Run { verdict: options.retval as i32, frame: out, mark })
+}
