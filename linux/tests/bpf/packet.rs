@@ -101,7 +101,7 @@ impl Packet {
             Protocol::Tcp => {
                 bytes.extend(self.sequence.to_be_bytes());
                 bytes.extend(self.acknowledgement.to_be_bytes());
-                bytes.extend([((20 + self.tcp_options.len()) / 4 << 4) as u8, self.flags, 0x20, 0, 0, 0, 0, 0]);
+                bytes.extend([((20 + self.tcp_options.len()) / 4) as u8 * 16, self.flags, 0x20, 0, 0, 0, 0, 0]);
                 bytes.extend(&self.tcp_options);
             }
         }
