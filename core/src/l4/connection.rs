@@ -88,6 +88,8 @@ impl Flags {
     pub const BACKEND_CLOSED_FIRST: u8 = 8;
     /// The handshake has been completed once.
     pub const PROVEN: u8 = 16;
+    /// It seemed over and went on. Until it goes on once more, silence is borne only as long as after a FIN.
+    pub const REVIVED: u8 = 32;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u8) -> bool {

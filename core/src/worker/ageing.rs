@@ -28,6 +28,7 @@ impl<P: OffloadPolicy> Worker<P> {
         let timeouts = &service.timeouts;
         match connection.state {
             State::SynSent | State::SynReceived => timeouts.tcp_handshake,
+            State::Established if connection.flags.has(Flags::REVIVED) => timeouts.tcp_half_closed,
             State::Established => timeouts.tcp_established,
             State::FinClient | State::FinBackend => timeouts.tcp_half_closed,
             State::Closed => timeouts.tcp_closed,
@@ -81,12 +82,10 @@ impl<P: OffloadPolicy> Worker<P> {
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
         self.wheel.expire(now, &mut due);
         for position in due {
-            let connection = *self.slab.at(position);
-            let deadline = self.deadline(&connection);
+            let connection = self.slab.at(position);
             match connection.ledger {
-                Ledger::Software if now >= deadline => self.conclude(now, position),
-                Ledger::Software => self.wheel.schedule(position, deadline),
-                Ledger::Offloaded if now < deadline => self.wheel.schedule(position, deadline),
+                Ledger::Software => self.judge(now, position),
+                Ledger::Offloaded if now < self.deadline(connection) => self.judge(now, position),
                 Ledger::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),
                 _ => self.wheel.schedule(position, now + QUEUE_FULL_FOR),
             }
@@ -123,13 +122,21 @@ impl<P: OffloadPolicy> Worker<P> {
                 continue;
             }
             last = Some(position);
-            let deadline = self.deadline(self.slab.at(position));
-            if now >= deadline {
-                self.conclude(now, position);
-            } else {
-                self.wheel.schedule(position, deadline);
-            }
+            self.judge(now, position);
         }
+    }
+
+    /// Puts a connection back on the wheel if it has gone on, else concludes it.
+    fn judge(&mut self, now: Time, position: Position) {
+        if now >= self.deadline(self.slab.at(position)) {
+            return self.conclude(now, position);
+        }
+        let connection = self.slab.at_mut(position);
+        if connection.last_seen > connection.changed {
+            connection.flags.clear(Flags::REVIVED);
+        }
+        let deadline = self.deadline(self.slab.at(position));
+        self.wheel.schedule(position, deadline);
     }
 
     /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
@@ -140,6 +147,7 @@ impl<P: OffloadPolicy> Worker<P> {
         let half = self.timeout(&connection) / 2;
         if connection.state.is_over() && connection.last_seen > connection.changed + half {
             self.statistics.revived += 1;
+            self.slab.at_mut(position).flags.set(Flags::REVIVED);
             self.transition(now, position, State::Established);
             let deadline = self.deadline(self.slab.at(position));
             return self.wheel.schedule(position, deadline);

@@ -225,6 +225,7 @@ impl<P: OffloadPolicy> Worker<P> {
         let connection = self.slab.at_mut(position);
         connection.created = now;
         connection.flags.clear(Flags::PROVEN);
+        connection.flags.clear(Flags::REVIVED);
         connection.flags.clear(Flags::BACKEND_CLOSED_FIRST);
         let service = usize::from(connection.service);
         self.statistics.services[service].created += 1;

@@ -112,6 +112,24 @@ fn a_forged_reset_kills_nothing() {
     }
     assert_eq!(stage.only().state, State::Established);
     assert_eq!(stage.worker().statistics().revived, 1);
+    stage.wait(Duration::from_secs(100));
+    stage.hit(&packet(client, stage.vip(), Way::Tcp(ACK)).key());
+    stage.wait(Duration::from_secs(1800));
+    assert_eq!(stage.only().state, State::Established, "and has its full time again");
+}
+
+#[test]
+fn a_straggler_does_not_keep_a_closed_connection_for_an_hour() {
+    let mut stage = Stage::new(false, |_| {});
+    let client = client(false, 1, 40_000);
+    stage.open(client);
+    stage.client_sends(client, RST);
+    stage.wait(Duration::from_secs(4));
+    stage.hit(&packet(client, stage.vip(), Way::Tcp(ACK)).key());
+    stage.wait(Duration::from_secs(100));
+    assert_eq!(stage.only().state, State::Established, "given the time that a half-closed one gets");
+    stage.wait(Duration::from_secs(60));
+    assert_eq!(stage.worker().connections().count(), 0);
 }
 
 #[test]
