@@ -301,7 +301,7 @@ impl Plane {
         for attachment in self.attachments.drain(..) {
             result = result.and(attachment.detach());
         }
-        result.and(self.pins.remove())
+        result.and(self.pins.clear())
     }
 }
 

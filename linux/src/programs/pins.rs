@@ -53,8 +53,27 @@ impl Pins {
         pin(raw(program), &path).with_context(|| format!("cannot pin {}", path.display()))
     }
 
+    /// Detaches and unpins what is there, and unmounts the file system if it was mounted for this and is no longer
+    /// needed.
+    pub(super) fn clear(&self) -> Result<()> {
+        self.remove()?;
+        let own = Path::new(PIN_DIRECTORY_OWN);
+        // Instances are directories; the kernel puts files of its own beside them.
+        let unused = || fs::read_dir(own).is_ok_and(|mut all| !all.any(|entry| entry.is_ok_and(|e| e.path().is_dir())));
+        if self.0.parent() == Some(own) && is_bpf(own) && unused() {
+            let place = CString::new(own.as_os_str().as_bytes())?;
+            // SAFETY: the path is a C string that lives through the call.
+            let unmounted = unsafe { libc::umount2(place.as_ptr(), libc::UMOUNT_NOFOLLOW) } == 0;
+            // Somebody else may be about to use it.
+            if unmounted {
+                let _ = fs::remove_dir(own);
+            }
+        }
+        Ok(())
+    }
+
     /// Detaches and unpins what is there. Nothing there is fine.
-    pub(super) fn remove(&self) -> Result<()> {
+    fn remove(&self) -> Result<()> {
         if !self.0.exists() {
             return Ok(());
         }
@@ -68,7 +87,7 @@ impl Pins {
 pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
     for directory in [pin_directory, Path::new(PIN_DIRECTORY_OWN)] {
         if is_bpf(directory) {
-            Pins(directory.join(instance)).remove()?;
+            Pins(directory.join(instance)).clear()?;
         }
     }
     Ok(())

@@ -74,6 +74,7 @@ fn a_dead_instance_leaves_working_objects_that_the_next_one_or_flush_removes() {
             flush(directory, "dead").unwrap();
             assert!(!path.exists());
             assert_eq!(attached(), (0, 0));
+            assert!(!Path::new(PIN_DIRECTORY_OWN).exists(), "the file system it mounted is gone too");
             flush(directory, "dead").unwrap();
             flush(directory, "never-was").unwrap();
         });
