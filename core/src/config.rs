@@ -83,8 +83,8 @@ pub struct Timeouts {
     pub tcp_closed: Duration,
     /// TCP, after a RST; traffic in this time brings the connection back (a forged RST kills nothing).
     pub tcp_reset: Duration,
-    /// UDP, before the backend has answered.
-    pub udp_unanswered: Duration,
+    /// UDP, until the backend has answered and the client spoken again: one question and its answer end here.
+    pub udp_new: Duration,
     /// UDP, both sides have spoken.
     pub udp_established: Duration,
 }
@@ -97,7 +97,7 @@ impl Default for Timeouts {
             tcp_half_closed: Duration::from_secs(120),
             tcp_closed: Duration::from_secs(5),
             tcp_reset: Duration::from_secs(5),
-            udp_unanswered: Duration::from_secs(30),
+            udp_new: Duration::from_secs(30),
             udp_established: Duration::from_secs(180),
         }
     }

@@ -92,6 +92,8 @@ pub struct WorkerStatus {
     pub fragmented: u64,
     /// Connections that seemed over and went on.
     pub revived: u64,
+    /// Connections given up for newer ones before they were established, because the table was full.
+    pub evicted: u64,
 }
 
 /// A service.

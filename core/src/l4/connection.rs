@@ -23,8 +23,8 @@ pub enum State {
     Closed,
     /// TCP: a RST has passed; it may have been forged.
     Reset,
-    /// UDP: the backend has not answered.
-    UdpUnanswered,
+    /// UDP: the backend has not answered, or the client has not spoken again after that.
+    UdpNew,
     /// UDP: both have spoken, or one has spoken for a while.
     UdpEstablished,
     /// Not a connection of ours: what comes from this backend end to this address belongs to the kernel.
@@ -42,7 +42,7 @@ impl State {
             State::FinBackend => "fin-backend",
             State::Closed => "closed",
             State::Reset => "reset",
-            State::UdpUnanswered => "udp-unanswered",
+            State::UdpNew => "udp-new",
             State::UdpEstablished => "udp-established",
             State::Pass => "pass",
         }
@@ -51,6 +51,11 @@ impl State {
     /// Whether both ends have agreed to talk, so that a policy may hand the connection to an engine.
     pub fn is_established(self) -> bool {
         matches!(self, State::Established | State::FinClient | State::FinBackend | State::UdpEstablished)
+    }
+
+    /// Whether anybody may have made it up: it gives way to a newer one when the table is full.
+    pub fn is_embryonic(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived | State::UdpNew)
     }
 
     /// Whether it is over, as far as anyone can tell.

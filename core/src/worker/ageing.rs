@@ -33,7 +33,7 @@ impl<P: OffloadPolicy> Worker<P> {
             State::FinClient | State::FinBackend => timeouts.tcp_half_closed,
             State::Closed => timeouts.tcp_closed,
             State::Reset => timeouts.tcp_reset,
-            State::UdpUnanswered => timeouts.udp_unanswered,
+            State::UdpNew => timeouts.udp_new,
             State::UdpEstablished => timeouts.udp_established,
             State::Pass => PASS_IDLE,
         }

@@ -13,6 +13,8 @@ use crate::wire::tcp::{ACK, SYN};
 
 /// Backends tried for a new connection before it is refused because its way to each is taken.
 const TRIES_MAX: usize = 4;
+/// Connections looked at for one to give up when the table is full.
+const EVICTION_TRIES_MAX: usize = 32;
 
 impl<P: OffloadPolicy> Worker<P> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.
@@ -41,7 +43,7 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Makes a connection of the client flow `key` to a backend of `service`.
     fn create(&mut self, now: Time, key: &FlowKey, service: u16, picked_up: bool) -> Result<Position, Drop> {
-        if self.slab.len() >= self.slab.capacity() {
+        if self.slab.len() >= self.slab.capacity() && !self.make_room(now) {
             return Err(Drop::TableFull);
         }
         for _ in 0..TRIES_MAX {
@@ -58,6 +60,20 @@ impl<P: OffloadPolicy> Worker<P> {
             }
         }
         Err(Drop::TupleConflict)
+    }
+
+    /// Ends the oldest connection that anybody may have made up, if one is found soon: a flood of first packets pushes
+    /// itself out, never an established connection.
+    fn make_room(&mut self, now: Time) -> bool {
+        for _ in 0..EVICTION_TRIES_MAX {
+            let Some((position, generation)) = self.embryos.pop_front() else { return false };
+            let there = self.slab.contains(position) && self.slab.generation(position) == generation;
+            if there && self.slab.at(position).state.is_embryonic() && self.doom(now, position) {
+                self.statistics.evicted += 1;
+                return self.slab.len() < self.slab.capacity();
+            }
+        }
+        false
     }
 
     /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
@@ -81,7 +97,7 @@ impl<P: OffloadPolicy> Worker<P> {
             }
         };
         let state = match key.protocol {
-            Protocol::Udp => State::UdpUnanswered,
+            Protocol::Udp => State::UdpNew,
             Protocol::Tcp if picked_up => State::Established,
             Protocol::Tcp => State::SynSent,
         };
@@ -126,6 +142,9 @@ impl<P: OffloadPolicy> Worker<P> {
             return Err(Drop::TableFull);
         }
         self.wheel.schedule(position, now + self.timeout(&connection));
+        if connection.state.is_embryonic() {
+            self.remember_embryo(position);
+        }
         self.note_known(&connection, true);
         let number = self.backend_number(position);
         self.statistics.connections_now += 1;
@@ -137,6 +156,15 @@ impl<P: OffloadPolicy> Worker<P> {
             self.prove(position);
         }
         Ok(position)
+    }
+
+    /// Queues a new connection for [`Worker::make_room`]. One that has grown up since stays in the queue until its turn;
+    /// when the queue is full the oldest goes, and will not be evicted.
+    fn remember_embryo(&mut self, position: Position) {
+        if self.embryos.len() >= self.slab.capacity() {
+            self.embryos.pop_front();
+        }
+        self.embryos.push_back((position, self.slab.generation(position)));
     }
 
     /// Adds both flows to the index, or neither.

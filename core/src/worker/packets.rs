@@ -203,10 +203,11 @@ impl<P: OffloadPolicy> Worker<P> {
         let next = match connection.protocol {
             Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
             Protocol::Udp => {
-                let spoken = connection.carried[0].packets + 1 >= UDP_ONE_WAY_PACKETS;
+                // A forged client does not speak again after the answer that it never got.
+                let [sent, answered] = connection.carried.map(|volume| volume.packets);
+                let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
                 match (connection.state, direction) {
-                    (State::UdpUnanswered, Direction::FromBackend) => State::UdpEstablished,
-                    (State::UdpUnanswered, _) if spoken => State::UdpEstablished,
+                    (State::UdpNew, Direction::FromClient) if proven => State::UdpEstablished,
                     (state, _) => state,
                 }
             }

@@ -140,6 +140,8 @@ pub struct Statistics {
     pub fragmented: u64,
     /// Connections that had been declared over and went on.
     pub revived: u64,
+    /// Connections given up for newer ones before they were established, because the table was full.
+    pub evicted: u64,
     /// Frames dropped, by [`Drop`].
     pub drops: [u64; Drop::ALL.len()],
     /// Frames dropped as malformed, by [`Malformed`].
@@ -169,6 +171,7 @@ impl Statistics {
             answered: 0,
             fragmented: 0,
             revived: 0,
+            evicted: 0,
             drops: [0; Drop::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             connections_now: 0,

@@ -229,7 +229,7 @@ fn read_timeouts(table: &Table<'_>) -> Timeouts {
         tcp_half_closed: table.duration("tcp_half_closed"),
         tcp_closed: table.duration("tcp_closed"),
         tcp_reset: table.duration("tcp_reset"),
-        udp_unanswered: table.duration("udp_unanswered"),
+        udp_new: table.duration("udp_new"),
         udp_established: table.duration("udp_established"),
     }
 }

@@ -188,7 +188,7 @@ fn override_timeouts(table: &Table<'_>, default: &Timeouts) -> Timeouts {
         tcp_half_closed: take("tcp_half_closed", default.tcp_half_closed),
         tcp_closed: take("tcp_closed", default.tcp_closed),
         tcp_reset: take("tcp_reset", default.tcp_reset),
-        udp_unanswered: take("udp_unanswered", default.udp_unanswered),
+        udp_new: take("udp_new", default.udp_new),
         udp_established: take("udp_established", default.udp_established),
     }
 }

@@ -95,6 +95,8 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     for (index, reason) in Malformed::ALL.iter().enumerate() {
         all.push((format!("worker.malformed.{}", reason.name()), sum(&|s| s.malformed[index]), true));
     }
+    all.push(("worker.evicted".to_string(), sum(&|s| s.evicted), false));
+    all.push(("worker.revived".to_string(), sum(&|s| s.revived), false));
     let mut device: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, frames) in reading.workers.iter().flat_map(|worker| &worker.device_drops) {
         *device.entry(name).or_default() += frames;
@@ -123,6 +125,7 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
             icmp_errors: statistics.icmp_errors,
             fragmented: statistics.fragmented,
             revived: statistics.revived,
+            evicted: statistics.evicted,
         }
     };
     before.workers.iter().zip(&now.workers).enumerate().map(worker).collect()

@@ -191,6 +191,45 @@ fn a_full_table_refuses_new_connections_and_keeps_the_old() {
 }
 
 #[test]
+fn a_flood_of_first_packets_pushes_itself_out_and_nobody_else() {
+    let mut stage = Stage::with_capacity(false, 8, |_| {});
+    for n in 0..4 {
+        stage.open(client(false, n, 1000));
+    }
+    for port in 2000..2100 {
+        assert!(stage.client_tries(client(false, 50, port), SYN).is_some());
+    }
+    assert_eq!(stage.worker().statistics().evicted, 96);
+    for n in 0..4 {
+        assert_eq!(stage.connection(client(false, n, 1000)).state, State::Established);
+    }
+    stage.open(client(false, 51, 1));
+}
+
+#[test]
+fn a_datagram_and_its_answer_prove_nothing_but_a_second_datagram_does() {
+    let mut stage = Stage::new(false, |_| {});
+    let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
+    let backend = stage.send(packet(client, vip, Way::Udp(20))).sent().destination;
+    stage.send(packet(backend, client, Way::Udp(100)));
+    assert_eq!((stage.only().state, stage.only().ledger), (State::UdpNew, Ledger::Software));
+    stage.send(packet(client, vip, Way::Udp(20)));
+    assert_eq!((stage.only().state, stage.only().ledger), (State::UdpEstablished, Ledger::Offloaded));
+}
+
+#[test]
+fn datagrams_that_nobody_answers_are_offloaded_after_a_while() {
+    let mut stage = Stage::new(false, |_| {});
+    let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
+    for _ in 0..7 {
+        stage.send(packet(client, vip, Way::Udp(20)));
+        assert_eq!(stage.only().ledger, Ledger::Software);
+    }
+    stage.send(packet(client, vip, Way::Udp(20)));
+    assert_eq!(stage.only().ledger, Ledger::Offloaded);
+}
+
+#[test]
 fn what_is_not_ours_is_given_back_and_its_pass_rule_gives_way() {
     let mut stage = Stage::new(false, |_| {});
     let backend = stage.backends()[0];
