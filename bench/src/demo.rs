@@ -6,7 +6,7 @@ use crate::peer::{self, Kind, Peer, Service, Transport};
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use crate::suite::report::metric;
 use crate::tool::echo;
-use crate::topology::{Family, Options, Topology, server_address, vip};
+use crate::topology::{Family, Options, Topology, end, server_address, vip};
 use anyhow::{Context, Result, ensure};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -75,8 +75,10 @@ pub fn run() -> Result<()> {
     let services = services();
     let all: Vec<Service> = services.iter().map(|(service, _)| service.clone()).collect();
 
-    println!("\nFirst without a balancer: the same traffic to the servers' own addresses, routed by the kernel.");
-    let mut routed = peer::start(Kind::Routed, &topology, &all)?;
+    println!("\nFirst without a balancer: the same traffic, routed to the servers by the kernel.");
+    // The VIP on every server, and a multipath route: the same pattern of who talks to whom.
+    let same_ports: Vec<Service> = all.iter().filter(|service| service.port == service.server_port).cloned().collect();
+    let mut routed = peer::start(Kind::Multipath, &topology, &same_ports)?;
     let before = drive(&topology, &mut routed, &services)?;
     drop(routed);
 
@@ -134,15 +136,18 @@ fn drive(topology: &Topology, peer: &mut Peer<'_>, services: &[(Service, Load)])
 
 fn wrk(topology: &Topology, peer: &Peer<'_>, service: &Service, page: &'static str) -> Result<Outcome> {
     let options = WrkOptions { page, connections: 64, duration: DURATION, close: false };
-    let wrk = load::wrk(topology, &peer.targets(service), &options)?;
+    // Without Hairpin nobody translates ports.
+    let port = if peer.kind() == Kind::Hairpin { service.port } else { service.server_port };
+    let target = end(vip(service.family), port);
+    let wrk = load::wrk(topology, &vec![target; service.servers.len()], &options)?;
     ensure!(wrk.errors == 0, "wrk had {} errors", wrk.errors);
     Ok(Outcome { requests_per_s: Some(wrk.requests_per_s), bits_per_s: Some(wrk.bits_per_s), p99_ms: Some(wrk.p99_ms) })
 }
 
 fn iperf(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
     let to = match peer.kind() {
-        Kind::Routed => server_address(service.family, service.servers[0]),
-        _ => vip(service.family),
+        Kind::Hairpin => vip(service.family),
+        _ => server_address(service.family, service.servers[0]),
     };
     let udp_mbit_s = (service.transport == Transport::Udp).then_some(UDP_MBIT_S);
     let options = IperfOptions { streams: 4, duration: DURATION, udp_mbit_s, reverse: false };

@@ -26,7 +26,7 @@ enum Command {
     Demo,
     /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
     Up {
-        /// What stands in the balancer: routed, nftables, haproxy, nginx-stream or hairpin.
+        /// What stands in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
         #[arg(default_value = "hairpin", value_parser = kind)]
         peer: Kind,
         /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
@@ -56,7 +56,7 @@ enum Command {
 }
 
 fn kind(name: &str) -> Result<Kind, String> {
-    let kinds = [Kind::Routed, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Hairpin];
+    let kinds = [Kind::Routed, Kind::Multipath, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Hairpin];
     kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let names = kinds.map(Kind::name).join(", ");
         format!("no such peer; there are {names}")
@@ -94,7 +94,7 @@ fn up(kind: Kind, cards: Cards) -> Result<()> {
     let topology = Topology::create(Options { cards, routers: false })?;
     let _servers = Servers::start(&topology)?;
     let mut services = vec![Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
-    if matches!(kind, Kind::Nftables | Kind::Hairpin) {
+    if !matches!(kind, Kind::Haproxy | Kind::NginxStream) {
         services.push(Service::udp("echo4", Family::V4, ECHO_PORT));
         services.push(Service::udp("echo6", Family::V6, ECHO_PORT));
     }

@@ -9,7 +9,7 @@ pub use hairpin::{Hairpin, HairpinOptions, program as hairpin_program, status_ta
 
 use crate::process::Process;
 use crate::topology::{Family, Topology, end, server_address, vip};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -95,6 +95,10 @@ impl Service {
 pub enum Kind {
     /// No balancer: the client talks to the servers' own addresses, which the balancer's kernel routes.
     Routed,
+    /// No balancer either: the VIP is an address of every server, and the balancer's kernel routes it to all of them by
+    /// a multipath route that hashes ports. The traffic looks as balanced traffic does: every client talks to every
+    /// server. (Who talks to whom matters much when all share two cores: pairs that stay together wake each other less.)
+    Multipath,
     /// nftables: DNAT with a random map, by connection tracking.
     Nftables,
     /// HAProxy in TCP mode.
@@ -110,6 +114,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Routed => "routed",
+            Kind::Multipath => "multipath",
             Kind::Nftables => "nftables",
             Kind::Haproxy => "haproxy",
             Kind::NginxStream => "nginx-stream",
@@ -132,6 +137,7 @@ pub fn start<'a>(kind: Kind, topology: &'a Topology, services: &[Service]) -> Re
     let mut peer = Peer { topology, kind, process: None, hairpin: None };
     match kind {
         Kind::Routed => {}
+        Kind::Multipath => multipath(topology, services)?,
         Kind::Nftables => {
             topology.balancer.script(&format!("nft -f - <<'END'\n{}END\n", nftables(services)?))?;
         }
@@ -174,12 +180,50 @@ impl Peer<'_> {
 
 impl Drop for Peer<'_> {
     fn drop(&mut self) {
-        if self.kind == Kind::Nftables
-            && let Err(error) = self.topology.balancer.script("nft flush ruleset\n")
-        {
+        let result = match self.kind {
+            Kind::Nftables => self.topology.balancer.script("nft flush ruleset\n").map(drop),
+            Kind::Multipath => end_multipath(self.topology),
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Moves the VIPs from the balancer to the servers and routes them there. Ports are not translated: services whose
+/// servers listen elsewhere are refused.
+fn multipath(topology: &Topology, services: &[Service]) -> Result<()> {
+    if let Some(service) = services.iter().find(|service| service.port != service.server_port) {
+        bail!("routing cannot translate the port of service {}", service.name);
+    }
+    for family in [Family::V4, Family::V6] {
+        let (vip, bits) = (vip(family), if family == Family::V4 { 32 } else { 128 });
+        let option = if family == Family::V4 { "-4" } else { "-6" };
+        let mut route = format!("ip address del {vip}/{bits} dev lo\nip {option} route add {vip}/{bits}");
+        for (i, server) in (1..).zip(&topology.servers) {
+            server.script(&format!("ip address add {vip}/{bits} dev lo\n"))?;
+            write!(route, " nexthop via {}", server_address(family, i))?;
+        }
+        topology.balancer.script(&(route + "\n"))?;
+    }
+    let by_ports = "sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1\n";
+    topology.balancer.script(by_ports)?;
+    Ok(())
+}
+
+fn end_multipath(topology: &Topology) -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let (vip, bits) = (vip(family), if family == Family::V4 { 32 } else { 128 });
+        let option = if family == Family::V4 { "-4" } else { "-6" };
+        topology
+            .balancer
+            .script(&format!("ip {option} route del {vip}/{bits}\nip address add {vip}/{bits} dev lo\n"))?;
+        for server in &topology.servers {
+            server.script(&format!("ip address del {vip}/{bits} dev lo\n"))?;
+        }
+    }
+    Ok(())
 }
 
 fn nftables(services: &[Service]) -> Result<String> {
