@@ -205,6 +205,9 @@ impl<P: OffloadPolicy> Worker<P> {
             Protocol::Udp => {
                 // A forged client does not speak again after the answer that it never got.
                 let [sent, answered] = connection.carried.map(|volume| volume.packets);
+                if answered == 0 && direction == Direction::FromBackend {
+                    self.statistics.services[usize::from(connection.service)].answered += 1;
+                }
                 let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
                 match (connection.state, direction) {
                     (State::UdpNew, Direction::FromClient) if proven => State::UdpEstablished,

@@ -81,8 +81,10 @@ impl Drop {
 pub struct ServiceStatistics {
     /// Connections created.
     pub created: u64,
-    /// Connections whose handshake was completed, or whose backend answered.
+    /// Connections whose client has shown that it gets what it is sent: TCP's handshake, a datagram after the answer.
     pub established: u64,
+    /// UDP connections whose backend has answered; their client may be forged.
+    pub answered: u64,
     /// Frames that made a connection or belonged to none: what a flood consists of.
     pub speculative: u64,
     /// Connections refused, for whatever reason.

@@ -354,7 +354,13 @@ pub const TIMEOUTS: Section = Section {
             "\"5s\"",
             "TCP, after a RST; traffic in this time brings the connection back, so a forged RST kills nothing.",
         ),
-        field("udp_new", STATE_TIMEOUT, Value("30s"), "\"30s\"", "UDP, until the backend has answered and the client spoken again: one question and its answer end here."),
+        field(
+            "udp_new",
+            STATE_TIMEOUT,
+            Value("30s"),
+            "\"30s\"",
+            "UDP, until the backend has answered and the client spoken again: one question and its answer end here.",
+        ),
         field("udp_established", STATE_TIMEOUT, Value("3m"), "\"3m\"", "UDP, both sides have spoken."),
     ],
 };

@@ -30,7 +30,7 @@ use hairpin_linux::device;
 use hairpin_linux::tap::Tap;
 use instance::{Lock, Record};
 use plane::Plane;
-use policer::Rate;
+use policer::{Load, Rate};
 use reading::{Reading, WorkerReading};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -309,10 +309,10 @@ where
             caps: engine.caps(),
             policy,
         };
-        let publish = plane.publisher(number);
+        let (publish, beat) = (plane.publisher(number), plane.beater());
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
-            let body = || thread::run(&on_thread, cpu, tap, || Worker::new(made_from), engine, publish);
+            let body = || thread::run(&on_thread, cpu, tap, || Worker::new(made_from), engine, publish, beat);
             // The data plane has no panics reachable from input; if one is there all the same, the process ends in
             // order instead of serving on with a worker missing.
             let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
@@ -361,6 +361,7 @@ struct Keeper<'a> {
     started: Instant,
     workers: &'a [Running],
     rates: Vec<Rate>,
+    load: Load,
     /// Of a second ago or a little more, and of less than a second ago.
     readings: [Option<Reading>; 2],
 }
@@ -369,7 +370,7 @@ impl<'a> Keeper<'a> {
     fn new(settings: &'a Settings, snapshot: &'a Snapshot, started: Instant, workers: &'a [Running]) -> Keeper<'a> {
         let rate = Rate::new(settings.linux.policer_ceiling);
         let rates = vec![rate; snapshot.services.len()];
-        Keeper { settings, snapshot, started, workers, rates, readings: [None, None] }
+        Keeper { settings, snapshot, started, workers, rates, load: Load::default(), readings: [None, None] }
     }
 
     fn keep(&mut self, plane: &mut Plane, messages: &Receiver<Message>) -> End {
@@ -398,17 +399,20 @@ impl<'a> Keeper<'a> {
     }
 
     fn police(&mut self, plane: &mut Plane) {
+        self.load.note(self.workers.iter().map(|worker| worker.shared.busy()).max().unwrap_or_default());
         // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
         let floor = (self.settings.linux.policer_floor / suspects as u32).max(1);
         for (number, rate) in self.rates.iter_mut().enumerate() {
-            let (mut speculative, mut established) = (0, 0);
+            let (mut speculative, mut established, mut answered) = (0, 0, 0);
             for worker in self.workers {
                 let service = worker.shared.service(number);
                 speculative += service.speculative;
                 established += service.established;
+                answered += service.answered;
             }
-            rate.step(speculative, established, floor);
+            let worth = if self.load.is_high() { established } else { established.max(answered) };
+            rate.step(speculative, worth, floor);
             plane.set_policer_rate(number, rate.packets_per_s());
         }
     }

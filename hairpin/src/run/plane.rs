@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Steering;
 use hairpin_core::l4::connection::Volume;
+use hairpin_core::time::Time;
 use hairpin_core::worker::Known;
 use hairpin_linux::abi;
 use hairpin_linux::control::Control;
@@ -70,6 +71,12 @@ impl Plane {
     /// Tells the programs that the process is alive.
     pub(crate) fn beat(&self) {
         self.control.beat(cpu::now());
+    }
+
+    /// The same, for a worker's thread: what serves while this one waits for its turn on a busy machine.
+    pub(crate) fn beater(&self) -> impl Fn(Time) + Send + 'static {
+        let control = Arc::clone(&self.control);
+        move |now| control.beat(now)
     }
 
     /// The flow engine of a worker; each can be had once.

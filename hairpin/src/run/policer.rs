@@ -3,11 +3,46 @@
 //! not be held back.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Steps that are judged together; at ten a second, one second: longer than a handshake takes over most paths.
 const STEPS: usize = 10;
 /// Fewer packets than this in a judged time say nothing.
 const PACKETS_MIN: u64 = 20;
+
+/// Above this share of a core the busiest worker has no time to spare for what may be forged.
+const LOAD_HIGH_PERCENT: u128 = 30;
+
+/// How busy the busiest worker has been over the judged time. While there is time to spare, an answered datagram counts
+/// as worth something (a name server's clients ask once and are gone); when there is not, only what no forger can do.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// (when, time worked until then)
+    history: VecDeque<(Instant, Duration)>,
+}
+
+impl Load {
+    /// Takes the time that the busiest worker has worked so far.
+    pub(crate) fn note(&mut self, busy: Duration) {
+        self.note_at(Instant::now(), busy);
+    }
+
+    fn note_at(&mut self, now: Instant, busy: Duration) {
+        if self.history.len() == STEPS {
+            self.history.pop_front();
+        }
+        self.history.push_back((now, busy));
+    }
+
+    /// Whether it has no time to spare.
+    pub(crate) fn is_high(&self) -> bool {
+        let (Some((from, before)), Some((to, after))) = (self.history.front(), self.history.back()) else {
+            return false;
+        };
+        let worked = after.saturating_sub(*before).as_nanos();
+        worked * 100 > (*to - *from).as_nanos() * LOAD_HIGH_PERCENT
+    }
+}
 
 /// The rate of one service.
 #[derive(Clone, Debug)]
@@ -78,6 +113,18 @@ mod tests {
             rate.step(speculative, established, floor);
         }
         rate.packets_per_s()
+    }
+
+    #[test]
+    fn the_load_is_that_of_the_last_second() {
+        let start = Instant::now();
+        let mut load = Load::default();
+        assert!(!load.is_high());
+        for step in 0..40u64 {
+            let busy = Duration::from_millis(if step < 20 { step * 80 } else { 1600 + (step - 20) * 10 });
+            load.note_at(start + Duration::from_millis(step * 100), busy);
+            assert_eq!(load.is_high(), (1..27).contains(&step), "{step}");
+        }
     }
 
     #[test]

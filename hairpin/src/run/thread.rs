@@ -64,6 +64,11 @@ impl Shared {
         published.statistics.services.get(number).copied().unwrap_or_default()
     }
 
+    /// How long it has been working, as published last.
+    pub(crate) fn busy(&self) -> std::time::Duration {
+        self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner).busy
+    }
+
     /// What it has published last.
     pub(crate) fn reading(&self) -> WorkerReading {
         self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
@@ -79,6 +84,7 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
     worker: impl FnOnce() -> Worker<P>,
     engine: E,
     publish_ticket: impl Fn(Ticket),
+    beat: impl Fn(Time),
 ) -> Result<()> {
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let device = tap.name().to_string();
@@ -88,6 +94,9 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
     while !shared.stop.load(Ordering::Acquire) {
         let now = cpu::now();
         let busy = turner.turn(now, &publish_ticket);
+        if busy {
+            beat(now);
+        }
         publisher.dirty |= busy;
         publisher.publish_if_due(now, shared, &turner);
         if !busy {
