@@ -156,8 +156,14 @@ fn iperf(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outc
 }
 
 fn echo(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
-    let to: SocketAddr = peer.targets(service)[0].parse()?;
-    let echo = echo::ask(&topology.client, to, 64, 512, DURATION)?;
+    let ends = match peer.kind() {
+        Kind::Hairpin => vec![service.listen()],
+        // An echo on a VIP would answer from the server's own address.
+        _ => service.server_ends(),
+    };
+    let to: Vec<SocketAddr> = ends.iter().map(|end| end.parse()).collect::<Result<_, _>>()?;
+    let echo = echo::ask(&topology.client, &to, 64, 512, DURATION)?;
+    ensure!(echo.answered > 0, "no datagram was answered");
     ensure!(echo.wrong == 0, "{} datagrams came back changed", echo.wrong);
     Ok(Outcome { requests_per_s: Some(echo.rate), bits_per_s: None, p99_ms: Some(echo.p99_us / 1000.0) })
 }

@@ -78,10 +78,18 @@ pub struct EchoResult {
     pub p99_us: f64,
 }
 
-/// Asks the echo at `to` for `duration`, over `flows` sockets in turn, with datagrams of `length` bytes.
-pub fn ask(client: &Namespace, to: SocketAddr, flows: usize, length: usize, duration: Duration) -> Result<EchoResult> {
+/// Asks the echoes at `to` for `duration`, over `flows` sockets in turn (socket i asks echo i modulo their number), with
+/// datagrams of `length` bytes.
+pub fn ask(
+    client: &Namespace,
+    to: &[SocketAddr],
+    flows: usize,
+    length: usize,
+    duration: Duration,
+) -> Result<EchoResult> {
+    let ends: Vec<SocketAddr> = to.iter().cycle().take(flows).copied().collect();
     inside::run(client, move || {
-        let sockets: Vec<UdpSocket> = (0..flows).map(|_| connected(to)).collect::<Result<_>>()?;
+        let sockets: Vec<UdpSocket> = ends.into_iter().map(connected).collect::<Result<_>>()?;
         let mut result = EchoResult::default();
         let mut times = Vec::new();
         let mut random = fastrand::Rng::with_seed(flows as u64);

@@ -69,7 +69,7 @@ fn others_connections(network: &mut Network) -> Result<()> {
 fn others_datagrams(network: &mut Network) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let to = SocketAddr::new(server_address(family, 3), ECHO_PORT);
-        let result = echo::ask(&network.topology.client, to, 16, 512, Duration::from_millis(500))?;
+        let result = echo::ask(&network.topology.client, &[to], 16, 512, Duration::from_millis(500))?;
         ensure!(result.answered > 100 && result.lost == 0 && result.wrong == 0, "{to}: {result:?}");
     }
     Ok(())
