@@ -62,8 +62,10 @@ impl Pins {
         let unused = || fs::read_dir(own).is_ok_and(|mut all| !all.any(|entry| entry.is_ok_and(|e| e.path().is_dir())));
         if self.0.parent() == Some(own) && is_bpf(own) && unused() {
             let place = CString::new(own.as_os_str().as_bytes())?;
+            // Lazily: a process being started may hold a copy of a descriptor we had there.
+            let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH;
             // SAFETY: the path is a C string that lives through the call.
-            let unmounted = unsafe { libc::umount2(place.as_ptr(), libc::UMOUNT_NOFOLLOW) } == 0;
+            let unmounted = unsafe { libc::umount2(place.as_ptr(), flags) } == 0;
             // Somebody else may be about to use it.
             if unmounted {
                 let _ = fs::remove_dir(own);
