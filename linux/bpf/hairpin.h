@@ -83,8 +83,8 @@ struct end_roles {
 	__u16 zero;
 };
 
-/* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed packets to
- * them are dropped. */
+/* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed
+ * packets to them are dropped. */
 
 /* A named interface, under its slot in `interfaces`; `slots` tells the slot (__u32) of an ifindex. */
 struct interface {

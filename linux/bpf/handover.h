@@ -46,11 +46,11 @@ __noinline int to_worker(struct __sk_buff *skb, __u32 worker)
 	return bpf_redirect(*device, 0);
 }
 
-/* Whether a rule that is not ACTIVE takes this packet. If not, the packet must go to the rule's worker next: the fence is
- * set to the ticket it will get there.
+/* Whether a rule that is not ACTIVE takes this packet. If not, the packet must go to the rule's worker next: the
+ * fence is set to the ticket it will get there.
  *
- * Two CPUs may be here at once for one rule. Whatever they interleave to, the rule ends up either ACTIVE or behind one of
- * their fences, and `until` bounds that. */
+ * Two CPUs may be here at once for one rule. Whatever they interleave to, the rule ends up either ACTIVE or behind
+ * one of their fences, and `until` bounds that. */
 static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 {
 	struct processed *done = single(&processed);

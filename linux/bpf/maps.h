@@ -8,7 +8,8 @@
 
 /* Read-only data: constants to the verifier. */
 const volatile __u32 give_back_mark = 0; /* skb->mark of frames given back; the loader draws it */
-const volatile __u8 hop = 1; /* what TTL and hop limit are lowered by; 0 only where programs are measured by repetition */
+/* What TTL and hop limit are lowered by; 0 only where programs are measured by repetition. */
+const volatile __u8 hop = 1;
 
 #define HASH(map_name, key_type, value_type, entries, flags) \
 	struct { \
@@ -19,8 +20,8 @@ const volatile __u8 hop = 1; /* what TTL and hop limit are lowered by; 0 only wh
 		__uint(map_flags, flags); \
 	} map_name SEC(".maps")
 
-/* Preallocated: an element starts at a cache line, which one from the allocator does not, and installing never waits for
- * memory or fails for want of it. */
+/* Preallocated: an element starts at a cache line, which one from the allocator does not, and installing never
+ * waits for memory or fails for want of it. */
 HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT, 0);
 HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT, 0);
 /* Few rules have them. */

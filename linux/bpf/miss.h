@@ -13,7 +13,8 @@ static __always_inline bool is_ours(const struct end *end)
 }
 
 /* Whether the kernel would deliver a packet from `source` to `destination` to this host itself. */
-static __noinline bool is_local(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6)
+static __noinline bool is_local(struct __sk_buff *skb, const struct end *source, const struct end *destination,
+			       __u32 ipv6)
 {
 	struct bpf_fib_lookup found;
 	struct routed routed;
@@ -30,9 +31,9 @@ static __noinline bool is_local(struct __sk_buff *skb, const struct end *source,
 	return fib(skb, &routed, &found, 1, false) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* Whether a socket of this host wants packets from `source` to `destination`. One that is connected to `source` does. One
- * that takes packets from anybody does if it is bound to an address of this host that is neither VIP nor pool: wildcards
- * match any destination, also those of packets that are only passing. */
+/* Whether a socket of this host wants packets from `source` to `destination`. One that is connected to `source`
+ * does. One that takes packets from anybody does if it is bound to an address of this host that is neither VIP nor
+ * pool: wildcards match any destination, also those of packets that are only passing. */
 static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *source, const struct end *destination,
 				    __u32 ipv6)
 {

@@ -35,8 +35,8 @@ struct frame {
 	__u32 hops; /* TTL or hop limit */
 };
 
-/* Skips VLAN tags left in band. The first is usually in the socket buffer's metadata, where the kernel keeps it. Returns
- * the Ethernet type after them, 0 if there is none. */
+/* Skips VLAN tags left in band. The first is usually in the socket buffer's metadata, where the kernel keeps it.
+ * Returns the Ethernet type after them, 0 if there is none. */
 static __always_inline __be16 parse_ethernet(struct __sk_buff *skb, __u32 *l3)
 {
 	__be16 type = skb->protocol;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* What a rule changes in a packet: the same bytes as Rewrite::apply in core/src/rewrite.rs.
  *
- * Checksums are kept in step incrementally (RFC 1624, equation 3). A changed one is never 0xffff, as with the kernel's
- * bpf_l4_csum_replace: the sum is kept from being 0, so that it folds to 1 to 0xffff. The helper itself is not used: it is
- * called once per field and costs more than the arithmetic. What it knows and __sk_buff hides, ip_summed, is read from the
- * socket buffer proper. */
+ * Checksums are kept in step incrementally (RFC 1624, equation 3). A changed one is never 0xffff, as with the
+ * kernel's bpf_l4_csum_replace: the sum is kept from being 0, so that it folds to 1 to 0xffff. The helper itself is
+ * not used: it is called once per field and costs more than the arithmetic. What it knows and __sk_buff hides,
+ * ip_summed, is read from the socket buffer proper. */
 #ifndef HAIRPIN_REWRITE_H
 #define HAIRPIN_REWRITE_H
 
@@ -44,8 +44,8 @@ static __always_inline __u64 difference(__be32 old, __be32 new)
 	return (__u64)(__u32)~old + (__u32)new;
 }
 
-/* TCP options are walked with bpf_loop, one option a step. What changes from step to step is kept in a map, whose contents
- * the verifier does not follow: it need not see every way through the options. */
+/* TCP options are walked with bpf_loop, one option a step. What changes from step to step is kept in a map, whose
+ * contents the verifier does not follow: it need not see every way through the options. */
 struct options {
 	__u32 at, end; /* offsets in the frame */
 	__u32 start;   /* of the TCP header */
@@ -125,8 +125,8 @@ static long translate_option(__u32 index, void *argument)
 	return 0;
 }
 
-/* Adds a rule's deltas to sequence and acknowledgement number and to the edges of SACK blocks. Returns what that adds to a
- * sum; ~0, and nothing is changed, if the headers do not lie in the linear part. */
+/* Adds a rule's deltas to sequence and acknowledgement number and to the edges of SACK blocks. Returns what that
+ * adds to a sum; ~0, and nothing is changed, if the headers do not lie in the linear part. */
 static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, const struct numbers *numbers)
 {
 	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
@@ -165,9 +165,9 @@ static __always_inline __u16 updated(__u16 checksum, __u32 state, __u32 addresse
 	return ~fold((__u64)(__u16)~checksum + addresses + rest + 0xffff);
 }
 
-/* Everything but layer 2 and TCP numbers, whose share of the sum is `numbers`. Returns what the packet's bytes now sum up
- * to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where it was, and so
- * does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
+/* Everything but layer 2 and TCP numbers, whose share of the sum is `numbers`. Returns what the packet's bytes now
+ * sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where
+ * it was, and so does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
 static __always_inline __u64 rewrite(void *rule, void *network, void *transport, const struct frame *f, __u64 numbers,
 				     __u32 state, const bool ipv6)
 {

@@ -40,8 +40,8 @@ static __always_inline long fib(struct __sk_buff *skb, const struct routed *rout
 }
 
 /* Looks the way up. Forwarding must be on where the packet came in. `*mtu` is the route's, in bytes of IP packet. */
-static __always_inline enum way look_up(struct __sk_buff *skb, const struct routed *routed, struct bpf_fib_lookup *found,
-					__u32 *mtu, const bool ipv6)
+static __always_inline enum way look_up(struct __sk_buff *skb, const struct routed *routed,
+					struct bpf_fib_lookup *found, __u32 *mtu, const bool ipv6)
 {
 	struct bpf_fib_lookup again;
 
@@ -61,8 +61,8 @@ static __always_inline enum way look_up(struct __sk_buff *skb, const struct rout
 	}
 }
 
-/* Sends the packet the way found, with the kernel's help for the MACs: that is what keeps its neighbour entry alive. Only
- * for frames without VLAN tags in band. */
+/* Sends the packet the way found, with the kernel's help for the MACs: that is what keeps its neighbour entry
+ * alive. Only for frames without VLAN tags in band. */
 static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found)
 {
 	struct bpf_redir_neigh next = { .nh_family = found->family };

@@ -71,7 +71,7 @@ impl Control {
     }
 
     /// How many packets of unknown connections each CPU admits per second towards service number `service`;
-    /// [`u32::MAX`]: all; 0, which is what it starts with: none after the first 64.
+    /// [`u32::MAX`]: all; 0, which is what it starts with: none, once what it had left is used up.
     pub fn set_client_rate(&self, service: usize, packets_per_s: u32) {
         if let Some(rate) = self.client_pps.get(service) {
             rate.store(packets_per_s, Ordering::Relaxed);
@@ -136,8 +136,8 @@ impl Shared for AtomicU32 {}
 /// The only element of `map_`, as `count` atomics.
 fn words<T: Shared>(map_: &MapHandle, count: usize) -> Result<&'static [T]> {
     let start = map(map_, count * size_of::<T>())?;
-    // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for an atomic integer; from
-    // here on they are only used as such, by both sides.
+    // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for an atomic integer;
+    // from here on they are only used as such, by both sides.
     Ok(unsafe { std::slice::from_raw_parts(start.cast::<T>().as_ptr(), count) })
 }
 

@@ -1,10 +1,11 @@
 //! What a packet on the offloaded path costs, measured by running the ingress program over and over
 //! (`BPF_PROG_TEST_RUN`), beside the least that any program of its kind must do; and how fast rules go in.
 //!
-//! A repetition sees the packet as the one before has left it. So the rules form a cycle, each rewriting the packet to the
-//! next one's key, in an order that has nothing to do with where they lie in memory. The packet would run out of TTL after
-//! some sixty hops: the program is loaded with the constant that TTL is lowered by set to 0. It is read, subtracted and
-//! summed up as ever. Every rule is ACTIVE and has its next hop, as all but one packet per second and flow find it.
+//! A repetition sees the packet as the one before has left it. So the rules form a cycle, each rewriting the packet
+//! to the next one's key, in an order that has nothing to do with where they lie in memory. The packet would run out
+//! of TTL after some sixty hops: the program is loaded with the constant that TTL is lowered by set to 0. It is read,
+//! subtracted and summed up as ever. Every rule is ACTIVE and has its next hop, as all but one packet per second and
+//! flow find it.
 //!
 //! The reference (`linux/bpf/reference.c`) parses the same headers, looks the same map up and rewrites the key: no
 //! checksums, TTL, counters, next hop or redirect.
@@ -43,8 +44,8 @@ pub fn median(values: &[f64]) -> f64 {
 /// Packets of one measurement: enough that starting it does not count, and every rule has its turn.
 const PACKETS_MIN: usize = 2_000_000;
 
-/// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 144 bytes
-/// of kernel memory a rule.
+/// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 144
+/// bytes of kernel memory a rule.
 pub fn measure(rules: usize, repetitions: usize) -> Result<Cost> {
     ensure!((1..=1 << 24).contains(&rules), "{rules} rules: 1 to 2^24 can be measured");
     let options = Options {
@@ -113,8 +114,8 @@ fn cycle(count: usize) -> Vec<Rule> {
     rules
 }
 
-/// Installs the rules through the engine, a worker's batch at a time, and takes them away again. Returns rules per second
-/// of the installing.
+/// Installs the rules through the engine, a worker's batch at a time, and takes them away again. Returns rules per
+/// second of the installing.
 fn install(plane: &Plane, rules: &[Rule]) -> Result<f64> {
     const FLUSH: usize = 256;
     let mut engine = plane.engine(0)?;

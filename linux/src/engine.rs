@@ -1,8 +1,8 @@
 //! The flow engine in the kernel: rules are elements of BPF hash maps.
 //!
 //! Requests are queued and carried out by [`FlowEngine::flush`] in few system calls: installs by batched map updates,
-//! removals by a BPF program that reads each rule's last counters and deletes it. Both take microseconds, so the answers
-//! are there right after.
+//! removals by a BPF program that reads each rule's last counters and deletes it. Both take microseconds, so the
+//! answers are there right after.
 
 mod batch;
 

@@ -1,8 +1,8 @@
 //! Loading the BPF programs, attaching them, telling them what they balance, reading what they count.
 //!
-//! Everything is pinned under `<pin directory>/<instance>/`: `maps/`, `programs/`, `links/`. What is pinned outlives the
-//! process; [`Plane::detach`] and [`flush`] remove it. Interfaces are those of the network namespace the calling thread
-//! is in, and so must be the caller of `flush`.
+//! Everything is pinned under `<pin directory>/<instance>/`: `maps/`, `programs/`, `links/`. What is pinned outlives
+//! the process; [`Plane::detach`] and [`flush`] remove it. Interfaces are those of the network namespace the calling
+//! thread is in, and so must be the caller of `flush`.
 
 mod attach;
 mod filters;

@@ -195,8 +195,8 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
             sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
             ..Default::default()
         };
-        // SAFETY: `count` keys and values of the map's sizes are there, the kernel only reads them, and all live through
-        // the call.
+        // SAFETY: `count` keys and values of the map's sizes are there, the kernel only reads them, and all live
+        // through the call.
         let result = unsafe {
             libbpf_sys::bpf_map_update_batch(
                 self.rules.as_fd().as_raw_fd(),

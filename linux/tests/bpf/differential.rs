@@ -44,7 +44,8 @@ fn bpf_and_software_rewrite_alike() {
     });
 }
 
-/// A checksum that comes out as zero is sent as 0xffff over UDP, and as it is over TCP: random packets rarely get there.
+/// A checksum that comes out as zero is sent as 0xffff over UDP, and as it is over TCP: random packets rarely get
+/// there.
 #[test]
 fn a_checksum_of_zero_comes_out_alike() {
     in_namespace(|| {
@@ -65,7 +66,8 @@ fn a_checksum_of_zero_comes_out_alike() {
     });
 }
 
-/// The same with a socket buffer that knows the sum of its bytes (CHECKSUM_COMPLETE): the kernel compares after the run.
+/// The same with a socket buffer that knows the sum of its bytes (CHECKSUM_COMPLETE): the kernel compares after the
+/// run.
 #[test]
 fn the_sum_a_socket_buffer_knows_is_kept_right() {
     in_namespace(|| {

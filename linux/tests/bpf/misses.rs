@@ -288,7 +288,8 @@ fn fragments_and_malformed_packets_to_our_addresses_are_dropped() {
     });
 }
 
-/// Cuts, wrong lengths and impossible headers: dropped and counted if they go to our addresses; nothing is ever sent on.
+/// Cuts, wrong lengths and impossible headers: dropped and counted if they go to our addresses; nothing is ever sent
+/// on.
 #[test]
 fn truncated_packets_are_malformed() {
     in_namespace(|| {
