@@ -22,6 +22,17 @@ pub(crate) fn require_rights() -> Result<()> {
     Ok(())
 }
 
+/// The nice value of the process's threads. Workers do what softirq does for the kernel's own forwarding, so whoever a
+/// packet wakes must not interrupt them at once; but far ahead of everybody they would be woken for every single packet
+/// and never see a batch. Measured with `make bench BENCH=connections` on two cores shared with clients and servers, new
+/// connections per second at nice 0: 30 k, -2: 34 k, -4: 36 k, -6: 34 k, -8: 30 k, -20: 22 k.
+const NICE: i32 = -4;
+
+/// Puts this thread, and those it starts from now on, a little ahead of ordinary ones.
+pub(crate) fn take_precedence() -> Result<()> {
+    rustix::process::setpriority_process(None, NICE).with_context(|| format!("cannot take nice value {NICE}"))
+}
+
 /// Gives up every right that is not needed any more, for this thread and those it starts from now on.
 ///
 /// The user stays root: pins, socket and `/proc/sys` belong to root, and reaching them as their owner needs no right.

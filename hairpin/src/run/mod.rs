@@ -212,6 +212,9 @@ fn serve(
             log(&format!("warning: interface {} is down", interface.name));
         }
     }
+    if let Err(error) = host::take_precedence() {
+        log(&format!("warning: {error:#}; workers compete with everybody else"));
+    }
     host::drop_rights()?;
     watch_signals(signals, sender.clone())?;
 
