@@ -70,8 +70,17 @@ impl Blast {
     /// Sends as fast as it goes, one thread on each core, until the result is stopped.
     pub fn fire(&self, sender: &Namespace, interface: &'static str) -> Sending {
         let shares = self.frames.iter().cloned().enumerate().collect();
-        Sending::start(sender, interface, shares)
+        Sending::start(sender, interface, shares, Pace::default())
     }
+}
+
+/// How frames are sent again and again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Frames per second and thread at most; as many as go, if none.
+    pub per_second: Option<u32>,
+    /// Another source port each time, so that no flow is seen twice.
+    pub fresh: bool,
 }
 
 /// Threads that send frames as fast as they can, ended when dropped.
@@ -83,12 +92,18 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Starts one thread for each (core, frames), in `sender`, out of `interface`.
-    pub fn start(sender: &Namespace, interface: &'static str, shares: Vec<(usize, Arc<Vec<Vec<u8>>>)>) -> Sending {
+    /// Starts one thread for each (core, frames), in `sender`, out of `interface`; each sends at
+    /// `pace`.
+    pub fn start(
+        sender: &Namespace,
+        interface: &'static str,
+        shares: Vec<(usize, Arc<Vec<Vec<u8>>>)>,
+        pace: Pace,
+    ) -> Sending {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = shares.into_iter().map(|(cpu, frames)| {
             let stop = stop.clone();
-            inside::spawn(sender, Some(cpu), move || send_in_turn(interface, &frames, &stop))
+            inside::spawn(sender, Some(cpu), move || send_in_turn(interface, &frames, pace, &stop))
         });
         Sending { threads: threads.collect(), stop, start: Instant::now() }
     }
@@ -114,18 +129,26 @@ impl Drop for Sending {
 }
 
 /// Sends the frames in turn until told to stop; returns how many the device took.
-fn send_in_turn(interface: &str, frames: &[Vec<u8>], stop: &AtomicBool) -> Result<u64> {
+fn send_in_turn(interface: &str, frames: &[Vec<u8>], pace: Pace, stop: &AtomicBool) -> Result<u64> {
+    let mut frames = frames.to_vec();
     let socket = PacketSocket::open(interface)?;
+    let start = Instant::now();
     let mut sent = 0;
     let mut position = 0;
-    let mut burst: Vec<&[u8]> = Vec::with_capacity(BURST_MAX);
     while !stop.load(Ordering::Relaxed) && !frames.is_empty() {
-        burst.clear();
-        for _ in 0..BURST_MAX {
-            burst.push(&frames[position]);
-            position = if position + 1 == frames.len() { 0 } else { position + 1 };
+        let all = frames.len();
+        let end = all.min(position + BURST_MAX);
+        let next = &mut frames[position..end];
+        if pace.fresh {
+            next.iter_mut().for_each(|frame| frames::next_source_port(frame));
         }
+        let burst: Vec<&[u8]> = next.iter().map(Vec::as_slice).collect();
+        position = if end == all { 0 } else { end };
         sent += socket.send(&burst) as u64;
+        if let Some(per_second) = pace.per_second {
+            let due = Duration::from_secs_f64(sent as f64 / f64::from(per_second));
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+        }
     }
     Ok(sent)
 }

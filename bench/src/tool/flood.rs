@@ -2,18 +2,18 @@
 
 use crate::namespace::Namespace;
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS};
-use crate::tool::blast::Sending;
+use crate::tool::blast::{Pace, Sending};
 use crate::tool::frames::{self, ACK, Link, RST, SYN};
 use crate::topology::{Family, server_address, vip};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Different frames of a flood; they repeat after that many.
+/// Different frames of a flood; after that many they come again, from other ports.
 const FRAMES: usize = 65_536;
 
 /// Floods `targets` (services and backends) from `interface` of `namespace` with one thread on each core of `cpus`.
-/// The same seed gives the same frames.
+/// The same seed gives the same frames, and no flow comes twice. Each thread sends at most `per_second`, or as many as it can.
 pub fn start(
     namespace: &Namespace,
     interface: &'static str,
@@ -21,20 +21,27 @@ pub fn start(
     targets: &[SocketAddr],
     seed: u64,
     cpus: &[usize],
+    per_second: Option<u32>,
 ) -> Sending {
     let frames = Arc::new(frames_of(link, targets, seed));
-    Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect())
+    let pace = Pace { per_second, fresh: true };
+    Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect(), pace)
 }
 
 /// What a flood aims at if nothing else is said: services of both families, a port that is none, a backend.
 pub fn usual_targets() -> Vec<SocketAddr> {
+    let others = [(vip(Family::V4), 9999), (server_address(Family::V4, 2), HTTP_PORT)];
+    let others = others.map(|(address, port)| SocketAddr::new(address, port));
+    services().into_iter().chain(others).collect()
+}
+
+/// Services of both families alone: what goes to other ends is the kernel's to answer or to forward.
+pub fn services() -> Vec<SocketAddr> {
     let ends = [
         (vip(Family::V4), HTTP_PORT),
         (vip(Family::V4), IPERF_PORTS[0]),
         (vip(Family::V4), ECHO_PORT),
         (vip(Family::V6), HTTP_PORT),
-        (vip(Family::V4), 9999),
-        (server_address(Family::V4, 2), HTTP_PORT),
     ];
     ends.map(|(address, port)| SocketAddr::new(address, port)).to_vec()
 }

@@ -110,11 +110,49 @@ fn finish(mut sum: u32) -> u16 {
     !(sum as u16)
 }
 
+/// Gives a TCP or UDP frame without VLAN tags and IPv4 options another source port and keeps its checksum right
+/// (RFC 1624). Other frames, and what is too short, stay as they are or get other bytes there: they are broken anyway.
+pub fn next_source_port(frame: &mut [u8]) {
+    let (l4, protocol) = match frame.get(12..14) {
+        Some([0x08, 0x00]) => (34, frame.get(23).copied()),
+        Some([0x86, 0xdd]) => (54, frame.get(20).copied()),
+        _ => return,
+    };
+    let checksum = l4 + if protocol == Some(17) { 6 } else { 16 };
+    let word = |frame: &[u8], at: usize| frame.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+    let (Some(old), Some(sum)) = (word(frame, l4), word(frame, checksum)) else { return };
+    let new = old.wrapping_add(1);
+    let total = u32::from(!sum) + u32::from(!old) + u32::from(new);
+    let total = (total & 0xffff) + (total >> 16);
+    let updated = !(((total & 0xffff) + (total >> 16)) as u16);
+    frame[l4..l4 + 2].copy_from_slice(&new.to_be_bytes());
+    frame[checksum..checksum + 2].copy_from_slice(&updated.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const LINK: Link = Link { to: [2, 0, 0, 0, 0, 1], from: [2, 0, 0, 0, 0, 2] };
+
+    #[test]
+    fn a_fresh_source_port_keeps_the_checksum_right() {
+        for (from, to) in [("10.0.0.2:65535", "10.0.100.1:7"), ("[fd00::2]:4096", "[fd00:100::1]:80")] {
+            let ends: (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+            let l4 = if ends.0.is_ipv4() { 34 } else { 54 };
+            for (protocol, mut frame) in
+                [(UDP, udp(LINK, ends.0, ends.1, b"odd")), (TCP, tcp(LINK, ends.0, ends.1, SYN, (1, 2), b""))]
+            {
+                next_source_port(&mut frame);
+                let port = u16::from_be_bytes([frame[l4], frame[l4 + 1]]);
+                assert_eq!(port, ends.0.port().wrapping_add(1));
+                assert_eq!(transport_checksum(ends.0.ip(), ends.1.ip(), protocol, &frame[l4..]), 0);
+            }
+        }
+        for length in 0..60 {
+            next_source_port(&mut vec![8; length]);
+        }
+    }
 
     #[test]
     fn header_checksum_of_rfc_1071() {

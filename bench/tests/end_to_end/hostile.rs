@@ -56,7 +56,7 @@ fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_conn
         curl.arg(&body).arg(format!("http://{target}/10m"));
         let mut established = topology.client.start(curl, &topology.scratch.file("established.log"))?;
         std::thread::sleep(Duration::from_millis(300));
-        let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1]);
+        let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1], None);
         std::thread::sleep(Duration::from_secs(2));
         if new_connections {
             let other = service("full-http4").listen();
