@@ -111,6 +111,9 @@ fn a_flood_of_strangers_is_held_back_and_acquaintances_are_not() {
         assert_eq!(admitted(client(1), 100).0, 100);
         assert_eq!(admitted(from_backend, 100).0, 100);
         assert_eq!(admitted(client(2), 100).0, 0);
+        // the same SYN again and again is no acquaintance
+        let syn = Packet { flags: SYN, ..Packet::new(client(1)).to(rig.left.mac) }.frame();
+        assert_eq!((0..100).filter(|_| rig.ingress(&syn).verdict == REDIRECT).count(), 0);
 
         rig.plane.control().set_client_rate(0, 1_000_000);
         std::thread::sleep(std::time::Duration::from_millis(50));
