@@ -173,6 +173,32 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// A connection that begins now, in software, of no service yet. `ends`: client, VIP, backend, and whom the backend
+    /// sees.
+    pub fn new(now: Time, protocol: Protocol, state: State, ends: [Endpoint; 4]) -> Connection {
+        let [client, vip, backend, source] = ends;
+        Connection {
+            client,
+            vip,
+            backend,
+            source,
+            protocol,
+            state,
+            ledger: Ledger::Software,
+            flags: Flags::default(),
+            answers_due: 0,
+            rules: 0,
+            service: 0,
+            backend_index: 0,
+            created: now,
+            changed: now,
+            last_seen: now,
+            offer_after: Time::ZERO,
+            carried: [Volume::default(); 2],
+            offloaded: [Volume::default(); 2],
+        }
+    }
+
     /// The key of one of its flows, as its packets arrive.
     pub fn key(&self, direction: Direction) -> FlowKey {
         match direction {

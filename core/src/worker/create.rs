@@ -4,7 +4,7 @@ use super::{Drop, Worker, value};
 use crate::config::{BackendState, Forwarding, UnknownPacket};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
-use crate::l4::connection::{Connection, Flags, Ledger, State, Volume};
+use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::offload::OffloadPolicy;
 use crate::table::{Position, Table};
 use crate::time::Time;
@@ -101,26 +101,9 @@ impl<P: OffloadPolicy> Worker<P> {
             Protocol::Tcp if picked_up => State::Established,
             Protocol::Tcp => State::SynSent,
         };
-        Ok(Connection {
-            client: key.source,
-            vip: key.destination,
-            backend,
-            source,
-            protocol: key.protocol,
-            state,
-            ledger: Ledger::Software,
-            flags,
-            answers_due: 0,
-            rules: 0,
-            service,
-            backend_index,
-            created: now,
-            changed: now,
-            last_seen: now,
-            offer_after: Time::ZERO,
-            carried: [Volume::default(); 2],
-            offloaded: [Volume::default(); 2],
-        })
+        let ends = [key.source, key.destination, backend, source];
+        let begun = Connection::new(now, key.protocol, state, ends);
+        Ok(Connection { flags, service, backend_index, ..begun })
     }
 
     /// Makes sure that no entry holds the backend flow `key`: a Pass entry and a connection that is over give way.
@@ -183,26 +166,8 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Makes an entry for a flow that belongs to the kernel.
     pub(super) fn insert_pass(&mut self, now: Time, key: &FlowKey) -> Option<Position> {
-        let position = self.slab.insert(Connection {
-            client: key.destination,
-            vip: Endpoint::default(),
-            backend: key.source,
-            source: key.destination,
-            protocol: key.protocol,
-            state: State::Pass,
-            ledger: Ledger::Software,
-            flags: Flags::default(),
-            answers_due: 0,
-            rules: 0,
-            service: 0,
-            backend_index: 0,
-            created: now,
-            changed: now,
-            last_seen: now,
-            offer_after: Time::ZERO,
-            carried: [Volume::default(); 2],
-            offloaded: [Volume::default(); 2],
-        })?;
+        let ends = [key.destination, Endpoint::default(), key.source, key.destination];
+        let position = self.slab.insert(Connection::new(now, key.protocol, State::Pass, ends))?;
         if self.table.insert(self.hasher.hash(key), value(position, Direction::FromBackend)).is_err() {
             self.slab.remove(position);
             return None;
