@@ -4,7 +4,7 @@
 //! Software (invariant 2).
 
 use super::{OPS_MAX, Worker};
-use crate::engine::{Completion, Fate, Refusal, Rule, RuleId, RuleOp};
+use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::Direction;
 use crate::l4::connection::{Flags, Ledger, State};
 use crate::offload::OffloadPolicy;
@@ -142,10 +142,5 @@ impl<P: OffloadPolicy> Worker<P> {
                 self.remove_rules(now, position);
             }
         }
-    }
-
-    /// Whether `id` names a rule that this worker knows of and believes to be in force.
-    pub fn holds(&self, id: RuleId) -> bool {
-        self.rule_of(id).is_some_and(|(position, direction)| self.slab.at(position).rules & (1 << direction as u8) != 0)
     }
 }

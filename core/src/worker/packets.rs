@@ -7,7 +7,6 @@ use crate::l4::answer::{self, Notice};
 use crate::l4::connection::{Flags, Ledger, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
-use crate::rewrite::Rewrite;
 use crate::table::{Hash, Position, Table};
 use crate::time::Time;
 use crate::wire::tcp::{FIN, RST, SYN};
@@ -308,10 +307,10 @@ impl<P: OffloadPolicy> Worker<P> {
             return;
         }
         self.drop_frame(Drop::TooBig);
-        let key = self.slab.at(position).key(reverse.reversed());
-        let back = Rewrite { source: key.source, destination: key.destination, ..Rewrite::default() };
+        let (connection, direction) = (self.slab.at(position), reverse.reversed());
+        let key = connection.key(direction);
         let checksum = frame.meta().checksum;
-        back.apply(frame.bytes_mut(), &at, checksum);
+        connection.rewrite(direction).undone(&key).apply(frame.bytes_mut(), &at, checksum);
         let at = Transport { key, ..at };
         let make = |f: &mut IO::Frame| answer::notice(f, &at, Notice::TooBig { mtu }, key.destination.address);
         self.answer(now, frame, make, tx);
