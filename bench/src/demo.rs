@@ -162,7 +162,7 @@ fn echo(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outco
         _ => service.server_ends(),
     };
     let to: Vec<SocketAddr> = ends.iter().map(|end| end.parse()).collect::<Result<_, _>>()?;
-    let echo = echo::ask(&topology.client, &to, 64, 512, DURATION)?;
+    let echo = echo::ask(&topology.client, &to, 0, 64, 512, DURATION)?;
     ensure!(echo.answered > 0, "no datagram was answered");
     ensure!(echo.wrong == 0, "{} datagrams came back changed", echo.wrong);
     Ok(Outcome { requests_per_s: Some(echo.rate), bits_per_s: None, p99_ms: Some(echo.p99_us / 1000.0) })

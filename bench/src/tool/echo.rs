@@ -3,7 +3,7 @@
 use crate::namespace::Namespace;
 use crate::tool::inside;
 use anyhow::{Context, Result};
-use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -79,17 +79,19 @@ pub struct EchoResult {
 }
 
 /// Asks the echoes at `to` for `duration`, over `flows` sockets in turn (socket i asks echo i modulo their number), with
-/// datagrams of `length` bytes.
+/// datagrams of `length` bytes. The sockets' own ports go up from `port_first`; 0: the kernel chooses.
 pub fn ask(
     client: &Namespace,
     to: &[SocketAddr],
+    port_first: u16,
     flows: usize,
     length: usize,
     duration: Duration,
 ) -> Result<EchoResult> {
     let ends: Vec<SocketAddr> = to.iter().cycle().take(flows).copied().collect();
     inside::run(client, move || {
-        let sockets: Vec<UdpSocket> = ends.into_iter().map(connected).collect::<Result<_>>()?;
+        let sockets: Vec<UdpSocket> =
+            (ends.into_iter().zip(0..)).map(|(to, n)| connected(to, port_first, n)).collect::<Result<_>>()?;
         let mut result = EchoResult::default();
         let mut times = Vec::new();
         let mut random = fastrand::Rng::with_seed(flows as u64);
@@ -118,9 +120,10 @@ pub fn ask(
     })
 }
 
-fn connected(to: SocketAddr) -> Result<UdpSocket> {
-    let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
-    let socket = UdpSocket::bind(any)?;
+fn connected(to: SocketAddr, port_first: u16, number: u16) -> Result<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let port = if port_first == 0 { 0 } else { port_first + number };
+    let socket = UdpSocket::bind((any, port))?;
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     socket.connect(to).with_context(|| format!("no route to {to}"))?;
     Ok(socket)

@@ -89,7 +89,7 @@ fn udp(network: &mut Network, name: &str) -> Result<()> {
     let to = service(name).listen().parse()?;
     let before: Vec<u64> = network.servers.echoed();
     for length in [1, 1400] {
-        let result = echo::ask(&network.topology.client, &[to], 64, length, Duration::from_millis(700))?;
+        let result = echo::ask(&network.topology.client, &[to], 0, 64, length, Duration::from_millis(700))?;
         ensure!(result.answered > 100, "{name} answered only {} datagrams of {length} bytes", result.answered);
         ensure!(result.lost == 0 && result.wrong == 0, "{name}, {length} bytes: {result:?}");
     }

@@ -9,7 +9,7 @@ use crate::l4::{icmp, tcp};
 use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
 use crate::table::{Hash, Position, Table};
 use crate::time::Time;
-use crate::wire::tcp::{FIN, RST, SYN};
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
 
@@ -59,7 +59,7 @@ impl View {
 fn impossible(at: &Transport) -> bool {
     let odd = at.tcp_flags & (SYN | FIN | RST);
     at.key.protocol == Protocol::Tcp
-        && (odd.count_ones() > 1 && odd & SYN != 0 || at.tcp_flags & (SYN | FIN | RST | wire::tcp::ACK) == 0)
+        && (odd.count_ones() > 1 && odd & SYN != 0 || at.tcp_flags & (SYN | FIN | RST | ACK) == 0)
 }
 
 /// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
@@ -180,6 +180,14 @@ impl<P: OffloadPolicy> Worker<P> {
             let from = at.key.destination.address;
             return self.answer(now, frame, |f| answer::notice(f, &at, Notice::TimeExceeded, from), tx);
         }
+        if self.is_somebody_elses(position, direction, &at) {
+            // not while the engine owes answers; the backend says it again in a second
+            return if self.doom(now, position) {
+                self.stranger(now, frame, at, tx)
+            } else {
+                self.drop_frame(Drop::Stale)
+            };
+        }
         if !self.advance(now, position, direction, &at) {
             return self.drop_frame(Drop::Stale);
         }
@@ -194,6 +202,15 @@ impl<P: OffloadPolicy> Worker<P> {
         rewrite.apply(frame.bytes_mut(), &at, checksum);
         self.offer(now, position);
         self.send(frame, tx);
+    }
+
+    /// Whether a backend accepts a connection that did not begin here, between the ends of one that is over: under NAT a
+    /// client may go to the backend's own address from the port it has just used with the VIP.
+    fn is_somebody_elses(&self, position: Position, direction: Direction, at: &Transport) -> bool {
+        let connection = self.slab.at(position);
+        let over = connection.state.is_over() && connection.flags.has(Flags::PROVEN);
+        let accepts = direction == Direction::FromBackend && at.tcp_flags & (SYN | ACK) == SYN | ACK;
+        accepts && over && connection.protocol == Protocol::Tcp && !connection.flags.has(Flags::FULL_NAT)
     }
 
     /// Lets a packet move its connection's state; `false` if it is a SYN that cannot start it anew.

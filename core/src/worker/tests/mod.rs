@@ -251,6 +251,22 @@ fn what_is_not_ours_is_given_back_and_its_pass_rule_gives_way() {
 }
 
 #[test]
+fn a_backends_own_connection_is_not_taken_for_one_that_is_over() {
+    let mut stage = Stage::new(false, |_| {});
+    let client = client(false, 1, 40_000);
+    let backend = stage.open(client);
+    stage.client_sends(client, FIN | ACK);
+    stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
+    // The same client end goes to the backend itself; its SYN did not come by here.
+    let given = stage.send(packet(backend, client, Way::Tcp(SYN | ACK)));
+    assert_eq!(given.frames[0].meta.egress, Egress::GiveBack);
+    assert!(stage.engine_keys().is_empty());
+    let given = stage.send(packet(backend, client, Way::Tcp(ACK | PSH)));
+    assert_eq!(given.frames[0].meta.egress, Egress::GiveBack);
+    assert_eq!(stage.only().state, State::Pass);
+}
+
+#[test]
 fn an_engine_that_is_full_leaves_it_to_software() {
     let mut stage = Stage::new(false, |_| {});
     stage.engine.room = 1;
