@@ -3,6 +3,7 @@
 use crate::flow::{Address, Endpoint, Protocol};
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::vec;
 
 /// How packets of a service are translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,11 +43,16 @@ pub enum BackendState {
     Draining,
     /// It has no connections.
     Disabled,
+    /// The configuration has it no longer: it keeps the connections it has, for a while, and takes no new ones.
+    Removed,
 }
 
 /// A server of a service.
 #[derive(Clone, Debug)]
 pub struct Backend {
+    /// Its number among all backends of the instance, 0 to 16,383. It stays the same from snapshot to snapshot as long as
+    /// it has connections, so connections, counters and rules go by it.
+    pub number: u16,
     /// Its name, for people.
     pub name: Box<str>,
     /// Where it listens; of the same family as the service.
@@ -103,9 +109,23 @@ impl Default for Timeouts {
     }
 }
 
+/// Whether a service takes connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceState {
+    /// It is configured.
+    #[default]
+    Active,
+    /// The configuration has it no longer; the connections it has go on for a while.
+    Removed,
+    /// A number that no service has.
+    Vacant,
+}
+
 /// A service: what clients connect to, and who serves it.
 #[derive(Clone, Debug)]
 pub struct Service {
+    /// Whether it takes connections.
+    pub state: ServiceState,
     /// Its name, for people.
     pub name: Box<str>,
     /// The VIP and port.
@@ -120,9 +140,9 @@ pub struct Service {
     pub unknown: UnknownPacket,
     /// How long silence is borne.
     pub timeouts: Timeouts,
-    /// Number of its first backend among all backends of the snapshot.
-    pub backend_first: u32,
-    /// Its servers.
+    /// How long connections go on whose backend drains or was removed; zero: until they end.
+    pub drain_limit: Duration,
+    /// Its servers, those that were removed and still have connections among them.
     pub backends: Box<[Backend]>,
 }
 
@@ -142,15 +162,56 @@ pub struct Pool {
 /// All a worker needs to know.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The services; their position is their number.
+    /// The services; their position is their number, which stays the same from snapshot to snapshot as long as the
+    /// service has connections. A number nobody has is [`ServiceState::Vacant`].
     pub services: Box<[Service]>,
     /// The full-NAT pool; empty addresses if no service needs it.
     pub pool: Pool,
+    /// By backend number: service and position in it.
+    places: Box<[Option<(u16, u16)>]>,
 }
 
 impl Snapshot {
-    /// Number of backends of all services.
+    /// A snapshot of services whose backends have numbers, each its own.
+    pub fn new(services: Box<[Service]>, pool: Pool) -> Snapshot {
+        let numbers = services.iter().flat_map(|service| service.backends.iter().map(|backend| backend.number));
+        let count = numbers.max().map_or(0, |highest| usize::from(highest) + 1);
+        let mut places = vec![None; count];
+        for (number, service) in services.iter().enumerate() {
+            for (index, backend) in service.backends.iter().enumerate() {
+                places[usize::from(backend.number)] = Some((number as u16, index as u16));
+            }
+        }
+        Snapshot { services, pool, places: places.into() }
+    }
+
+    /// One more than the highest number of a backend: how long arrays by number are.
     pub fn backends(&self) -> u32 {
-        self.services.iter().map(|s| s.backends.len() as u32).sum()
+        self.places.len() as u32
+    }
+
+    /// The backend with this number, and its service.
+    pub fn backend(&self, number: u16) -> Option<(&Service, &Backend)> {
+        let (service, index) = (*self.places.get(usize::from(number))?)?;
+        let service = self.services.get(usize::from(service))?;
+        Some((service, service.backends.get(usize::from(index))?))
+    }
+}
+
+impl Service {
+    /// What stands at a number that no service has.
+    pub fn vacant() -> Service {
+        Service {
+            state: ServiceState::Vacant,
+            name: Box::from(""),
+            endpoint: Endpoint::default(),
+            protocol: Protocol::Tcp,
+            forwarding: Forwarding::default(),
+            algorithm: Algorithm::default(),
+            unknown: UnknownPacket::default(),
+            timeouts: Timeouts::default(),
+            drain_limit: Duration::ZERO,
+            backends: Box::default(),
+        }
     }
 }

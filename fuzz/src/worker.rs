@@ -84,17 +84,20 @@ impl Scene {
     /// silence is as good as new.
     fn new() -> Scene {
         let end = |host: u8, port| Endpoint::new(Address::from_ipv4([10, 0, 0, host]), port);
-        let service = |n: u32, protocol, forwarding, unknown| Service {
+        let service = |n: u16, protocol, forwarding, unknown| Service {
+            state: Default::default(),
             name: format!("{n}").into(),
-            endpoint: end(1, 80 + n as u16),
+            endpoint: end(1, 80 + n),
             protocol,
             forwarding,
             algorithm: Default::default(),
             unknown,
             timeouts: Default::default(),
-            backend_first: n * 2,
-            backends: [end(100, 8080), end(101, 8080)]
-                .map(|endpoint| Backend { name: "".into(), endpoint, weight: 1, state: BackendState::Enabled })
+            drain_limit: Duration::ZERO,
+            backends: [(n * 2, end(100, 8080)), (n * 2 + 1, end(101, 8080))]
+                .map(|(number, endpoint)| {
+                    Backend { number, name: "".into(), endpoint, weight: 1, state: BackendState::Enabled }
+                })
                 .into(),
         };
         let services = [
@@ -106,7 +109,7 @@ impl Scene {
         ];
         let time_wait = Duration::from_secs(60);
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1031, time_wait };
-        let snapshot = Arc::new(Snapshot { services: services.into(), pool });
+        let snapshot = Arc::new(Snapshot::new(services.into(), pool));
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
             snapshot,

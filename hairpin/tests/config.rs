@@ -2,7 +2,7 @@
 
 use hairpin::config::reference::{self, Fallback, Kind};
 use hairpin::config::{self, Attach, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Timeouts, UnknownPacket};
+use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
 use std::path::Path;
 use std::time::Duration;
@@ -103,7 +103,8 @@ fn everything_is_read() {
     assert_eq!(settings.instance, "edge");
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Enable);
     let [web, web6, dns] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
-    assert_eq!((web.backend_first, web6.backend_first, dns.backend_first, snapshot.backends()), (0, 3, 5, 7));
+    let first = |service: &Service| service.backends[0].number;
+    assert_eq!((first(web), first(web6), first(dns), snapshot.backends()), (0, 3, 5, 7));
     assert_eq!((web.algorithm, web.unknown), (Algorithm::LeastConnections, UnknownPacket::Reset));
     assert_eq!((&*web.backends[0].name, web.backends[0].weight), ("web-1", 2));
     assert_eq!(web.backends[2].state, BackendState::Draining);

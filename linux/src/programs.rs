@@ -16,7 +16,7 @@ use crate::control::Control;
 use crate::engine::KernelEngine;
 use anyhow::{Context, Result, bail, ensure};
 use attach::Attachment;
-use hairpin_core::config::{Forwarding, Snapshot};
+use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::{FlowKey, Steering};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use pins::Pins;
@@ -347,7 +347,8 @@ fn program(object: &Object, name: &str) -> Result<OwnedFd> {
 /// Every service's and backend's end and what it is.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
     let mut ends: HashMap<abi::End, abi::EndRoles> = HashMap::new();
-    for (number, service) in snapshot.services.iter().enumerate() {
+    let vacant = |service: &Service| service.state == ServiceState::Vacant;
+    for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| !vacant(service)) {
         let number = number as u16;
         let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
         roles.roles |= abi::END_SERVICE;
@@ -365,7 +366,8 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
 
 /// The addresses of VIPs and of the pool.
 fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
-    let mut addresses: Vec<[u8; 16]> = snapshot.services.iter().map(|service| service.endpoint.address.0).collect();
+    let there = snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+    let mut addresses: Vec<[u8; 16]> = there.map(|service| service.endpoint.address.0).collect();
     if snapshot.services.iter().any(|service| service.forwarding == Forwarding::FullNat) {
         addresses.extend(snapshot.pool.addresses.iter().map(|address| address.0));
     }

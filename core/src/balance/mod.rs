@@ -17,6 +17,7 @@ pub use maglev::{TABLE_SIZE, flow_hash, source_hash};
 
 use crate::config::{Algorithm, Backend, BackendState, Service, UnknownPacket};
 use crate::flow::FlowKey;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -114,8 +115,8 @@ enum Chooser {
 pub struct Balancer {
     weights: Weights,
     loads: Loads,
-    /// Number of the service's first backend in the snapshot, and so in `loads`.
-    backend_first: u32,
+    /// Numbers of the service's backends in the snapshot, and so in `loads`.
+    numbers: Box<[u32]>,
     chooser: Chooser,
     /// What a flow is hashed by: the client's address alone, or all of it.
     by_source: bool,
@@ -159,15 +160,16 @@ impl Balancer {
             Algorithm::Maglev | Algorithm::SourceHash => Chooser::Hashed,
         };
         let by_source = service.algorithm == Algorithm::SourceHash;
-        Balancer { weights, loads, backend_first: service.backend_first, chooser, by_source, maglev }
+        let numbers = service.backends.iter().map(|backend| u32::from(backend.number)).collect();
+        Balancer { weights, loads, numbers, chooser, by_source, maglev }
     }
 
     /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None`
     /// if none is enabled and available with a weight above 0. Does not count the connection: the worker does, with
     /// [`Loads::add`], once it exists.
     pub fn choose(&mut self, flow: &FlowKey) -> Option<u16> {
-        let Balancer { weights, loads, backend_first, .. } = self;
-        let load = |index: usize| loads.now(backend_first.saturating_add(index as u32));
+        let Balancer { weights, loads, numbers, .. } = self;
+        let load = |index: usize| numbers.get(index).map_or(u32::MAX, |&number| loads.now(number));
         let chosen = match &mut self.chooser {
             Chooser::RoundRobin(chooser) => chooser.choose(weights),
             Chooser::SmoothWeighted(chooser) => chooser.choose(weights),

@@ -17,18 +17,23 @@ const ALL: [Algorithm; 6] = [
     Algorithm::SourceHash,
 ];
 
+/// Number of the first backend: not 0, so that numbers and positions differ.
+const NUMBER_FIRST: u16 = 3;
+
 fn end(a: u8, b: u8, port: u16) -> Endpoint {
     Endpoint::new(IpAddr::from(Ipv4Addr::new(10, a, 0, b)), port)
 }
 
 fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
     let backend = |(i, &weight): (usize, &u16)| Backend {
+        number: NUMBER_FIRST + i as u16,
         name: Box::from("backend"),
         endpoint: end((i / 250) as u8, (i % 250) as u8, 80),
         weight,
         state: BackendState::Enabled,
     };
     Service {
+        state: Default::default(),
         name: Box::from("service"),
         endpoint: end(255, 1, 80),
         protocol: Protocol::Tcp,
@@ -36,7 +41,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         algorithm,
         unknown: UnknownPacket::PickUp,
         timeouts: Timeouts::default(),
-        backend_first: 3,
+        drain_limit: Default::default(),
         backends: weights.iter().enumerate().map(backend).collect(),
     }
 }
@@ -49,7 +54,7 @@ fn flow(i: u32) -> FlowKey {
 }
 
 fn balancer(service: &Service) -> (Balancer, Loads) {
-    let loads = Loads::new(service.backend_first + service.backends.len() as u32);
+    let loads = Loads::new(u32::from(NUMBER_FIRST) + service.backends.len() as u32);
     (Balancer::new(service, loads.clone(), 0, 1, 42), loads)
 }
 
@@ -60,7 +65,7 @@ fn spread(service: &Service, count: u32) -> Vec<u32> {
     for i in 0..count {
         let chosen = balancer.choose(&flow(i)).expect("a backend");
         counts[usize::from(chosen)] += 1;
-        loads.add(service.backend_first + u32::from(chosen));
+        loads.add(u32::from(NUMBER_FIRST + chosen));
     }
     counts
 }

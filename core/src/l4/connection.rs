@@ -156,8 +156,8 @@ pub struct Connection {
     pub rules: u8,
     /// Its service's number in the snapshot.
     pub service: u16,
-    /// Its backend's position in the service.
-    pub backend_index: u16,
+    /// Its backend's number in the snapshot.
+    pub backend_number: u16,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
@@ -189,7 +189,7 @@ impl Connection {
             answers_due: 0,
             rules: 0,
             service: 0,
-            backend_index: 0,
+            backend_number: 0,
             created: now,
             changed: now,
             last_seen: now,

@@ -12,7 +12,7 @@
 //! Everything is O(1) and nothing is allocated after construction. A queue takes 8 bytes per pair of its family, in
 //! pages that are touched as pairs are used for the first time.
 
-use crate::config::{Forwarding, Pool, Snapshot};
+use crate::config::{Backend, Forwarding, Pool, Snapshot};
 use crate::flow::{Address, Endpoint, Protocol, Steering};
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
@@ -216,30 +216,33 @@ impl PortPool {
     /// The part of `pool` that is worker `worker`'s, for the backends (end and protocol, by their numbers in the
     /// snapshot).
     pub fn new(pool: &Pool, steering: &Steering, worker: u16, backends: &[(Endpoint, Protocol)]) -> PortPool {
-        PortPool::build(pool, steering, worker, backends.iter().copied().map(Some))
+        let numbered = (0..).zip(backends.iter().copied());
+        PortPool::build(pool, steering, worker, backends.len(), numbered)
     }
 
     /// The same for all backends of the services of `snapshot` that use full NAT.
     pub fn for_snapshot(snapshot: &Snapshot, steering: &Steering, worker: u16) -> PortPool {
-        let backends = snapshot.services.iter().flat_map(|service| {
-            let uses_pool = service.forwarding == Forwarding::FullNat;
-            service.backends.iter().map(move |backend| uses_pool.then_some((backend.endpoint, service.protocol)))
+        let services = snapshot.services.iter().filter(|service| service.forwarding == Forwarding::FullNat);
+        let backends = services.flat_map(|service| {
+            let numbered = |backend: &Backend| (usize::from(backend.number), (backend.endpoint, service.protocol));
+            service.backends.iter().map(numbered)
         });
-        PortPool::build(&snapshot.pool, steering, worker, backends)
+        PortPool::build(&snapshot.pool, steering, worker, snapshot.backends() as usize, backends)
     }
 
     fn build(
         pool: &Pool,
         steering: &Steering,
         worker: u16,
-        backends: impl Iterator<Item = Option<(Endpoint, Protocol)>>,
+        count: usize,
+        backends: impl Iterator<Item = (usize, (Endpoint, Protocol))>,
     ) -> PortPool {
         let families = [false, true].map(|is_ipv4| Family::new(pool, is_ipv4, steering, worker));
         let mut queues: Vec<Queue> = Vec::new();
         let mut known = BTreeMap::new();
-        let queue_of = backends.map(|backend| {
-            let Some((end, protocol)) = backend else { return NOBODY };
-            *known.entry((end, protocol)).or_insert_with(|| {
+        let mut queue_of = vec![NOBODY; count];
+        for (number, (end, protocol)) in backends {
+            queue_of[number] = *known.entry((end, protocol)).or_insert_with(|| {
                 let family = usize::from(end.address.is_ipv4());
                 let count = families[family].codes.len();
                 // The steering secret makes the start one that outsiders cannot know.
@@ -247,10 +250,9 @@ impl PortPool {
                 let start = ((u128::from(draw) * count as u128) >> 64) as u32;
                 queues.push(Queue::new(family, count, start));
                 queues.len() as u32 - 1
-            })
-        });
-        let queue_of = queue_of.collect();
-        PortPool { queue_of, families, queues, rest: rest_ticks(pool.time_wait) }
+            });
+        }
+        PortPool { queue_of: queue_of.into(), families, queues, rest: rest_ticks(pool.time_wait) }
     }
 
     /// A source for a new connection to `backend` (its number).

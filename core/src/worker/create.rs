@@ -1,7 +1,7 @@
 //! Connections' beginning and end: creation, Pass entries, doom, release.
 
 use super::{Drop, Worker, value};
-use crate::config::{BackendState, Forwarding, UnknownPacket};
+use crate::config::{BackendState, Forwarding, ServiceState, UnknownPacket};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
@@ -49,8 +49,8 @@ impl<P: OffloadPolicy> Worker<P> {
         for _ in 0..TRIES_MAX {
             let balancer = &mut self.balancers[usize::from(service)];
             let chosen = if picked_up { balancer.pick_up(key) } else { balancer.choose(key) };
-            let backend_index = chosen.ok_or(Drop::NoBackend)?;
-            let connection = self.draft(now, key, service, backend_index, picked_up)?;
+            let index = usize::from(chosen.ok_or(Drop::NoBackend)?);
+            let connection = self.draft(now, key, service, index, picked_up)?;
             if self.clear_way(now, &connection.key(Direction::FromBackend)) {
                 return self.admit(now, connection);
             }
@@ -82,18 +82,18 @@ impl<P: OffloadPolicy> Worker<P> {
         now: Time,
         key: &FlowKey,
         service: u16,
-        backend_index: u16,
+        index: usize,
         picked_up: bool,
     ) -> Result<Connection, Drop> {
         let settings = &self.snapshot.services[usize::from(service)];
-        let backend = settings.backends[usize::from(backend_index)].endpoint;
+        let backend = &settings.backends[index];
+        let backend_number = backend.number;
         let mut flags = Flags::default();
         let source = match settings.forwarding {
             Forwarding::Nat => key.source,
             Forwarding::FullNat => {
                 flags.set(Flags::FULL_NAT);
-                let number = settings.backend_first + u32::from(backend_index);
-                self.ports.take(now, number).map_err(|_| Drop::PoolExhausted)?
+                self.ports.take(now, u32::from(backend_number)).map_err(|_| Drop::PoolExhausted)?
             }
         };
         let state = match key.protocol {
@@ -101,9 +101,9 @@ impl<P: OffloadPolicy> Worker<P> {
             Protocol::Tcp if picked_up => State::Established,
             Protocol::Tcp => State::SynSent,
         };
-        let ends = [key.source, key.destination, backend, source];
+        let ends = [key.source, key.destination, backend.endpoint, source];
         let begun = Connection::new(now, key.protocol, state, ends);
-        Ok(Connection { flags, service, backend_index, ..begun })
+        Ok(Connection { flags, service, backend_number, ..begun })
     }
 
     /// Makes sure that no entry holds the backend flow `key`: a Pass entry and a connection that is over give way.
@@ -180,10 +180,10 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Whether the backend of a connection that is over would take a new one.
     pub(super) fn takes_connections(&self, position: Position) -> bool {
-        let connection = self.slab.at(position);
-        let service = &self.snapshot.services[usize::from(connection.service)];
-        let backend = &service.backends[usize::from(connection.backend_index)];
-        backend.state == BackendState::Enabled && backend.weight > 0
+        let Some((service, backend)) = self.snapshot.backend(self.slab.at(position).backend_number) else {
+            return false;
+        };
+        service.state == ServiceState::Active && backend.state == BackendState::Enabled && backend.weight > 0
     }
 
     /// Ends a connection: out of the index at once, out of the slab as soon as the engine holds no rule of it.
@@ -249,8 +249,7 @@ impl<P: OffloadPolicy> Worker<P> {
         let clean = matches!(connection.state, State::Closed) && !connection.flags.has(Flags::BACKEND_CLOSED_FIRST);
         let untouched = connection.carried[0].packets == 0;
         let rest = connection.protocol == Protocol::Tcp && !clean && !untouched && connection.state != State::Reset;
-        let first = self.snapshot.services[usize::from(connection.service)].backend_first;
-        self.ports.release(now, first + u32::from(connection.backend_index), connection.source, rest);
+        self.ports.release(now, u32::from(connection.backend_number), connection.source, rest);
     }
 
     /// Tells the engine that packets of this connection are expected, or no longer.
@@ -282,8 +281,6 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// The number of a connection's backend among all backends; 0 for a Pass entry, which has none.
     pub(super) fn backend_number(&self, position: Position) -> usize {
-        let connection = self.slab.at(position);
-        let first = self.snapshot.services.get(usize::from(connection.service)).map_or(0, |s| s.backend_first);
-        first as usize + usize::from(connection.backend_index)
+        usize::from(self.slab.at(position).backend_number)
     }
 }

@@ -214,7 +214,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<(
         control_directory: control_directory?,
         linux: linux?,
     };
-    let snapshot = Snapshot { services: service::numbered(services), pool: pool.value };
+    let snapshot = Snapshot::new(service::numbered(services), pool.value);
     Some((settings, snapshot))
 }
 

@@ -3,13 +3,16 @@
 use super::problem::Sink;
 use super::reader::{At, Table, is_empty_list, socket_address};
 use super::{BACKENDS_MAX, SERVICES_MAX, reference};
-use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
+use hairpin_core::config::{
+    Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
+};
 use hairpin_core::flow::{Endpoint, Protocol};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A service as read, with where it stands.
 pub(super) struct Draft {
-    /// Its settings; `backends` and `backend_first` are filled in by [`numbered`].
+    /// Its settings; `backends` are filled in by [`numbered`].
     pub(super) service: Service,
     pub(super) backends: Vec<At<Backend>>,
     /// Where `name` stands, or the table.
@@ -43,12 +46,11 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, timeouts: &Timeouts)
 
 /// The services, their backends numbered through.
 pub(super) fn numbered(drafts: Vec<Draft>) -> Box<[Service]> {
-    let mut backend_first = 0;
+    let mut numbers = 0..;
     let mut service = |draft: Draft| {
-        let backends: Box<[Backend]> = draft.backends.into_iter().map(|backend| backend.value).collect();
-        let first = backend_first;
-        backend_first += backends.len() as u32;
-        Service { backends, backend_first: first, ..draft.service }
+        let backends = draft.backends.into_iter().map(|backend| backend.value);
+        let numbered = backends.zip(&mut numbers).map(|(backend, number)| Backend { number, ..backend });
+        Service { backends: numbered.collect(), ..draft.service }
     };
     drafts.into_iter().map(&mut service).collect()
 }
@@ -71,6 +73,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> O
     let name_text = name.map_or_else(|| listen_text(address, protocol), |name| name.value);
     Some(Draft {
         service: Service {
+            state: ServiceState::Active,
             name: name_text.into(),
             endpoint: Endpoint::new(address.ip(), address.port()),
             protocol,
@@ -78,7 +81,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> O
             algorithm: algorithm.unwrap_or_default(),
             unknown: unknown.unwrap_or_default(),
             timeouts,
-            backend_first: 0,
+            drain_limit: Duration::ZERO,
             backends: Box::new([]),
         },
         backends: backends.unwrap_or_default(),
@@ -143,7 +146,8 @@ fn read_backends<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<Vec<At<Bac
     }
     let plain = texts.iter().filter_map(|text| {
         let endpoint = read_endpoint(sink, text)?;
-        let backend = Backend { name: text.value.clone().into(), endpoint, weight: 1, state: BackendState::Enabled };
+        let backend =
+            Backend { number: 0, name: text.value.clone().into(), endpoint, weight: 1, state: BackendState::Enabled };
         Some(At { value: backend, span: text.span.clone() })
     });
     let mut backends: Vec<At<Backend>> = plain.collect();
@@ -162,6 +166,7 @@ fn read_backend(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<Backend>> {
     let state = table.choice("state", &[BackendState::Enabled, BackendState::Draining, BackendState::Disabled]);
     let address = address?;
     let backend = Backend {
+        number: 0,
         name: name.map_or_else(|| address.value.clone(), |name| name.value).into(),
         endpoint: endpoint?,
         weight: weight.unwrap_or(1),

@@ -183,8 +183,8 @@ fn service_status(
         refused_total: sum(now, |s| s.refused),
         ..ServiceStatus::default()
     };
-    for (index, backend) in service.backends.iter().enumerate() {
-        let number = service.backend_first as usize + index;
+    for backend in &service.backends {
+        let number = usize::from(backend.number);
         let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
         let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
         let backend = BackendStatus {
@@ -195,6 +195,7 @@ fn service_status(
                 BackendState::Enabled => "enabled",
                 BackendState::Draining => "drain",
                 BackendState::Disabled => "disabled",
+                BackendState::Removed => "removed",
             }
             .to_string(),
             connections: statistics.connections_now,

@@ -87,7 +87,8 @@ pub(crate) fn snapshot() -> Snapshot {
     let end = |address: [u8; 4], port| Endpoint { address: Address::from_ipv4(address), port };
     let end6 =
         |text: &str, port| Endpoint { address: Address(text.parse::<std::net::Ipv6Addr>().unwrap().octets()), port };
-    let service = |endpoint, backend, protocol, forwarding| Service {
+    let service = |number, endpoint, backend, protocol, forwarding| Service {
+        state: Default::default(),
         name: "service".into(),
         endpoint,
         protocol,
@@ -95,25 +96,26 @@ pub(crate) fn snapshot() -> Snapshot {
         algorithm: Algorithm::default(),
         unknown: Default::default(),
         timeouts: Timeouts::default(),
-        backend_first: 0,
-        backends: [Backend { name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }].into(),
+        drain_limit: Duration::ZERO,
+        backends: [Backend { number, name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }]
+            .into(),
     };
     let nat = Forwarding::Nat;
-    Snapshot {
-        services: [
-            service(end(VIP, 80), end(BACKEND, 8080), Protocol::Tcp, nat),
-            service(end(VIP, 80), end(BACKEND, 8080), Protocol::Udp, nat),
-            service(end6("2001:db8::10", 80), end6("fd02::2", 8080), Protocol::Tcp, nat),
-            service(end(VIP, 81), end(BACKEND, 8081), Protocol::Tcp, Forwarding::FullNat),
+    Snapshot::new(
+        [
+            service(0, end(VIP, 80), end(BACKEND, 8080), Protocol::Tcp, nat),
+            service(1, end(VIP, 80), end(BACKEND, 8080), Protocol::Udp, nat),
+            service(2, end6("2001:db8::10", 80), end6("fd02::2", 8080), Protocol::Tcp, nat),
+            service(3, end(VIP, 81), end(BACKEND, 8081), Protocol::Tcp, Forwarding::FullNat),
         ]
         .into(),
-        pool: Pool {
+        Pool {
             addresses: [Address::from_ipv4(POOL)].into(),
             port_first: POOL_PORT,
             port_last: POOL_PORT + 1000,
             time_wait: Duration::from_secs(60),
         },
-    }
+    )
 }
 
 impl Rig {

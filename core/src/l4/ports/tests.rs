@@ -198,7 +198,8 @@ fn odd_pools_are_survived() {
 /// Of a snapshot, only services that use the pool have queues; numbers go on through all services.
 #[test]
 fn a_snapshot_names_the_backends() {
-    let service = |forwarding, protocol, ends: &[Endpoint], backend_first| Service {
+    let service = |forwarding, protocol, ends: &[Endpoint], number_first: u16| Service {
+        state: Default::default(),
         name: "service".into(),
         endpoint: end("192.0.2.100", 80),
         protocol,
@@ -206,10 +207,17 @@ fn a_snapshot_names_the_backends() {
         algorithm: Algorithm::default(),
         unknown: UnknownPacket::default(),
         timeouts: Timeouts::default(),
-        backend_first,
+        drain_limit: Duration::ZERO,
         backends: ends
             .iter()
-            .map(|&endpoint| Backend { name: "b".into(), endpoint, weight: 1, state: BackendState::default() })
+            .zip(number_first..)
+            .map(|(&endpoint, number)| Backend {
+                number,
+                name: "b".into(),
+                endpoint,
+                weight: 1,
+                state: BackendState::default(),
+            })
             .collect(),
     };
     let (a, b) = (end("10.0.0.1", 80), end("10.0.0.2", 80));
@@ -219,7 +227,7 @@ fn a_snapshot_names_the_backends() {
         service(Forwarding::FullNat, Protocol::Tcp, &[b], 4),
         service(Forwarding::FullNat, Protocol::Udp, &[b], 5),
     ];
-    let snapshot = Snapshot { services: services.into(), pool: pool(1000, 1004) };
+    let snapshot = Snapshot::new(services.into(), pool(1000, 1004));
     let mut ports = PortPool::for_snapshot(&snapshot, &steering(1), 0);
     let capacities: Vec<u32> = (0..7).map(|backend| ports.capacity(backend)).collect();
     assert_eq!(capacities, [0, 0, 10, 10, 10, 10, 0]);

@@ -103,10 +103,12 @@ impl Stage {
     }
 
     pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> Stage {
-        let backends =
-            |n: u8| -> Vec<Backend> { (0..4).map(|i| backend(end(ipv6, 100 + i, 8000 + u16::from(n)))).collect() };
+        let backends = |n: u8| -> Vec<Backend> {
+            (0..4).map(|i| backend(u16::from(n * 4 + i), end(ipv6, 100 + i, 8000))).collect()
+        };
         let service = |n: u8, vip: Endpoint, protocol| {
             let mut service = Service {
+                state: Default::default(),
                 name: format!("service-{n}").into(),
                 endpoint: vip,
                 protocol,
@@ -114,8 +116,8 @@ impl Stage {
                 algorithm: Default::default(),
                 unknown: Default::default(),
                 timeouts: Default::default(),
-                backend_first: u32::from(n) * 4,
-                backends: backends(0).into(),
+                drain_limit: Duration::ZERO,
+                backends: backends(n).into(),
             };
             change(&mut service);
             service
@@ -131,7 +133,7 @@ impl Stage {
             port_last: 20_999,
             time_wait: Duration::from_secs(60),
         };
-        Stage::of(Snapshot { services: services.into(), pool }, capacity)
+        Stage::of(Snapshot::new(services.into(), pool), capacity)
     }
 
     fn of(snapshot: Snapshot, capacity: usize) -> Stage {
@@ -160,14 +162,12 @@ impl Stage {
     }
 
     pub(super) fn shrink_pool(&mut self, ports: u16) {
-        let mut snapshot = (*self.snapshot).clone();
-        snapshot.pool.port_last = snapshot.pool.port_first + ports - 1;
-        for service in &mut snapshot.services {
+        let (mut services, mut pool) = (self.snapshot.services.clone(), self.snapshot.pool.clone());
+        pool.port_last = pool.port_first + ports - 1;
+        for service in &mut services {
             service.backends = service.backends[..1].into();
         }
-        snapshot.services[1].backend_first = 1;
-        snapshot.services[2].backend_first = 2;
-        *self = Stage::of(snapshot, self.capacity);
+        *self = Stage::of(Snapshot::new(services, pool), self.capacity);
     }
 
     pub(super) fn worker(&self) -> &Worker<Always> {
@@ -314,8 +314,8 @@ impl Stage {
     }
 }
 
-fn backend(endpoint: Endpoint) -> Backend {
-    Backend { name: format!("{endpoint}").into(), endpoint, weight: 1, state: BackendState::Enabled }
+fn backend(number: u16, endpoint: Endpoint) -> Backend {
+    Backend { number, name: format!("{endpoint}").into(), endpoint, weight: 1, state: BackendState::Enabled }
 }
 
 /// An end on the stage: VIPs are host 1, the pool host 50, backends hosts from 100, routers from 200.
