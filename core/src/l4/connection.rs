@@ -1,4 +1,19 @@
 //! A tracked connection, as it lies in the slab.
+//!
+//! # What may be seen half changed
+//! The slab's rule ("Whole or absent") is that an inserted entry changes by stores of single aligned words, and whoever
+//! adopts it after a crash, or reads it while its worker writes, must accept any mixture of old and new words.
+//!
+//! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`, `spare`.
+//! The others change one by one, in any order. What that can look like, and what it means:
+//! - `ledger`, `rules`, `answers_due`, `kept`: any combination. What the engine really holds decides, not these.
+//! - `state` with flags of before or after: [`Flags::PROVEN`] missing in an established state, [`Flags::COUNTED`] there
+//!   or missing in any, [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any. `PROVEN` and `COUNTED` follow from the
+//!   state; the other two only choose a timeout or let a port rest.
+//! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
+//! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
+//! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
+//! - `last_seen` before `created` or `changed`; `offer_after` of before: harmless.
 
 use crate::engine::Counters;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
@@ -78,36 +93,77 @@ pub enum Ledger {
     Removing,
 }
 
+/// Why a connection is not with the engine, or was not when that was last decided. Meaningful while the ledger says
+/// [`Ledger::Software`] or [`Ledger::Removing`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kept {
+    /// Nothing has been decided: it is not established yet, or no longer, or it was with the engine.
+    #[default]
+    Nothing,
+    /// The policy has kept it.
+    Policy,
+    /// The engine had no room.
+    EngineFull,
+    /// The queue of requests to the engine was full.
+    QueueFull,
+    /// The engine cannot do what its rules ask.
+    Unsupported,
+    /// The engine failed.
+    Failed,
+}
+
+impl Kept {
+    /// All of them, in order.
+    pub const ALL: [Kept; 6] =
+        [Kept::Nothing, Kept::Policy, Kept::EngineFull, Kept::QueueFull, Kept::Unsupported, Kept::Failed];
+
+    /// Its name in status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kept::Nothing => "undecided",
+            Kept::Policy => "policy",
+            Kept::EngineFull => "engine-full",
+            Kept::QueueFull => "queue-full",
+            Kept::Unsupported => "unsupported",
+            Kept::Failed => "engine-failed",
+        }
+    }
+}
+
 /// Facts about a connection that are no state of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+#[repr(transparent)]
+pub struct Flags(pub u16);
 
 impl Flags {
     /// Source address and port are from the pool.
-    pub const FULL_NAT: u8 = 1;
+    pub const FULL_NAT: u16 = 1;
     /// It counts as a connection of its backend.
-    pub const COUNTED: u8 = 2;
+    pub const COUNTED: u16 = 2;
     /// It has left the index and goes as soon as the engine holds no rule of it.
-    pub const DOOMED: u8 = 4;
+    pub const DOOMED: u16 = 4;
     /// The backend sent the first FIN, so TIME_WAIT is at the backend.
-    pub const BACKEND_CLOSED_FIRST: u8 = 8;
+    pub const BACKEND_CLOSED_FIRST: u16 = 8;
     /// The handshake has been completed once.
-    pub const PROVEN: u8 = 16;
+    pub const PROVEN: u16 = 16;
     /// It seemed over and went on. Until it goes on once more, silence is borne only as long as after a FIN.
-    pub const REVIVED: u8 = 32;
+    pub const REVIVED: u16 = 32;
+    /// How its beginning went has been counted for its backend (see `BackendStatistics`), or never will be.
+    pub const JUDGED: u16 = 64;
 
     /// Whether `flag` is set.
-    pub fn has(self, flag: u8) -> bool {
+    pub fn has(self, flag: u16) -> bool {
         self.0 & flag != 0
     }
 
     /// Sets `flag`.
-    pub fn set(&mut self, flag: u8) {
+    pub fn set(&mut self, flag: u16) {
         self.0 |= flag;
     }
 
     /// Clears `flag`.
-    pub fn clear(&mut self, flag: u8) {
+    pub fn clear(&mut self, flag: u16) {
         self.0 &= !flag;
     }
 }
@@ -130,7 +186,7 @@ impl Volume {
     }
 }
 
-/// A connection: both its flows, and what is known of them.
+/// A connection: both its flows, and what is known of them. 184 bytes, so that a slot of the slab is three cache lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Connection {
@@ -148,29 +204,37 @@ pub struct Connection {
     pub state: State,
     /// Where its rules are in theirs.
     pub ledger: Ledger,
+    /// Why it has none.
+    pub kept: Kept,
     /// Facts.
     pub flags: Flags,
-    /// Answers of the engine that are still to come.
-    pub answers_due: u8,
-    /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
-    pub rules: u8,
     /// Its service's number in the snapshot.
     pub service: u16,
     /// Its backend's number in the snapshot.
     pub backend_number: u16,
+    /// Answers of the engine that are still to come.
+    pub answers_due: u8,
+    /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
+    pub rules: u8,
+    /// Zero: so that no byte of it is padding.
+    pub spare: [u8; 4],
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
     pub changed: Time,
     /// When a packet was last seen, in software or by the engine as far as it has told.
     pub last_seen: Time,
-    /// Not to be offered to the engine before.
+    /// Not to be offered to the engine before. While the ledger says [`Ledger::Installing`]: when its rules were asked
+    /// for.
     pub offer_after: Time,
     /// What software carried, and rules that are gone: [from client, from backend].
     pub carried: [Volume; 2],
     /// What the rules in force had carried when the engine was last asked.
     pub offloaded: [Volume; 2],
 }
+
+/// No padding: the sum of the fields.
+const _: () = assert!(size_of::<Connection>() == 4 * 18 + 16 + 4 * 8 + 4 * 16);
 
 impl Connection {
     /// A connection that begins now, in software, of no service yet. `ends`: client, VIP, backend, and whom the backend
@@ -185,11 +249,13 @@ impl Connection {
             protocol,
             state,
             ledger: Ledger::Software,
+            kept: Kept::Nothing,
             flags: Flags::default(),
-            answers_due: 0,
-            rules: 0,
             service: 0,
             backend_number: 0,
+            answers_due: 0,
+            rules: 0,
+            spare: [0; 4],
             created: now,
             changed: now,
             last_seen: now,

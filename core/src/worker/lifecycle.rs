@@ -6,7 +6,7 @@
 use super::{OPS_MAX, Worker};
 use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::Direction;
-use crate::l4::connection::{Flags, Ledger, State};
+use crate::l4::connection::{Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
 use crate::table::Position;
 use crate::time::{Duration, Time};
@@ -28,7 +28,9 @@ impl<P: OffloadPolicy> Worker<P> {
     pub(super) fn install(&mut self, now: Time, position: Position) {
         if !self.queue_has_room() {
             self.statistics.offload.queue_full += 1;
-            self.slab.at_mut(position).offer_after = now + QUEUE_FULL_FOR;
+            let connection = self.slab.at_mut(position);
+            connection.kept = Kept::QueueFull;
+            connection.offer_after = now + QUEUE_FULL_FOR;
             return;
         }
         let number = self.backend_number(position) as u32;
@@ -39,11 +41,11 @@ impl<P: OffloadPolicy> Worker<P> {
             let total = number * 2 + direction as u32;
             self.ops.push_back(RuleOp::Install(Rule { id, key, rewrite, fate: Fate::Forward, total }));
         }
-        self.asked(position, 2);
+        self.asked(now, position, 2);
     }
 
     /// Asks for the one rule of a Pass entry.
-    pub(super) fn install_pass(&mut self, position: Position) {
+    pub(super) fn install_pass(&mut self, now: Time, position: Position) {
         if !self.queue_has_room() {
             self.statistics.offload.queue_full += 1;
             return;
@@ -51,12 +53,14 @@ impl<P: OffloadPolicy> Worker<P> {
         let id = self.rule_id(position, Direction::FromBackend);
         let key = self.slab.at(position).key(Direction::FromBackend);
         self.ops.push_back(RuleOp::Install(Rule { id, key, fate: Fate::Pass, ..Rule::default() }));
-        self.asked(position, 1);
+        self.asked(now, position, 1);
     }
 
     /// Notes that so many rules have been asked for.
-    fn asked(&mut self, position: Position, rules: u8) {
+    fn asked(&mut self, now: Time, position: Position, rules: u8) {
         let connection = self.slab.at_mut(position);
+        connection.kept = Kept::Nothing;
+        connection.offer_after = now;
         connection.ledger = Ledger::Installing;
         connection.answers_due = rules;
         self.rules += u32::from(rules);
@@ -116,7 +120,14 @@ impl<P: OffloadPolicy> Worker<P> {
         let connection = self.slab.at_mut(position);
         match completion {
             Completion::Installed(_) => connection.rules |= 1 << direction as u8,
-            Completion::Rejected(..) => connection.offer_after = now + REFUSED_FOR,
+            Completion::Rejected(_, why) => {
+                connection.kept = match why {
+                    Refusal::Full => Kept::EngineFull,
+                    Refusal::Unsupported => Kept::Unsupported,
+                    Refusal::Failed => Kept::Failed,
+                };
+                connection.offer_after = now + REFUSED_FOR;
+            }
             Completion::Removed(_, counters) => connection.settled(direction, counters.as_ref()),
         }
         connection.answers_due = connection.answers_due.saturating_sub(1);

@@ -4,7 +4,7 @@ use super::{Drop, Worker};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
-use crate::l4::connection::{Flags, Ledger, State};
+use crate::l4::connection::{Flags, Kept, Ledger, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
 use crate::table::{Hash, Position, Table};
@@ -268,6 +268,9 @@ impl<P: OffloadPolicy> Worker<P> {
         let room = EngineRoom { rules: self.rules, rules_max: self.caps.rules_max };
         if self.policy.on_packet(now, &stats, room) == Verdict::Offload {
             self.install(now, position);
+        } else {
+            let full = room.rules + 2 > room.rules_max;
+            self.slab.at_mut(position).kept = if full { Kept::EngineFull } else { Kept::Policy };
         }
     }
 
@@ -290,7 +293,7 @@ impl<P: OffloadPolicy> Worker<P> {
             return;
         }
         if let Some(position) = self.insert_pass(now, key) {
-            self.install_pass(position);
+            self.install_pass(now, position);
         }
     }
 
