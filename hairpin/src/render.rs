@@ -196,6 +196,7 @@ mod tests {
             connections_per_s: 3.0,
             software: traffic(10),
             offloaded: traffic(90),
+            ..BackendStatus::default()
         };
         let service = ServiceStatus {
             name: "web".into(),
@@ -233,6 +234,7 @@ mod tests {
             },
             drops: BTreeMap::from([("kernel.policed-client".to_string(), Count { total: 1234, per_s: 9.6 })]),
             events: BTreeMap::new(),
+            ..Status::default()
         };
         let text = status(&all);
         let squeezed: Vec<String> =

@@ -28,6 +28,73 @@ pub struct Status {
     pub drops: BTreeMap<String, Count>,
     /// What else became of packets that no rule carried, by name, like `drops`.
     pub events: BTreeMap<String, Count>,
+    /// How full the tables are.
+    #[serde(default)]
+    pub capacity: CapacityStatus,
+    /// Reloads so far.
+    #[serde(default)]
+    pub reloads: ReloadStatus,
+    /// How this process began: `fresh`, `restart` (it adopted what another had left) or `upgrade`.
+    #[serde(default)]
+    pub began: String,
+    /// Connections adopted from the process before.
+    #[serde(default)]
+    pub adopted_connections: u64,
+}
+
+/// How full the tables are: the connection table, and the rules of the fuller family.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CapacityStatus {
+    /// Connections now.
+    pub connections: u64,
+    /// The most there were.
+    pub connections_peak: u64,
+    /// Connections there can be.
+    pub connections_max: u64,
+    /// `ok`, `nearly-full` (from 90 % on) or `full` of the fullest worker.
+    pub connections_state: String,
+    /// Connections refused because the table was full.
+    pub table_full_total: u64,
+    /// Connections not yet established that gave way to newer ones.
+    pub evicted_total: u64,
+    /// `ok`, `nearly-full` or `full`.
+    pub rules_state: String,
+}
+
+/// Reloads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReloadStatus {
+    /// Those that were applied.
+    pub succeeded_total: u64,
+    /// Those that were refused.
+    pub failed_total: u64,
+    /// When the last one was, in seconds since 1970; 0: never.
+    pub last_unix_s: u64,
+    /// Whether that one was applied.
+    pub last_succeeded: bool,
+    /// Why not, if it was not.
+    pub last_error: String,
+}
+
+/// A backend's health.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// `unchecked`, `unknown`, `up` or `down`.
+    pub state: String,
+    /// What the last check found.
+    pub reason: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: f64,
+    /// Checks made.
+    pub checks_total: u64,
+    /// Checks that failed.
+    pub failed_total: u64,
+    /// How long the last check took, in seconds.
+    pub last_duration_s: f64,
+    /// Share of its weight it has while it starts slowly, 0 to 1.
+    pub weight_share: f64,
+    /// Handshakes that clients' connections have failed at this backend.
+    pub passive_failed_total: u64,
 }
 
 /// A total and its rate.
@@ -123,6 +190,9 @@ pub struct ServiceStatus {
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
+    /// `active` or `removed` (from the configuration; its connections go on for a while).
+    #[serde(default)]
+    pub state: String,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
 }
@@ -136,8 +206,14 @@ pub struct BackendStatus {
     pub address: String,
     /// Its weight.
     pub weight: u16,
-    /// `enabled`, `drain` or `disabled`.
+    /// `enabled`, `drain`, `disabled` or `removed` (from the configuration; it keeps its connections for a while).
     pub state: String,
+    /// Whether state or weight were set by hand.
+    #[serde(default)]
+    pub by_hand: bool,
+    /// Whether it answers.
+    #[serde(default)]
+    pub health: HealthStatus,
     /// Connections now.
     pub connections: u64,
     /// Connections so far.
@@ -169,4 +245,11 @@ pub struct OffloadStatus {
     pub removed_per_s: f64,
     /// Why rules or connections were not offloaded, and how many. Reasons that never occurred are left out.
     pub not_offloaded: BTreeMap<String, u64>,
+    /// From request to answer of an installation, histogram: upper end in seconds, and how many took no longer than it
+    /// and longer than the one before.
+    #[serde(default)]
+    pub latency: Vec<(f64, u64)>,
+    /// Sum of all of them, in seconds.
+    #[serde(default)]
+    pub latency_sum_s: f64,
 }

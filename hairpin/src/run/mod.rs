@@ -15,7 +15,7 @@ mod turn;
 pub(crate) use host::port_range_warning;
 
 use crate::config::{Config, PolicyChoice, Settings};
-use crate::control;
+use crate::control::{self, Answer, Request};
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::Loads;
@@ -223,15 +223,22 @@ fn serve(
         PolicyChoice::Always => start_workers(&options, taps, &plane, Always, &sender)?,
         PolicyChoice::Never => start_workers(&options, taps, &plane, Never, &sender)?,
     };
-    let stopper = sender.clone();
-    let stop = move |flush| drop(stopper.send(Message::End(End::Asked { flush })));
-    let status = move || {
-        let (answer, status) = mpsc::channel();
-        let asked = sender.send(Message::Status(answer));
-        asked.map_err(|_| "it is stopping".to_string())?;
-        status.recv_timeout(STATUS_PATIENCE).map_err(|_| "it is busy or stopping".to_string())?
+    let handle = move |request| match request {
+        Request::Stop { flush } => {
+            let _ = sender.send(Message::End(End::Asked { flush }));
+            Answer::Stopping
+        }
+        Request::Status => {
+            let (answer, status) = mpsc::channel();
+            let status = match sender.send(Message::Status(answer)) {
+                Ok(()) => status.recv_timeout(STATUS_PATIENCE).unwrap_or_else(|_| Err("it is busy".to_string())),
+                Err(_) => Err("it is stopping".to_string()),
+            };
+            status.map_or_else(Answer::Error, |status| Answer::Status(Box::new(status)))
+        }
+        _ => Answer::Error("not yet".to_string()),
     };
-    control::serve(socket, status, stop)?;
+    control::serve(socket, handle)?;
     log(&summary(settings, snapshot, cpus));
     let end = Keeper::new(settings, snapshot, started, &workers).keep(&mut plane, &messages);
     log(&match &end {

@@ -51,6 +51,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         offload: offload(settings, per_s, before, now),
         drops: BTreeMap::new(),
         events: BTreeMap::new(),
+        ..Status::default()
     };
     for (number, service) in snapshot.services.iter().enumerate() {
         status.services.push(service_status(per_s, (number, service), before, now));
@@ -155,6 +156,7 @@ fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -
         removed_total: removed[1],
         removed_per_s: per_s.of(removed[0], removed[1]),
         not_offloaded: not_offloaded.filter(|(_, count)| *count > 0).collect(),
+        ..OffloadStatus::default()
     }
 }
 
@@ -203,6 +205,7 @@ fn service_status(
             connections_per_s: per_s.of(earlier.connections, statistics.connections),
             software: per_s.traffic(both(earlier.software), both(statistics.software)),
             offloaded: per_s.traffic(offloaded_before, offloaded),
+            ..BackendStatus::default()
         };
         status.connections += backend.connections;
         status.software += backend.software;

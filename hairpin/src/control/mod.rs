@@ -1,11 +1,16 @@
-//! The control socket: one JSON request per line, one JSON answer per line, over a Unix socket only root may open.
+//! The control socket: requests and answers of [`mod@protocol`] over a Unix socket only root may open.
 //!
 //! Clients cannot stall anything: each is served by a thread of its own, few at a time, with bounded sizes and
 //! times, and none of them is the thread that keeps the instance alive.
 
+mod protocol;
+
+pub use protocol::{
+    Answer, BackendAction, BackendChange, Changes, ConnectionView, LatencyView, OffloadView, Page, Query, Request,
+};
+
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of a request at most, newline included.
-const REQUEST_BYTES_MAX: u64 = 4096;
+/// Bytes of a request at most, newline included: a configuration of 16 MiB, and what JSON makes of it.
+const REQUEST_BYTES_MAX: u64 = 24 << 20;
 /// Bytes of an answer at most; 16,384 backends take about 8 MB.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Clients served at a time at most; others are turned away.
@@ -27,58 +32,34 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a process may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a client asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
-    /// The status.
-    Status,
-    /// End the process.
-    Stop {
-        /// Remove every object from the kernel, too.
-        flush: bool,
-    },
-}
-
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To [`Request::Status`].
-    Status(Box<Status>),
-    /// To [`Request::Stop`]; the connection is closed when the process ends.
-    Stopping,
-    /// The request was not understood, or cannot be served now.
-    Error(String),
-}
-
-/// Listens on `path`, replacing what a dead process left there; the caller makes sure that it is dead.
-/// `status` makes a status, or says why it cannot; `stop` is called, with whether to flush, when a client asks
-/// for the end. Both are called on threads of their own.
+/// Listens on `path`, replacing what another process left there in one step; the caller makes sure that it is dead or
+/// about to hand over. `handle` answers requests; it is called on threads of their own, several at a time. After the
+/// answer to [`Request::Stop`] or a successful [`Request::Upgrade`] the connection is held open until the process ends,
+/// so that the client sees the end.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn serve<S, E>(path: &Path, status: S, stop: E) -> Result<()>
+pub fn serve<H>(path: &Path, handle: H) -> Result<()>
 where
-    S: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
-    E: Fn(bool) + Clone + Send + 'static,
+    H: Fn(Request) -> Answer + Clone + Send + 'static,
 {
-    if let Err(error) = std::fs::remove_file(path)
+    let about = || format!("cannot listen on the control socket {}", path.display());
+    let new = path.with_extension("sock.new");
+    if let Err(error) = std::fs::remove_file(&new)
         && error.kind() != ErrorKind::NotFound
     {
-        bail!("cannot remove the dead control socket {}: {error}", path.display());
+        return Err(error).with_context(about);
     }
-    let about = || format!("cannot listen on the control socket {}", path.display());
-    let listener = UnixListener::bind(path).with_context(about)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(about)?;
-    std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &status, &stop))?;
+    let listener = UnixListener::bind(&new).with_context(about)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).with_context(about)?;
+    std::fs::rename(&new, path).with_context(about)?;
+    std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &handle))?;
     Ok(())
 }
 
-fn accept<S, E>(listener: &UnixListener, status: &S, stop: &E)
+fn accept<H>(listener: &UnixListener, handle: &H)
 where
-    S: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
-    E: Fn(bool) + Clone + Send + 'static,
+    H: Fn(Request) -> Answer + Clone + Send + 'static,
 {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
@@ -91,10 +72,10 @@ where
             clients.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
-        let (clients_there, status, stop) = (Arc::clone(&clients), status.clone(), stop.clone());
+        let (clients_there, handle) = (Arc::clone(&clients), handle.clone());
         let serve = move || {
             // A client that fails is its own loss.
-            let _ = converse(stream, &status, &stop);
+            let _ = converse(stream, &handle);
             clients_there.fetch_sub(1, Ordering::AcqRel);
         };
         if std::thread::Builder::new().name("control-client".into()).spawn(serve).is_err() {
@@ -103,30 +84,20 @@ where
     }
 }
 
-fn converse(
-    stream: UnixStream,
-    status: &impl Fn() -> std::result::Result<Status, String>,
-    stop: &impl Fn(bool),
-) -> std::io::Result<()> {
+fn converse(stream: UnixStream, handle: &impl Fn(Request) -> Answer) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(line) = request_line(&mut reader)? {
         let answer = match serde_json::from_slice(&line) {
-            Ok(Request::Status) => match status() {
-                Ok(status) => Answer::Status(Box::new(status)),
-                Err(reason) => Answer::Error(reason),
-            },
-            Ok(Request::Stop { flush }) => {
-                send(&stream, &Answer::Stopping)?;
-                stop(flush);
-                // Held open until the process ends, so that the client sees the end.
-                std::thread::sleep(STOP_PATIENCE);
-                return Ok(());
-            }
+            Ok(request) => handle(request),
             Err(error) => Answer::Error(format!("not a request: {error}")),
         };
         send(&stream, &answer)?;
+        if matches!(answer, Answer::Stopping | Answer::Upgraded { .. }) {
+            std::thread::sleep(STOP_PATIENCE);
+            return Ok(());
+        }
     }
     Ok(())
 }
@@ -193,10 +164,9 @@ impl Client {
     /// # Errors
     /// It does not answer in time or does not make sense.
     pub fn status(&mut self) -> Result<Status> {
-        match self.ask(Request::Status)? {
+        match self.ask(&Request::Status)? {
             Answer::Status(status) => Ok(*status),
-            Answer::Error(error) => bail!("the instance answers: {error}"),
-            Answer::Stopping => bail!("the instance is stopping"),
+            other => unexpected(other),
         }
     }
 
@@ -205,13 +175,27 @@ impl Client {
     /// # Errors
     /// It does not answer, or does not end in time.
     pub fn stop(mut self, flush: bool) -> Result<()> {
-        match self.ask(Request::Stop { flush })? {
-            Answer::Stopping => {}
-            Answer::Error(error) => bail!("the instance answers: {error}"),
-            Answer::Status(_) => bail!("the instance answers something else"),
+        match self.ask(&Request::Stop { flush })? {
+            Answer::Stopping => self.await_end(),
+            other => unexpected(other),
         }
+    }
+
+    /// Asks the instance to hand over to a new process and waits until the old one has ended. The new one's number.
+    ///
+    /// # Errors
+    /// It could not; the old process serves on.
+    pub fn upgrade(mut self, program: Option<std::path::PathBuf>) -> Result<u32> {
         self.stream.set_read_timeout(Some(STOP_PATIENCE))?;
-        match self.stream.read(&mut [0; 16]) {
+        match self.ask(&Request::Upgrade { program })? {
+            Answer::Upgraded { pid } => self.await_end().map(|()| pid),
+            other => unexpected(other),
+        }
+    }
+
+    fn await_end(self) -> Result<()> {
+        self.stream.set_read_timeout(Some(STOP_PATIENCE))?;
+        match (&self.stream).read(&mut [0; 16]) {
             Ok(0) => Ok(()),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
             Ok(_) => bail!("the instance says something after its end"),
@@ -219,8 +203,19 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Answer> {
-        let mut text = serde_json::to_vec(&request)?;
+    /// Asks anything and gives the answer; [`Answer::Error`] is an error.
+    ///
+    /// # Errors
+    /// It does not answer in time, does not make sense, or says why not.
+    pub fn request(&mut self, request: &Request) -> Result<Answer> {
+        match self.ask(request)? {
+            Answer::Error(error) => bail!("{error}"),
+            answer => Ok(answer),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
         self.stream.write_all(&text).context("the instance does not read its control socket")?;
         let mut line = Vec::new();
@@ -230,6 +225,15 @@ impl Client {
             bail!("the instance has closed its control socket: it ends, or serves too many clients");
         }
         serde_json::from_slice(&line).context("the instance's answer makes no sense; is it another version?")
+    }
+}
+
+/// For an answer to something else, or a refusal.
+pub(crate) fn unexpected<T>(answer: Answer) -> Result<T> {
+    match answer {
+        Answer::Error(error) => bail!("{error}"),
+        Answer::Stopping => bail!("the instance is stopping"),
+        _ => bail!("the instance answers something else; is it another version?"),
     }
 }
 
@@ -250,8 +254,15 @@ mod tests {
             let status = Status { instance: name.into(), uptime_s: 1.5, ..Status::default() };
             let (sender, stopped) = mpsc::channel();
             let fixture = Fixture { directory, stopped };
-            let stop = move |flush| sender.send(flush).unwrap();
-            serve(&fixture.path(), move || Ok(status.clone()), stop).unwrap();
+            let handle = move |request| match request {
+                Request::Status => Answer::Status(Box::new(status.clone())),
+                Request::Stop { flush } => {
+                    sender.send(flush).unwrap();
+                    Answer::Stopping
+                }
+                other => Answer::Error(format!("{other:?} is not for tests")),
+            };
+            serve(&fixture.path(), handle).unwrap();
             fixture
         }
 
@@ -282,7 +293,7 @@ mod tests {
     fn a_request_to_stop_says_whether_to_flush() {
         let fixture = Fixture::new("stop");
         let mut client = Client::connect(&fixture.path()).unwrap().unwrap();
-        assert_eq!(client.ask(Request::Stop { flush: true }).unwrap(), Answer::Stopping);
+        assert_eq!(client.ask(&Request::Stop { flush: true }).unwrap(), Answer::Stopping);
         assert_eq!(fixture.stopped.recv_timeout(Duration::from_secs(5)), Ok(true));
     }
 
@@ -301,7 +312,8 @@ mod tests {
         let fixture = Fixture::new("endless");
         let mut stream = UnixStream::connect(fixture.path()).unwrap();
         // The server may hang up while this is being written.
-        let _ = stream.write_all(&[b'x'; 64 << 10]);
+        let chunk = vec![b'x'; 1 << 20];
+        let _ = (0..=REQUEST_BYTES_MAX >> 20).try_for_each(|_| stream.write_all(&chunk));
         let mut rest = Vec::new();
         let end = stream.read_to_end(&mut rest);
         assert!(matches!(end, Ok(0)) || end.is_err());
