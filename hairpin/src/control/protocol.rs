@@ -1,0 +1,215 @@
+//! What goes over the control socket: one JSON request per line, one JSON answer per line. Field names carry their
+//! units and stay as they are; new ones may be added.
+
+use crate::status::Status;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The status.
+    Status,
+    /// End the process.
+    Stop {
+        /// Remove every object from the kernel and the connections, too.
+        flush: bool,
+    },
+    /// Read the configuration file again and apply it.
+    Reload,
+    /// Hand over to a new process.
+    Upgrade {
+        /// The program to start; the one this process was started from, if none is named.
+        #[serde(default)]
+        program: Option<PathBuf>,
+    },
+    /// What a configuration would change. Nothing is applied.
+    Diff {
+        /// The configuration's text.
+        text: String,
+        /// What its problems call it.
+        file: String,
+    },
+    /// Change a backend by hand.
+    Backend(BackendChange),
+    /// Connections, page by page.
+    Connections(Query),
+    /// What the engine holds and how it gets there.
+    Offload,
+}
+
+/// What is done to a backend by hand. It holds, across reloads, restarts and upgrades, until it is taken back, or the
+/// configuration says something else about this backend than it did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendChange {
+    /// The service's name.
+    pub service: String,
+    /// The backend's name or address.
+    pub backend: String,
+    /// What to do.
+    pub action: BackendAction,
+}
+
+/// What is done to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendAction {
+    /// Take new connections.
+    Enable,
+    /// Keep connections, take no new ones.
+    Drain,
+    /// Have no connections.
+    Disable,
+    /// Another weight, 0 to 65,535.
+    Weight(u16),
+    /// As the configuration says.
+    Reset,
+}
+
+/// Which connections, and how many of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Query {
+    /// Only of clients at `address`, `address/prefix length`, `address:port` or `[address]:port`.
+    pub client: Option<String>,
+    /// Only of the service of this name.
+    pub service: Option<String>,
+    /// Only of the backend of this name or address.
+    pub backend: Option<String>,
+    /// Only in this state (`established`, `syn-sent`, ...).
+    pub state: Option<String>,
+    /// Only offloaded ones, or only those in software.
+    pub offloaded: Option<bool>,
+    /// Go on where the page before ended.
+    pub cursor: Option<u64>,
+    /// Connections of a page at most, 1 to 10,000; 0: only count.
+    pub limit: u32,
+}
+
+/// A page of connections. A connection that lives from the first page to the last is on exactly one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    /// The connections.
+    pub connections: Vec<ConnectionView>,
+    /// How many were looked at and fit the query (only counting: all of them).
+    pub matched: u64,
+    /// Where the next page begins; none after the last.
+    pub next: Option<u64>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionView {
+    /// Service's name.
+    pub service: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// The client's end.
+    pub client: String,
+    /// The end the client connected to.
+    pub vip: String,
+    /// Backend's name.
+    pub backend: String,
+    /// The backend's end.
+    pub backend_end: String,
+    /// Whom the backend sees, if that is not the client.
+    pub source: Option<String>,
+    /// State (`established`, `syn-sent`, ...).
+    pub state: String,
+    /// The worker it belongs to.
+    pub worker: u16,
+    /// Whether the engine carries it.
+    pub offloaded: bool,
+    /// Why it is, or is not, with the engine.
+    pub offload: String,
+    /// Packets from the client and from the backend, by workers and engine.
+    pub packets: [u64; 2],
+    /// Bytes from the client and from the backend.
+    pub bytes: [u64; 2],
+    /// Of those packets, the ones the engine carried.
+    pub packets_offloaded: [u64; 2],
+    /// Seconds since it began.
+    pub age_s: f64,
+    /// Seconds since its last packet.
+    pub idle_s: f64,
+}
+
+/// The engine, and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OffloadView {
+    /// Which connections are offloaded.
+    pub policy: String,
+    /// The engine's name.
+    pub engine: String,
+    /// Rules by family, as counted in the engine: IPv4, IPv6.
+    pub rules: [u64; 2],
+    /// Rules there can be: IPv4, IPv6.
+    pub rules_max: [u64; 2],
+    /// Rules that leave a flow to the kernel.
+    pub passes: u64,
+    /// Rules installed so far.
+    pub installed_total: u64,
+    /// Rules installed per second.
+    pub installed_per_s: f64,
+    /// Rules removed so far.
+    pub removed_total: u64,
+    /// From request to answer, in microseconds: median, 90th and 99th percentile, and the longest bucket's upper end.
+    pub latency_us: LatencyView,
+    /// Connections in software now, by why they are not offloaded.
+    pub in_software: Vec<(String, u64)>,
+    /// Connections offloaded now.
+    pub offloaded: u64,
+}
+
+/// Percentiles; upper ends of histogram buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyView {
+    /// Half of them took no longer.
+    pub p50: f64,
+    /// Nine of ten.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// All.
+    pub max: f64,
+    /// How many were measured.
+    pub count: u64,
+}
+
+/// What a configuration changes, or has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// A sentence each, such as `service web: backend 10.0.2.13:8080 added`.
+    pub changes: Vec<String>,
+    /// What takes a restart or an upgrade to take effect, a sentence each; it was not applied.
+    pub later: Vec<String>,
+    /// What the file says but probably does not mean.
+    pub warnings: Vec<String>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::Stop`]; the connection is closed when the process ends.
+    Stopping,
+    /// To [`Request::Reload`] and [`Request::Diff`].
+    Changes(Changes),
+    /// To [`Request::Upgrade`]: the process that serves now.
+    Upgraded {
+        /// Its number.
+        pid: u32,
+    },
+    /// To [`Request::Backend`]: what is different now, in a sentence.
+    Done(String),
+    /// To [`Request::Connections`].
+    Connections(Page),
+    /// To [`Request::Offload`].
+    Offload(Box<OffloadView>),
+    /// The request was not understood, or cannot be served now, or failed; nothing changed.
+    Error(String),
+}
