@@ -137,6 +137,9 @@ pub struct WorkerStatus {
     pub cpu: usize,
     /// Share of that core it uses, 0 to 1.
     pub busy_share: f64,
+    /// Processor time it has used, in seconds.
+    #[serde(default)]
+    pub busy_s: f64,
     /// Connections it tracks.
     pub connections: u64,
     /// Connections it can track.

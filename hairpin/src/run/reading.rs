@@ -115,6 +115,7 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
             id: id as u16,
             cpu: now.cpu,
             busy_share: if per_s.seconds > 0.0 { (busy / per_s.seconds).min(1.0) } else { 0.0 },
+            busy_s: now.busy.as_secs_f64(),
             connections: statistics.connections_now,
             connections_max: statistics.connections_max,
             passes: statistics.passes_now,
