@@ -4,12 +4,13 @@
 //! The slab's rule ("Whole or absent") is that an inserted entry changes by stores of single aligned words, and whoever
 //! adopts it after a crash, or reads it while its worker writes, must accept any mixture of old and new words.
 //!
-//! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`, `spare`.
+//! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`.
 //! The others change one by one, in any order. What that can look like, and what it means:
 //! - `ledger`, `rules`, `answers_due`, `kept`: any combination. What the engine really holds decides, not these.
-//! - `state` with flags of before or after: [`Flags::PROVEN`] missing in an established state, [`Flags::COUNTED`] there
-//!   or missing in any, [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any. `PROVEN` and `COUNTED` follow from the
-//!   state; the other two only choose a timeout or let a port rest.
+//! - `state` with flags of before or after: [`Flags::COUNTED`] there or missing in any state (it follows from the state),
+//!   [`Flags::PROVEN`] missing in an established one (it is then among those that give way when the table is full),
+//!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
+//! - `proof` of before, in any state: the handshake is recognised at the next SYN-ACK.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
 //! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
 //! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
@@ -151,6 +152,8 @@ impl Flags {
     pub const REVIVED: u16 = 32;
     /// How its beginning went has been counted for its backend (see `BackendStatistics`), or never will be.
     pub const JUDGED: u16 = 64;
+    /// Its backend was said to be unreachable before it had answered; it may answer yet.
+    pub const REPORTED: u16 = 128;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {
@@ -216,8 +219,9 @@ pub struct Connection {
     pub answers_due: u8,
     /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
     pub rules: u8,
-    /// Zero: so that no byte of it is padding.
-    pub spare: [u8; 4],
+    /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
+    /// before there is one.
+    pub proof: u32,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
@@ -255,7 +259,7 @@ impl Connection {
             backend_number: 0,
             answers_due: 0,
             rules: 0,
-            spare: [0; 4],
+            proof: 0,
             created: now,
             changed: now,
             last_seen: now,
