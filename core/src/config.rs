@@ -33,6 +33,9 @@ pub enum Algorithm {
     SourceHash,
 }
 
+/// Numbers of backends there can be: 0 to one less than this.
+pub const BACKENDS_MAX: u32 = 16_384;
+
 /// Whether a backend takes connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendState {
@@ -121,6 +124,16 @@ pub enum ServiceState {
     Vacant,
 }
 
+/// What becomes of new connections when a service has backends enabled, but all of them are down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllDown {
+    /// They are refused (RST, ICMP port unreachable), as with no backend at all.
+    #[default]
+    Refuse,
+    /// They are spread over the enabled backends as if all were up: checks may be wrong, and nothing is lost by trying.
+    UseAll,
+}
+
 /// A service: what clients connect to, and who serves it.
 #[derive(Clone, Debug)]
 pub struct Service {
@@ -142,6 +155,8 @@ pub struct Service {
     pub timeouts: Timeouts,
     /// How long connections go on whose backend drains or was removed; zero: until they end.
     pub drain_limit: Duration,
+    /// What becomes of new connections when no enabled backend is up.
+    pub all_down: AllDown,
     /// Its servers, those that were removed and still have connections among them.
     pub backends: Box<[Backend]>,
 }
@@ -190,9 +205,14 @@ impl Snapshot {
         self.places.len() as u32
     }
 
+    /// The backend with this number: its service's number, and its position in that.
+    pub fn place(&self, number: u16) -> Option<(u16, u16)> {
+        *self.places.get(usize::from(number))?
+    }
+
     /// The backend with this number, and its service.
     pub fn backend(&self, number: u16) -> Option<(&Service, &Backend)> {
-        let (service, index) = (*self.places.get(usize::from(number))?)?;
+        let (service, index) = self.place(number)?;
         let service = self.services.get(usize::from(service))?;
         Some((service, service.backends.get(usize::from(index))?))
     }
@@ -211,6 +231,7 @@ impl Service {
             unknown: UnknownPacket::default(),
             timeouts: Timeouts::default(),
             drain_limit: Duration::ZERO,
+            all_down: AllDown::default(),
             backends: Box::default(),
         }
     }

@@ -94,6 +94,7 @@ impl Scene {
             unknown,
             timeouts: Default::default(),
             drain_limit: Duration::ZERO,
+            all_down: Default::default(),
             backends: [(n * 2, end(100, 8080)), (n * 2 + 1, end(101, 8080))]
                 .map(|(number, endpoint)| {
                     Backend { number, name: "".into(), endpoint, weight: 1, state: BackendState::Enabled }

@@ -42,6 +42,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         unknown: UnknownPacket::PickUp,
         timeouts: Timeouts::default(),
         drain_limit: Default::default(),
+        all_down: Default::default(),
         backends: weights.iter().enumerate().map(backend).collect(),
     }
 }

@@ -82,6 +82,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> O
             unknown: unknown.unwrap_or_default(),
             timeouts,
             drain_limit: Duration::ZERO,
+            all_down: Default::default(),
             backends: Box::new([]),
         },
         backends: backends.unwrap_or_default(),

@@ -97,6 +97,7 @@ pub(crate) fn snapshot() -> Snapshot {
         unknown: Default::default(),
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
+        all_down: Default::default(),
         backends: [Backend { number, name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }]
             .into(),
     };

@@ -208,6 +208,7 @@ fn a_snapshot_names_the_backends() {
         unknown: UnknownPacket::default(),
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
+        all_down: Default::default(),
         backends: ends
             .iter()
             .zip(number_first..)

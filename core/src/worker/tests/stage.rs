@@ -117,6 +117,7 @@ impl Stage {
                 unknown: Default::default(),
                 timeouts: Default::default(),
                 drain_limit: Duration::ZERO,
+                all_down: Default::default(),
                 backends: backends(n).into(),
             };
             change(&mut service);
