@@ -144,7 +144,8 @@ fn whole_or_absent_after_every_instruction() {
             // SAFETY: the copy is as large, and no slab is using it now.
             unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), copy.cast::<u8>(), BYTES) };
             // SAFETY: what a slab of entries left; the slab is dropped before the copy is written again.
-            let adopted = unsafe { Slab::adopt(slots_at(copy, CAPACITY)) };
+            let (adopted, invalid) = Slab::adopt(unsafe { slots_at(copy, CAPACITY) });
+            assert_eq!(invalid, 0);
             let found = held(&adopted);
             let allowed = &states[finished..(finished + 2).min(states.len())];
             assert!(allowed.contains(&found), "after {steps} instructions, in operation {finished}: {found:x?}");

@@ -154,6 +154,9 @@ impl Flags {
     pub const JUDGED: u16 = 64;
     /// Its backend was said to be unreachable before it had answered; it may answer yet.
     pub const REPORTED: u16 = 128;
+    /// Its two flows steer to different workers, because the number of workers has changed since it began: only the
+    /// engine can carry it.
+    pub const MISSTEERED: u16 = 256;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

@@ -7,6 +7,7 @@
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]
 
+pub mod entry;
 pub mod slab;
 pub mod two_choice;
 pub mod wheel;

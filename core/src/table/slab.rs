@@ -2,7 +2,8 @@
 //!
 //! In production the memory is shared memory that outlives the process. Everything needed to find the entries again
 //! is in it: each [`Slot`] has a *commit word* that says whether its value is there. The free list is not in it;
-//! [`Slab::adopt`] rebuilds that from the commit words.
+//! [`Slab::adopt`] rebuilds that from the commit words. Slots are used for the first time in ascending order, so the
+//! first commit word that is zero ends what was ever used, and what lies behind is never touched.
 //!
 //! # Whole or absent
 //! A process killed at any instant leaves what its instructions up to then have stored. The order of stores is:
@@ -14,15 +15,25 @@
 //! changed only by a store of one aligned machine word, and no two fields may be changed that are only right together
 //! (pack such fields into one word). An adopter must accept any mixture of old and new words.
 //!
+//! # Nothing is believed
+//! [`Slab::adopt`] looks at the bytes of every entry before it treats them as one ([`Adoptable`]). What no slab can
+//! have left is made absent and counted.
+//!
 //! # Not
-//! Safe for two processes or threads at once: a slab has one owner at a time. Proof against power loss: it is memory.
+//! Safe for two processes or threads at once: a slab has one owner at a time; others may look on through a [`View`].
+//! Proof against power loss: it is memory.
 
+use super::entry::Adoptable;
 use super::zeroed::{Zeroable, zeroed};
 use super::{Position, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+mod view;
+
+pub use view::View;
 
 /// One place for a value. All-zero memory is an absent slot that was never used, so fresh anonymous or shared memory
 /// is a slab already.
@@ -43,6 +54,25 @@ impl<T> Slot<T> {
     fn is_present(&self) -> bool {
         self.commit.load(Ordering::Relaxed) & PRESENT != 0
     }
+
+    /// Says that there is no value any more.
+    fn take_back(&self) {
+        // A generation of 0 would make the word look as if the slot had never been used.
+        let generation = (self.commit.load(Ordering::Relaxed) >> 1).max(1);
+        self.commit.store(generation << 1, Ordering::Relaxed);
+        // No later store to the value may be made before this one.
+        fence(Ordering::Release);
+    }
+
+    /// Whether the value's bytes are a value.
+    fn is_valid(&self) -> bool
+    where
+        T: Adoptable,
+    {
+        // SAFETY: the bytes of a slot have been written (`slots_at`) or are zeroes (`boxed`), and stay so, because a
+        // `T: Adoptable` has no padding.
+        T::is_valid(unsafe { core::slice::from_raw_parts(self.value.as_ptr().cast(), size_of::<T>()) })
+    }
 }
 
 /// Memory of this process for `capacity` slots, all absent, that is never given back. Pages are touched as slots are
@@ -58,8 +88,8 @@ where
 ///
 /// # Safety
 /// `start` is aligned for `Slot<T>`, and `count` slots from there on are mapped, readable and writable until the
-/// process ends, and used by nobody else in that time. Their bytes are zero or were left there by slabs of the same
-/// `T`.
+/// process ends, and written by nobody else in that time. Their bytes have been written, or are zeroes from the kernel;
+/// what they say does not matter.
 pub unsafe fn slots_at<T>(start: *mut Slot<T>, count: usize) -> &'static mut [Slot<T>]
 where
     T: 'static,
@@ -81,27 +111,36 @@ pub struct Slab<T: Copy + 'static> {
 }
 
 impl<T: Copy + 'static> Slab<T> {
-    /// An empty slab in `memory`, whose slots are all absent: it comes from [`boxed`], or from [`slots_at`] and is
-    /// zero. (For memory that has been used there is [`Slab::adopt`].) Of more than 2^31 slots the rest stays unused.
+    /// An empty slab in `memory`, whatever is there. (For memory whose entries are wanted there is [`Slab::adopt`].) Of
+    /// more than 2^31 slots the rest stays unused.
     pub fn new(memory: &'static mut [Slot<T>]) -> Slab<T> {
         let count = memory.len().min(1 << 31);
         let slots = &mut memory[..count];
         Slab { free: Vec::with_capacity(slots.len()), slots, fresh: 0 }
     }
 
-    /// The slab that another process left in `memory`. What it holds, [`Slab::positions`] tells.
-    ///
-    /// # Safety
-    /// Where a slot's commit word says that a value is present, a slab of the same `T` (same layout, same build or a
-    /// version that is checked) has put it there.
-    pub unsafe fn adopt(memory: &'static mut [Slot<T>]) -> Slab<T> {
+    /// The slab that another process left in `memory`, and how many of its entries were nonsense. What it holds,
+    /// [`Slab::positions`] tells. Entries keep their positions and generations.
+    pub fn adopt(memory: &'static mut [Slot<T>]) -> (Slab<T>, usize)
+    where
+        T: Adoptable,
+    {
         let mut slab = Slab::new(memory);
-        let used = slab.slots.iter().rposition(|slot| slot.commit.load(Ordering::Acquire) != 0);
-        slab.fresh = used.map_or(0, |last| last as Position + 1);
+        let used = slab.slots.iter().position(|slot| slot.commit.load(Ordering::Acquire) == 0);
+        slab.fresh = used.unwrap_or(slab.slots.len()) as Position;
+        let mut invalid = 0;
         // Descending, so that the lowest free position is reused first.
-        let absent = (0..slab.fresh).rev().filter(|&position| !slab.slots[position as usize].is_present());
-        slab.free.extend(absent);
-        slab
+        for position in (0..slab.fresh).rev() {
+            let slot = &slab.slots[position as usize];
+            if slot.is_present() && !slot.is_valid() {
+                slot.take_back();
+                invalid += 1;
+            }
+            if !slot.is_present() {
+                slab.free.push(position);
+            }
+        }
+        (slab, invalid)
     }
 
     /// Positions there are.
@@ -130,7 +169,7 @@ impl<T: Copy + 'static> Slab<T> {
             None => return None,
         };
         let slot = &mut self.slots[position as usize];
-        let generation = (slot.commit.load(Ordering::Relaxed) >> 1) + 1;
+        let generation = (slot.commit.load(Ordering::Relaxed) >> 1).wrapping_add(1) & (u64::MAX >> 1);
         slot.value.write(value);
         slot.commit.store(generation << 1 | PRESENT, Ordering::Release);
         Some(position)
@@ -142,10 +181,7 @@ impl<T: Copy + 'static> Slab<T> {
     /// If there is none.
     pub fn remove(&mut self, position: Position) -> T {
         let value = *self.at(position);
-        let slot = &self.slots[position as usize];
-        slot.commit.store(slot.commit.load(Ordering::Relaxed) & !PRESENT, Ordering::Relaxed);
-        // No later store to the value may be made before this one.
-        fence(Ordering::Release);
+        self.slots[position as usize].take_back();
         self.free.push(position);
         value
     }
@@ -156,10 +192,10 @@ impl<T: Copy + 'static> Slab<T> {
     /// If there is none.
     #[inline]
     pub fn at(&self, position: Position) -> &T {
+        assert!(self.contains(position), "no entry at position {position}");
         let slot = &self.slots[position as usize];
-        assert!(slot.is_present(), "no entry at position {position}");
-        // SAFETY: the commit word says that the value is there: this slab put it there, or the caller of `adopt`
-        // vouches for it.
+        // SAFETY: the position is one that has been used and the commit word says that the value is there: this slab
+        // put it there, or `adopt` has looked at it.
         unsafe { slot.value.assume_init_ref() }
     }
 
@@ -169,8 +205,8 @@ impl<T: Copy + 'static> Slab<T> {
     /// If there is none.
     #[inline]
     pub fn at_mut(&mut self, position: Position) -> &mut T {
+        assert!(self.contains(position), "no entry at position {position}");
         let slot = &mut self.slots[position as usize];
-        assert!(slot.is_present(), "no entry at position {position}");
         // SAFETY: as in `at`.
         unsafe { slot.value.assume_init_mut() }
     }
@@ -185,7 +221,8 @@ impl<T: Copy + 'static> Slab<T> {
     /// Whether there is an entry at `position`.
     #[inline]
     pub fn contains(&self, position: Position) -> bool {
-        self.slots.get(position as usize).is_some_and(Slot::is_present)
+        // What lies beyond the positions used is not believed, whatever it says.
+        position < self.fresh && self.slots.get(position as usize).is_some_and(Slot::is_present)
     }
 
     /// The positions of all entries, ascending. Goes through all slots ever used.

@@ -1,16 +1,18 @@
 //! The slab against a map, and adoption of what a crash leaves. (`core/tests/slab_crash.rs` stops a process at every
 //! instruction.)
 
-use super::{PRESENT, Slab, Slot, boxed, slots_at};
+use super::{PRESENT, Slab, Slot, View, boxed, slots_at};
 use crate::table::Position;
-use core::sync::atomic::Ordering;
+use crate::table::entry::Adoptable;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
 /// Memory that outlives slabs over it.
-struct Memory {
-    start: *mut Slot<Value>,
+struct Memory<T = Value> {
+    start: *mut Slot<T>,
     count: usize,
 }
 
@@ -20,20 +22,29 @@ fn value(seed: u64) -> Value {
     [seed, !seed, seed.wrapping_mul(3)]
 }
 
-impl Memory {
-    fn new(count: usize) -> Memory {
-        Memory { start: boxed::<Value>(count).as_mut_ptr(), count }
+impl<T: Adoptable> Memory<T> {
+    fn new(count: usize) -> Memory<T> {
+        Memory { start: boxed::<T>(count).as_mut_ptr(), count }
     }
 
     /// Only one use at a time.
-    fn slots(&self) -> &'static mut [Slot<Value>] {
+    fn slots(&self) -> &'static mut [Slot<T>] {
         // SAFETY: `boxed` memory lives for ever, and the tests drop a slab before they make the next one.
         unsafe { slots_at(self.start, self.count) }
     }
 
+    /// Only between uses.
+    fn view(&self) -> View<T> {
+        // SAFETY: as above; nothing is written while the view reads, or by atomic stores.
+        unsafe { View::at(NonNull::new(self.start).unwrap(), self.count) }
+    }
+}
+
+impl Memory {
     fn adopt(&self) -> Slab<Value> {
-        // SAFETY: only slabs of `Value` have written there.
-        unsafe { Slab::adopt(self.slots()) }
+        let (slab, invalid) = Slab::adopt(self.slots());
+        assert_eq!(invalid, 0);
+        slab
     }
 }
 
@@ -101,6 +112,13 @@ proptest! {
                 },
                 Op::Adopt => {
                     drop(slab);
+                    let view = memory.view();
+                    for position in 0..count as u32 + 2 {
+                        let read = view.read(position).map(|(_, value)| value);
+                        prop_assert_eq!(read.as_ref(), model.get(&position));
+                    }
+                    let used = generations.keys().next_back().map_or(0, |last| *last as usize + 1);
+                    prop_assert_eq!((view.used(), view.capacity()), (used, count));
                     slab = memory.adopt();
                 }
             }
@@ -175,4 +193,101 @@ fn what_is_removed_cannot_be_reached() {
     slab.insert(7);
     slab.remove(0);
     slab.at(0);
+}
+
+/// Some bytes are not one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+struct Even(u64);
+
+// SAFETY: an integer.
+unsafe impl Adoptable for Even {
+    fn is_valid(bytes: &[u8]) -> bool {
+        bytes[0].is_multiple_of(2)
+    }
+}
+
+#[test]
+fn nonsense_is_made_absent_and_its_place_used_again() {
+    let memory = Memory::<Even>::new(8);
+    let mut slab = Slab::new(memory.slots());
+    for n in [2, 3, 4, 5, 6] {
+        slab.insert(Even(n));
+    }
+    slab.remove(4);
+    drop(slab);
+    assert_eq!(memory.view().read(1), None);
+    assert_eq!(memory.view().read(2), Some((1, Even(4))));
+    let (mut slab, invalid) = Slab::adopt(memory.slots());
+    assert_eq!((invalid, slab.len()), (2, 2));
+    assert_eq!(slab.positions().collect::<Vec<_>>(), [0, 2]);
+    assert_eq!((0..4).map(|n| slab.insert(Even(n * 2))).collect::<Vec<_>>(), [Some(1), Some(3), Some(4), Some(5)]);
+    drop(slab);
+    assert_eq!(Slab::adopt(memory.slots()).1, 0);
+}
+
+#[test]
+fn a_commit_word_of_anything_does_no_harm() {
+    for word in [1, 2, 3, u64::MAX, u64::MAX - 1, PRESENT << 63] {
+        let memory = Memory::<Even>::new(3);
+        memory.slots()[0].commit.store(word, Ordering::Relaxed);
+        memory.slots()[1].commit.store(word, Ordering::Relaxed);
+        memory.slots()[1].value.write(Even(1));
+        // A slab that is to be empty does not believe what is there.
+        let mut slab = Slab::new(memory.slots());
+        assert!(!slab.contains(0) && slab.is_empty());
+        assert_eq!(slab.insert(Even(8)), Some(0));
+        drop(slab);
+        let (mut slab, _) = Slab::adopt(memory.slots());
+        assert!(!slab.contains(1));
+        while slab.insert(Even(4)).is_some() {}
+        drop(slab);
+        let view = memory.view();
+        assert_eq!((view.used(), view.read(0).map(|(_, value)| value)), (3, Some(Even(8))));
+    }
+}
+
+#[test]
+fn the_end_of_what_was_used_is_found_everywhere() {
+    for used in 0..40usize {
+        for count in [used, used + 1, used + 7, 64] {
+            let memory = Memory::<Even>::new(count);
+            let mut slab = Slab::new(memory.slots());
+            (0..used).for_each(|n| assert!(slab.insert(Even(n as u64 * 2)).is_some()));
+            (0..used as u32).step_by(3).for_each(|n| assert_eq!(slab.remove(n), Even(u64::from(n) * 2)));
+            drop(slab);
+            assert_eq!(memory.view().used(), used, "of {count}");
+        }
+    }
+}
+
+/// A writer as another process would be: what it puts into one slot, again and again, always consists of one number,
+/// and a reader never sees two.
+#[test]
+fn a_view_never_mixes_up_entries() {
+    type Large = [u64; 9];
+    const ROUNDS: u64 = if cfg!(miri) { 60 } else { 200_000 };
+    let memory = Memory::<Large>::new(1);
+    let view = memory.view();
+    let slot = memory.start as usize;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let words = slot as *const AtomicU64;
+            // SAFETY: a slot is its commit word and the value's nine, and all are accessed as atomics only.
+            let word = |i: usize| unsafe { &*words.add(i) };
+            for round in 1..=ROUNDS {
+                (1..10).for_each(|i| word(i).store(round, Ordering::Relaxed));
+                word(0).store(round << 1 | PRESENT, Ordering::Release);
+                word(0).store(round << 1, Ordering::Relaxed);
+                fence(Ordering::Release);
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            if let Some((generation, value)) = view.read(0) {
+                assert_eq!(value, [u64::from(generation); 9]);
+            }
+        }
+    });
 }
