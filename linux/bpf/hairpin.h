@@ -4,6 +4,9 @@
 #ifndef HAIRPIN_H
 #define HAIRPIN_H
 
+/* To be raised when something here, or in a map, comes to mean something else without looking different. */
+#define ABI_VERSION 1
+
 #define WORKERS_MAX 64
 #define CPUS_MAX 256
 #define INTERFACES_MAX 64
@@ -93,8 +96,11 @@ struct interface {
 	__u8 zero[2];
 };
 
-/* One element, mapped into the process. */
+/* One element, mapped into the process. The first eight bytes stay what they are in every version: by them a process
+ * tells whether it understands the maps that another one has left. */
 struct control {
+	__u32 abi_version;         /* of the meanings, ABI_VERSION; 0: what has been pinned is not complete */
+	__u32 abi_layout;          /* a hash of this file without its comments */
 	__u64 steering_key[2];
 	__u32 workers;             /* 1 to WORKERS_MAX; 0: not configured yet, nothing is a miss of ours */
 	__u32 absent_drop;         /* nobody serves the workers: 1 drop misses of ours, 0 leave them to the kernel */
@@ -102,6 +108,9 @@ struct control {
 	__u64 heartbeat_timeout_ns;
 	__u32 policer_backend_pps; /* packets from backends, per CPU and service */
 	__u32 handover_ms;         /* bound of a hand-over */
+	__u64 programs;            /* for the process: a hash of the programs that are pinned; 0: they are being replaced */
+	__u32 give_back_mark;      /* for the process: the constant of the same name in these programs */
+	__u32 network;             /* for the process: the network namespace it all belongs to, by inode number */
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -192,12 +201,12 @@ struct rule_query {
 	};
 };
 
-/* Argument of the syscall programs `rules_take` and `rules_sample`. */
+/* Argument of the syscall programs `rules_take`, `rules_sample` and `rules_assign`. */
 struct rule_request {
 	__u32 query; /* which element of `queries` */
 	__u32 count; /* of its keys, 0 to RULE_OPS_MAX */
 	__u32 ipv6;  /* which keys: 0 v4, 1 v6 */
-	__u32 zero;
+	__u32 worker; /* of `rules_assign`: the new owner, below WORKERS_MAX; else 0 */
 };
 
 /* The layouts are a contract: src/abi.rs asserts the same. */
@@ -207,7 +216,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fen
 _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
-_Static_assert(sizeof(struct control) == 48, "control");
-_Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 24, "control.heartbeat_ns");
+_Static_assert(sizeof(struct control) == 72, "control");
+_Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 64, "query");
 #endif

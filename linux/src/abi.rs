@@ -7,6 +7,37 @@ use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
 use std::mem::{offset_of, size_of};
 
+/// Of the meanings: raised when something comes to mean something else without looking different (`ABI_VERSION`).
+pub const VERSION: u32 = 1;
+/// Of the layouts: a hash of `linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together only
+/// if it is the same, and [`VERSION`].
+pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
+
+/// FNV-1a of a C file, white space and comments counted as one space.
+const fn layout(text: &[u8]) -> u32 {
+    let (mut hash, mut at, mut space) = (0x811c_9dc5_u32, 0, false);
+    while at < text.len() {
+        if text[at] == b'/' && at + 1 < text.len() && text[at + 1] == b'*' {
+            while at + 1 < text.len() && !(text[at] == b'*' && text[at + 1] == b'/') {
+                at += 1;
+            }
+            at += 2;
+            space = true;
+        } else if text[at].is_ascii_whitespace() {
+            at += 1;
+            space = true;
+        } else {
+            if space {
+                hash = (hash ^ b' ' as u32).wrapping_mul(0x0100_0193);
+                space = false;
+            }
+            hash = (hash ^ text[at] as u32).wrapping_mul(0x0100_0193);
+            at += 1;
+        }
+    }
+    hash
+}
+
 /// Workers at most.
 pub const WORKERS_MAX: usize = 64;
 /// CPUs at most.
@@ -236,6 +267,10 @@ pub struct InterfaceEntry {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ControlBlock {
+    /// [`VERSION`] of what is pinned; 0: it is not complete.
+    pub abi_version: u32,
+    /// [`LAYOUT`] of what is pinned.
+    pub abi_layout: u32,
     /// Secret of the steering hash.
     pub steering_key: [u64; 2],
     /// 1 to [`WORKERS_MAX`]; 0: not configured yet.
@@ -250,6 +285,12 @@ pub struct ControlBlock {
     pub policer_backend_pps: u32,
     /// Bound of a hand-over.
     pub handover_ms: u32,
+    /// A hash of the programs that are pinned; 0: they are being replaced.
+    pub programs: u64,
+    /// The constant of this name in these programs.
+    pub give_back_mark: u32,
+    /// The network namespace it all belongs to, by inode number.
+    pub network: u32,
 }
 
 /// What a query found out about a rule.
@@ -276,7 +317,7 @@ pub struct RuleQuery {
     pub keys: [u8; RULE_OPS_MAX * size_of::<FlowV6>()],
 }
 
-/// Argument of `rules_take` and `rules_sample`.
+/// Argument of `rules_take`, `rules_sample` and `rules_assign`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleRequest {
@@ -286,8 +327,8 @@ pub struct RuleRequest {
     pub count: u32,
     /// Which keys: 0 v4, 1 v6.
     pub ipv6: u32,
-    /// Zero.
-    pub zero: u32,
+    /// Of `rules_assign`: the new owner, below [`WORKERS_MAX`]; else 0.
+    pub worker: u32,
 }
 
 /// Value of `totals`, per CPU.
@@ -309,7 +350,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
-    assert!(size_of::<ControlBlock>() == 48 && offset_of!(ControlBlock, heartbeat_ns) == 24);
+    assert!(size_of::<ControlBlock>() == 72 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 64);
     assert!(size_of::<Numbers>() == 8 && size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
 };
@@ -458,4 +499,23 @@ fn checksum_addresses(key: &FlowKey, rewrite: &Rewrite) -> u16 {
         total = (total & 0xffff) + (total >> 16);
     }
     if total == 0 { 0xffff } else { total as u16 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_are_no_layout() {
+        let plain = layout(b"struct a {\n\t__u32 b;\n};\n");
+        assert_eq!(layout(b"/* x * / */ struct a {\n\t__u32 b; /* y */\n}; /*"), layout(b" struct a { __u32 b; }; "));
+        assert_ne!(plain, layout(b"struct a {\n\t__u64 b;\n};\n"));
+        assert_eq!(plain, layout(b"struct a { __u32 b; };"));
+    }
+
+    #[test]
+    fn the_version_is_the_headers() {
+        let header = include_str!("../bpf/hairpin.h");
+        assert!(header.contains(&format!("#define ABI_VERSION {VERSION}\n")));
+    }
 }

@@ -17,10 +17,38 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// Elements of the map `queries`: one per worker and one for everybody else.
 const QUERIES: usize = WORKERS_MAX + 1;
 
+/// [`ControlBlock`] as it is shared: programs read it at any time, so every field is written whole.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Block {
+    pub(crate) abi_version: AtomicU32,
+    pub(crate) abi_layout: AtomicU32,
+    pub(crate) steering_key: [AtomicU64; 2],
+    pub(crate) workers: AtomicU32,
+    pub(crate) absent_drop: AtomicU32,
+    pub(crate) heartbeat_ns: AtomicU64,
+    pub(crate) heartbeat_timeout_ns: AtomicU64,
+    pub(crate) policer_backend_pps: AtomicU32,
+    pub(crate) handover_ms: AtomicU32,
+    pub(crate) programs: AtomicU64,
+    pub(crate) give_back_mark: AtomicU32,
+    pub(crate) network: AtomicU32,
+}
+
+const _: () = {
+    assert!(size_of::<Block>() == size_of::<ControlBlock>());
+    assert!(offset_of!(Block, abi_version) == 0 && offset_of!(Block, abi_layout) == 4);
+    assert!(offset_of!(Block, workers) == offset_of!(ControlBlock, workers));
+    assert!(offset_of!(Block, heartbeat_ns) == offset_of!(ControlBlock, heartbeat_ns));
+    assert!(offset_of!(Block, handover_ms) == offset_of!(ControlBlock, handover_ms));
+    assert!(offset_of!(Block, programs) == offset_of!(ControlBlock, programs));
+    assert!(offset_of!(Block, give_back_mark) == offset_of!(ControlBlock, give_back_mark));
+};
+
 /// The shared memory.
 #[derive(Debug)]
 pub struct Control {
-    heartbeat_ns: &'static AtomicU64,
+    block: &'static Block,
     processed: &'static [AtomicU32],
     known: &'static [AtomicU8],
     client_pps: &'static [AtomicU32],
@@ -36,12 +64,8 @@ unsafe impl Sync for Control {}
 
 impl Control {
     pub(crate) fn map(maps: &Maps) -> Result<Control> {
-        let start = map(maps.named("control")?, size_of::<ControlBlock>())?;
-        // SAFETY: inside the mapping, aligned (the block is, at a page's start), and shared as an atomic from here on.
-        let heartbeat_ns =
-            unsafe { start.byte_add(offset_of!(ControlBlock, heartbeat_ns)).cast::<AtomicU64>().as_ref() };
         Ok(Control {
-            heartbeat_ns,
+            block: block(maps.named("control")?)?,
             processed: words(maps.named("processed")?, WORKERS_MAX * CPUS_MAX)?,
             known: words(maps.named("known")?, KNOWN_CELLS)?,
             client_pps: words(maps.named("policer_rates")?, SERVICES_MAX)?,
@@ -52,7 +76,12 @@ impl Control {
 
     /// Says that the process serves its workers. Without it for longer than the timeout, the programs do without them.
     pub fn beat(&self, now: Time) {
-        self.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+        self.block.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The control block.
+    pub(crate) fn block(&self) -> &'static Block {
+        self.block
     }
 
     /// Says that `worker` has finished with every packet up to the one with `ticket` (24 bits) that `cpu` handed to it:
@@ -68,6 +97,25 @@ impl Control {
     /// modulo their number) is not zero is not policed.
     pub fn known(&self) -> &'static [AtomicU8] {
         self.known
+    }
+
+    /// Sets all of [`Control::known`] to zero, when the workers are about to count anew: at adoption, while no worker of
+    /// any process counts. Packets of connections that are not counted again yet are policed.
+    ///
+    /// Nothing else of what a dead process has left needs to be reset. The frames that waited in its TAP devices died
+    /// with it, so the last tickets of each worker and CPU will not be published. That holds a fresh rule up only for
+    /// as long as any other outstanding ticket would: every packet that finds its rule's fence not reached goes to the
+    /// worker with a later ticket, which is published when that packet is done, and the fence moves there; `until` bounds
+    /// it in any case. A publication is of the last packet, not one more packet, so lost ones are not missed later. And
+    /// the 24 bits tell before from after as long as fewer than 2^23 packets of a worker and CPU are lost in a row; with
+    /// more, a rule takes over at once, which is right, as there is nobody left to wait for.
+    pub fn forget_known(&self) {
+        for cell in self.known {
+            // Reading first leaves memory that is zero already alone.
+            if cell.load(Ordering::Relaxed) != 0 {
+                cell.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// How many packets of unknown connections each CPU admits per second towards service number `service`;
@@ -126,6 +174,14 @@ impl Drop for QuerySlot {
     fn drop(&mut self) {
         self.control.queries_taken[self.index].store(false, Ordering::Release);
     }
+}
+
+/// The element of the map `control`.
+fn block(control: &MapHandle) -> Result<&'static Block> {
+    let start = map(control, size_of::<ControlBlock>())?;
+    // SAFETY: that many bytes are mapped for good, at a page's start; any value is valid for atomic integers, and from
+    // here on they are only used as such.
+    Ok(unsafe { start.cast::<Block>().as_ref() })
 }
 
 /// Integers that programs and process both write.

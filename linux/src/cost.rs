@@ -78,9 +78,9 @@ fn measure_with(plane: &Plane, rules: usize, repetitions: usize) -> Result<Cost>
     let packets = PACKETS_MIN.div_ceil(rules) * rules;
     for _ in 0..repetitions {
         cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets)?);
-        let before = plane.total(0)?.packets;
+        let before = plane.totals(1)?[0].packets;
         cost.ours_ns.push(run(plane.ingress_program(), &cycle[0].key, packets)?);
-        let counted = plane.total(0)?.packets - before;
+        let counted = plane.totals(1)?[0].packets - before;
         ensure!(counted == packets as u64, "only {counted} of {packets} packets hit a rule: nothing was measured");
     }
     Ok(cost)

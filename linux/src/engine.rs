@@ -10,6 +10,7 @@ use crate::abi::{FlowV4, FlowV6, RULE_OPS_MAX, RuleCounters, RuleV4, RuleV6, TIC
 use crate::control::{Control, QuerySlot};
 use crate::cpu;
 use crate::programs::{Maps, Queries};
+use crate::query::{Key, query};
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use batch::Family;
@@ -73,8 +74,7 @@ impl KernelEngine {
         self.touched.clear();
     }
 
-    fn sample_family<K: batch::Key, R: batch::Value<K>>(
-        family: &Family<K, R>,
+    fn sample_family<K: Key>(
         queries: &Queries,
         slot: &mut QuerySlot,
         asked: &[(usize, K)],
@@ -82,7 +82,7 @@ impl KernelEngine {
     ) {
         for chunk in asked.chunks(RULE_OPS_MAX) {
             let keys: ArrayVec<K, RULE_OPS_MAX> = chunk.iter().map(|(_, key)| *key).collect();
-            if family.query(&queries.sample, slot, &keys).is_ok() {
+            if query(&queries.sample, slot, &keys, 0).is_ok() {
                 for (at, (position, _)) in chunk.iter().enumerate() {
                     found(*position, slot.counters(at));
                 }
@@ -175,7 +175,7 @@ impl FlowEngine for KernelEngine {
             }
         }
         let mut found = |position: usize, counters| out[position] = answer(counters, now);
-        Self::sample_family(&self.v4, &self.queries, &mut self.slot, &v4, &mut found);
-        Self::sample_family(&self.v6, &self.queries, &mut self.slot, &v6, &mut found);
+        Self::sample_family(&self.queries, &mut self.slot, &v4, &mut found);
+        Self::sample_family(&self.queries, &mut self.slot, &v6, &mut found);
     }
 }

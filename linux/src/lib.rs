@@ -13,4 +13,5 @@ pub mod device;
 pub mod engine;
 pub mod memory;
 pub mod programs;
+mod query;
 pub mod tap;

@@ -1,48 +1,15 @@
 //! Requests for rules of one address family, collected and carried out together.
 
-use crate::abi::{
-    Bytes, FlowV4, FlowV6, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead, RuleRequest, RuleV4, RuleV6,
-    slice_bytes,
-};
+use crate::abi::{Bytes, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead};
 use crate::control::QuerySlot;
 use crate::programs::{Queries, checked};
+use crate::query::{Key, Value, query};
 use anyhow::Result;
 use hairpin_core::engine::{Completion, Counters, Refusal, Rule, RuleId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-
-/// Key of a rule map.
-pub(super) trait Key: Bytes {
-    /// Which keys of a [`RuleRequest`] these are.
-    const IPV6: u32;
-}
-
-impl Key for FlowV4 {
-    const IPV6: u32 = 0;
-}
-
-impl Key for FlowV6 {
-    const IPV6: u32 = 1;
-}
-
-/// Value of the rule map with keys `K`.
-pub(super) trait Value<K>: Bytes {
-    fn head(&self) -> &RuleHead;
-}
-
-impl Value<FlowV4> for RuleV4 {
-    fn head(&self) -> &RuleHead {
-        &self.head
-    }
-}
-
-impl Value<FlowV6> for RuleV6 {
-    fn head(&self) -> &RuleHead {
-        &self.head
-    }
-}
+use std::os::fd::{AsFd, AsRawFd};
 
 /// The rules of one address family.
 #[derive(Debug)]
@@ -60,26 +27,9 @@ impl<K: Key, R: Value<K>> Family<K, R> {
                 values: Vec::with_capacity(ops_max),
                 rules: MapHandle::try_from(rules)?,
                 numbers: MapHandle::try_from(numbers)?,
-                numbers_held: 0,
             },
             removals: Removals { ids: Vec::with_capacity(ops_max), keys: Vec::with_capacity(ops_max) },
         })
-    }
-
-    /// Runs `program`, one of the queries, on up to [`RULE_OPS_MAX`] keys. The answers are in `slot`.
-    pub(super) fn query(&self, program: &OwnedFd, slot: &mut QuerySlot, keys: &[K]) -> io::Result<()> {
-        debug_assert!(keys.len() <= RULE_OPS_MAX);
-        slot.write_keys(slice_bytes(keys));
-        let mut request = RuleRequest { query: slot.index(), count: keys.len() as u32, ipv6: K::IPV6, zero: 0 };
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            ctx_in: (&raw mut request).cast(),
-            ctx_size_in: size_of::<RuleRequest>() as u32,
-            ..Default::default()
-        };
-        // SAFETY: the options and the request they point to live through the call.
-        checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
-        if options.retval == 0 { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// Carries out the removals.
@@ -93,17 +43,10 @@ impl<K: Key, R: Value<K>> Family<K, R> {
         for start in (0..self.removals.keys.len()).step_by(RULE_OPS_MAX) {
             let end = self.removals.keys.len().min(start + RULE_OPS_MAX);
             let keys = &self.removals.keys[start..end];
-            let taken = self.query(&queries.take, slot, keys).is_ok();
+            let taken = query(&queries.take, slot, keys, 0).is_ok();
             for (at, (key, id)) in keys.iter().zip(&self.removals.ids[start..end]).enumerate() {
                 let counters = if taken { slot.counters(at) } else { self.take_one(key) };
                 answers.push_back(Completion::Removed(*id, answer(counters)));
-            }
-        }
-        if self.installs.numbers_held != 0 {
-            for key in &self.removals.keys {
-                if self.installs.numbers.delete(key.bytes()).is_ok() {
-                    self.installs.numbers_held -= 1;
-                }
             }
         }
         self.removals.ids.clear();
@@ -114,7 +57,11 @@ impl<K: Key, R: Value<K>> Family<K, R> {
     fn take_one(&self, key: &K) -> RuleCounters {
         let taken = self.installs.rules.lookup_and_delete(key.bytes()).ok().flatten();
         let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };
-        let RuleHead { packets, bytes, last_seen, .. } = *rule.head();
+        let RuleHead { packets, bytes, last_seen, flags, .. } = *rule.head();
+        if flags & RULE_NUMBERS != 0 {
+            // Not there is fine.
+            let _ = self.installs.numbers.delete(key.bytes());
+        }
         RuleCounters { packets, bytes, last_seen, found: 1 }
     }
 }
@@ -141,8 +88,6 @@ pub(super) struct Installs<K, R> {
     values: Vec<R>,
     rules: MapHandle,
     numbers: MapHandle,
-    /// Elements of `numbers` that are ours.
-    numbers_held: usize,
 }
 
 impl<K: Key, R: Value<K>> Installs<K, R> {
@@ -153,12 +98,10 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
                 sequence_delta: rule.rewrite.sequence_delta,
                 acknowledgement_delta: rule.rewrite.acknowledgement_delta,
             };
-            let fresh = update_one(&self.numbers, &key, &numbers, MapFlags::NO_EXIST).is_ok();
-            if !fresh && let Err(error) = update_one(&self.numbers, &key, &numbers, MapFlags::ANY) {
+            if let Err(error) = update_one(&self.numbers, &key, &numbers, MapFlags::ANY) {
                 answers.push_back(Completion::Rejected(rule.id, refusal(&error)));
                 return;
             }
-            self.numbers_held += usize::from(fresh);
         }
         self.ids.push(rule.id);
         self.keys.push(key);
@@ -177,7 +120,12 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
                 let updated = update_one(&self.rules, &self.keys[done], &self.values[done], MapFlags::ANY);
                 answers.push_back(match updated {
                     Ok(()) => Completion::Installed(*id),
-                    Err(error) => Completion::Rejected(*id, refusal(&error)),
+                    Err(error) => {
+                        if self.values[done].head().flags & RULE_NUMBERS != 0 {
+                            let _ = self.numbers.delete(self.keys[done].bytes());
+                        }
+                        Completion::Rejected(*id, refusal(&error))
+                    }
                 });
                 done += 1;
             }

@@ -2,7 +2,7 @@
 //! filter on a clsact qdisc.
 
 use super::{checked, filters, pins, raw};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -28,14 +28,39 @@ const HANDLE: u32 = 1;
 #[derive(Debug)]
 pub(super) enum Attachment {
     /// By a link, pinned at `path`.
-    Tcx { link: OwnedFd, path: PathBuf },
+    Tcx { ifindex: u32, link: OwnedFd, path: PathBuf },
     /// By a filter. `marker` is a directory whose name says so: BPF file systems hold no other files.
     Clsact { ifindex: u32, marker: PathBuf, own_qdisc: bool },
 }
 
 impl Attachment {
-    /// Attaches `program` and notes it in the directory `links`.
+    /// Attaches `program` and notes it in the directory `links`. If that directory says that one is attached to the device
+    /// already, its program is replaced: no packet passes without one or the other.
     pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
+        let (mut kept, mut others) = (None, Vec::new());
+        for attachment in noted(links)?.into_iter().filter(|other| other.ifindex() == ifindex) {
+            let suits = match mode {
+                AttachMode::Auto => true,
+                AttachMode::Tcx => attachment.is_tcx(),
+                AttachMode::Clsact => !attachment.is_tcx(),
+            };
+            if kept.is_some() || !suits {
+                others.push(attachment);
+            } else {
+                let replaced = attachment.replace(program, links);
+                kept = replaced.with_context(|| format!("cannot replace the program of device {ifindex}"))?;
+            }
+        }
+        let attachment = match kept {
+            Some(attachment) => attachment,
+            None => Attachment::fresh(mode, program, ifindex, links)?,
+        };
+        // Attached in another way than is wanted now.
+        others.into_iter().try_for_each(Attachment::detach)?;
+        Ok(attachment)
+    }
+
+    fn fresh(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
         if mode != AttachMode::Clsact {
             match tcx(program, ifindex, links) {
                 // What a kernel says that does not know the attach type.
@@ -45,7 +70,37 @@ impl Attachment {
                 }
             }
         }
-        clsact(program, ifindex, links).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
+        clsact(program, ifindex, links, None).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
+    }
+
+    /// Puts another program in the place of the one that is attached. `None`: the device it was attached to is gone, and
+    /// so is the attachment.
+    fn replace(self, program: BorrowedFd<'_>, links: &Path) -> Result<Option<Attachment>> {
+        match &self {
+            Attachment::Tcx { link, path, .. } => {
+                // SAFETY: both descriptors are open, there are no options.
+                let updated =
+                    checked(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), raw(program), std::ptr::null()) });
+                match updated {
+                    Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {
+                        fs::remove_file(path).with_context(|| format!("cannot unpin {}", path.display()))?;
+                        Ok(None)
+                    }
+                    Err(error) => Err(error).context("cannot update a link"),
+                    Ok(_) => Ok(Some(self)),
+                }
+            }
+            Attachment::Clsact { ifindex, marker, own_qdisc } => {
+                let attachment = clsact(program, *ifindex, links, Some((marker, *own_qdisc)));
+                Ok(Some(attachment.context("cannot replace a filter")?))
+            }
+        }
+    }
+
+    pub(super) fn ifindex(&self) -> u32 {
+        match self {
+            Attachment::Tcx { ifindex, .. } | Attachment::Clsact { ifindex, .. } => *ifindex,
+        }
     }
 
     pub(super) fn is_tcx(&self) -> bool {
@@ -54,7 +109,7 @@ impl Attachment {
 
     pub(super) fn detach(self) -> Result<()> {
         match self {
-            Attachment::Tcx { link, path } => {
+            Attachment::Tcx { link, path, .. } => {
                 detach_link(link.as_fd())?;
                 fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))
             }
@@ -76,7 +131,7 @@ fn tcx(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attach
     let link = unsafe { OwnedFd::from_raw_fd(checked(link)?) };
     let path = links.join(format!("tcx-{ifindex}"));
     super::pins::pin(link.as_raw_fd(), &path)?;
-    Ok(Attachment::Tcx { link, path })
+    Ok(Attachment::Tcx { ifindex, link, path })
 }
 
 fn hook(ifindex: u32) -> libbpf_sys::bpf_tc_hook {
@@ -97,22 +152,35 @@ fn filter() -> libbpf_sys::bpf_tc_opts {
     }
 }
 
-fn clsact(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attachment> {
+/// Attaches by a filter, in place of the one that may be there. `before`: the marker it was noted by, and whether the
+/// qdisc was our own.
+fn clsact(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    links: &Path,
+    before: Option<(&Path, bool)>,
+) -> io::Result<Attachment> {
     let mut hook = hook(ifindex);
     // SAFETY: the hook is complete and lives through the call.
     let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut hook) });
-    let own_qdisc = match created {
+    let created = match created {
         Ok(_) => true,
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
         Err(error) => return Err(error),
     };
+    let own_qdisc = created || before.is_some_and(|(_, own)| own);
+    let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
+    // Noted before the filter is there: one that nobody knows of would stay for ever.
+    match before {
+        Some((noted, _)) if noted != marker => fs::rename(noted, &marker)?,
+        Some(_) => {}
+        None => fs::create_dir(&marker)?,
+    }
     let mut options = filter();
     options.prog_fd = raw(program);
     options.flags = libbpf_sys::BPF_TC_F_REPLACE;
     // SAFETY: hook and options are complete and live through the call.
     checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) })?;
-    let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
-    fs::create_dir(&marker)?;
     Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
 }
 
@@ -162,29 +230,33 @@ fn detach_link(link: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Undoes the attachments an instance has noted in its directory `links`.
-pub(super) fn undo(links: &Path) -> Result<()> {
+/// The attachments an instance has noted in its directory `links`, which may not be there.
+pub(super) fn noted(links: &Path) -> Result<Vec<Attachment>> {
     let entries = match fs::read_dir(links) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| format!("cannot read {}", links.display()))?,
     };
+    let mut attachments = Vec::new();
     for entry in entries {
-        let path = entry?.path();
+        let path = entry.with_context(|| format!("cannot read {}", links.display()))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         let parts: Vec<&str> = name.split('-').collect();
-        match parts[..] {
+        attachments.push(match parts[..] {
             ["clsact", ifindex, qdisc] => {
-                if let Ok(ifindex) = ifindex.parse() {
-                    remove_filter(ifindex, qdisc == "own")
-                        .with_context(|| format!("cannot remove the filter of device {ifindex}"))?;
-                }
-                fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+                let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
+                Attachment::Clsact { ifindex, marker: path, own_qdisc: qdisc == "own" }
             }
-            _ => {
-                detach_link(pins::open(&path)?.as_fd())?;
-                fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))?;
+            ["tcx", ifindex] => {
+                let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
+                Attachment::Tcx { ifindex, link: pins::open(&path)?, path }
             }
-        }
+            _ => bail!("{} is none of ours: remove it", path.display()),
+        });
     }
-    Ok(())
+    Ok(attachments)
+}
+
+/// Undoes the attachments an instance has noted in its directory `links`.
+pub(super) fn undo(links: &Path) -> Result<()> {
+    noted(links)?.into_iter().try_for_each(Attachment::detach)
 }

@@ -1,12 +1,14 @@
 //! Where objects are pinned: a directory per instance in a BPF file system.
 
-use super::{attach, checked, raw};
+use super::{CONTROL, attach, checked, raw};
 use anyhow::{Context, Result, bail, ensure};
+use libbpf_rs::MapHandle;
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where BPF file systems are by custom.
@@ -21,11 +23,7 @@ pub(super) struct Pins(PathBuf);
 impl Pins {
     /// Makes the directory of `instance`, empty.
     pub(super) fn create(directory: &Path, instance: &str) -> Result<Pins> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        ensure!(
-            !instance.is_empty() && instance.chars().all(plain),
-            "instance name {instance:?}: letters, digits, - and _"
-        );
+        check(instance)?;
         let pins = Pins(bpf_directory(directory)?.join(instance));
         pins.remove()?;
         for part in ["maps", "programs", "links"] {
@@ -33,6 +31,13 @@ impl Pins {
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         }
         Ok(pins)
+    }
+
+    /// The directory of `instance`, wherever it may have been made; `None` if there is none.
+    pub(super) fn find(directory: &Path, instance: &str) -> Result<Option<Pins>> {
+        check(instance)?;
+        let places = [directory, Path::new(PIN_DIRECTORY_OWN)].into_iter().filter(|place| is_bpf(place));
+        Ok(places.map(|place| Pins(place.join(instance))).find(|pins| pins.0.exists()))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -48,9 +53,34 @@ impl Pins {
         pin(raw(map), &path).with_context(|| format!("cannot pin {}", path.display()))
     }
 
+    /// Pins a program, in place of the one that may be there: at every instant there is the one or the other.
     pub(super) fn pin_program(&self, program: BorrowedFd<'_>, name: &str) -> Result<()> {
         let path = self.0.join("programs").join(name);
-        pin(raw(program), &path).with_context(|| format!("cannot pin {}", path.display()))
+        let new = self.0.join("programs").join(format!("{name}-new"));
+        let pinned = || -> io::Result<()> {
+            // What a process left that died right here.
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => pin(raw(program), &new)?,
+            }
+            fs::rename(&new, &path)
+        };
+        pinned().with_context(|| format!("cannot pin {}", path.display()))
+    }
+
+    /// The pinned map of this name; `None` if there is none.
+    pub(super) fn map(&self, name: &str) -> Result<Option<MapHandle>> {
+        let path = self.0.join("maps").join(name);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let map = MapHandle::from_pinned_path(&path);
+        map.map(Some).with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    /// The pinned program of this name.
+    pub(super) fn program(&self, name: &str) -> Result<OwnedFd> {
+        open(&self.0.join("programs").join(name))
     }
 
     /// Detaches and unpins what is there, and unmounts the file system if it was mounted for this and is no longer
@@ -80,8 +110,33 @@ impl Pins {
             return Ok(());
         }
         attach::undo(&self.links())?;
+        // First: by it one knows that what is pinned is complete.
+        let control = self.0.join("maps").join(CONTROL);
+        match fs::remove_file(&control) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot unpin {}", control.display()));
+            }
+            _ => {}
+        }
         fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", self.0.display()))
     }
+}
+
+/// An instance's name is a directory's.
+fn check(instance: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    ensure!(
+        !instance.is_empty() && instance.chars().all(plain),
+        "instance name {instance:?}: letters, digits, - and _"
+    );
+    Ok(())
+}
+
+/// The network namespace of this thread, by inode number: what is attached is attached there.
+pub(super) fn network() -> Result<u32> {
+    let file = "/proc/thread-self/ns/net";
+    let found = fs::metadata(file).with_context(|| format!("cannot examine {file}"))?;
+    u32::try_from(found.ino()).with_context(|| format!("{file} has an impossible inode number"))
 }
 
 /// Removes what a dead instance has left, wherever [`super::Plane::load`] may have pinned it. Only from the network

@@ -101,7 +101,7 @@ fn somebody_elses_filters_stay() {
 #[test]
 fn a_new_configuration_replaces_the_old() {
     in_namespace(|| {
-        let Rig { mut plane, .. } = Rig::new(1, |_| ());
+        let Rig { plane, .. } = Rig::new(1, |_| ());
         let count = |plane: &Plane, map: &str| plane.maps().named(map).unwrap().keys().count();
         assert_eq!((count(&plane, "ends"), count(&plane, "addresses")), (8, 3));
         let mut less = snapshot();

@@ -1,0 +1,157 @@
+//! Taking over what an earlier process has pinned, without a packet noticing.
+
+use super::object::{self, Constants, Programs};
+use super::pins::{self, Pins};
+use super::{CONTROL, Maps, Options, Plane, check};
+use crate::abi::{self, Bytes};
+use crate::control::{Block, Control};
+use anyhow::{Context, Result};
+use hairpin_core::flow::Steering;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMap, OpenObject};
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What [`Plane::adopt`] has found.
+#[derive(Debug)]
+pub enum Adopted {
+    /// What was pinned, with the programs of this build. What is attached still runs the programs it had, on the same
+    /// maps, until it is attached anew.
+    Plane(Box<Plane>),
+    /// There is nothing, or nothing that was ever completed.
+    Absent,
+    /// There is something that this build does not understand, for the reason given; it has been left as it is.
+    /// [`Plane::load`] would remove it.
+    Incompatible(String),
+}
+
+impl Plane {
+    /// Takes over the maps and attachments that an earlier process of this instance has pinned, with all their contents,
+    /// and brings the pinned programs up to those of this build. `steering.key` is the one that the connections were
+    /// spread by; how many workers there are from now on is told by [`Plane::steer`], not here. The settings of `options`
+    /// take effect at once, except for the numbers of rules, which stay what they were ([`Plane::rules_max`]), and the way
+    /// of attaching, which [`Plane::attach`] follows. The heartbeat is left alone.
+    ///
+    /// The earlier process may still be running, as long as its workers' engines are not in use beside this one's. Errors:
+    /// as for [`Plane::load`].
+    pub fn adopt(options: &Options, steering: Steering) -> Result<Adopted> {
+        check(steering)?;
+        let Some(pins) = Pins::find(&options.pin_directory, &options.instance)? else { return Ok(Adopted::Absent) };
+        let open = object::open(options)?;
+        let maps = match pinned(&pins, &open, steering)? {
+            Pinned::Maps(maps) => Arc::new(maps),
+            Pinned::Absent => return Ok(Adopted::Absent),
+            Pinned::Incompatible(why) => return Ok(Adopted::Incompatible(why)),
+        };
+        let control = Arc::new(Control::map(&maps)?);
+        settle(control.block(), options);
+        let programs = adopt_programs(options, &pins, &maps, control.block(), open)?;
+        let rules = (maps.named("rules_v4")?.max_entries(), maps.named("rules_v6")?.max_entries());
+        let attachments = Vec::new();
+        Ok(Adopted::Plane(Box::new(Plane {
+            pins,
+            maps,
+            control,
+            programs,
+            attach: options.attach,
+            attachments,
+            rules,
+        })))
+    }
+}
+
+enum Pinned {
+    Maps(Maps),
+    Absent,
+    Incompatible(String),
+}
+
+/// The pinned maps, if they are what `open`, this build's object, would make.
+fn pinned(pins: &Pins, open: &OpenObject, steering: Steering) -> Result<Pinned> {
+    let wanted = || open.maps().filter(|map| !map.name().to_string_lossy().contains('.'));
+    let mut maps = HashMap::new();
+    let Some(control) = pins.map(CONTROL)? else { return Ok(Pinned::Absent) };
+    if let Some(why) = wanted().filter(|map| map.name() == CONTROL).find_map(|map| difference(&map, &control)) {
+        return Ok(Pinned::Incompatible(why));
+    }
+    let block = control.lookup(0u32.bytes(), MapFlags::ANY).context("cannot read map control")?;
+    let block = block.and_then(|bytes| abi::ControlBlock::from_bytes(&bytes)).context("map control is empty")?;
+    if (block.abi_version, block.abi_layout) != (abi::VERSION, abi::LAYOUT) {
+        return Ok(Pinned::Incompatible(format!(
+            "its maps are of version {} and layout {:08x}; this build's, of version {} and layout {:08x}",
+            block.abi_version,
+            block.abi_layout,
+            abi::VERSION,
+            abi::LAYOUT
+        )));
+    }
+    if block.network != pins::network()? {
+        return Ok(Pinned::Incompatible("it belongs to another network namespace".to_string()));
+    }
+    if block.steering_key != steering.key {
+        return Ok(Pinned::Incompatible("its connections are spread over workers by another key".to_string()));
+    }
+    maps.insert(CONTROL.to_string(), control);
+    for map in wanted().filter(|map| map.name() != CONTROL) {
+        let name = map.name().to_string_lossy().into_owned();
+        let Some(found) = pins.map(&name)? else {
+            return Ok(Pinned::Incompatible(format!("map {name} is not pinned")));
+        };
+        if let Some(why) = difference(&map, &found) {
+            return Ok(Pinned::Incompatible(why));
+        }
+        maps.insert(name, found);
+    }
+    Ok(Pinned::Maps(Maps(maps)))
+}
+
+/// How `found` differs from `wanted` so that programs could not use it in its place. Rule maps may have any size.
+fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
+    let name = wanted.name().to_string_lossy();
+    let flags = match found.info() {
+        Ok(info) => info.info.map_flags,
+        Err(error) => return Some(format!("map {name} cannot be examined: {error}")),
+    };
+    let sized = name.starts_with("rules_") || name.starts_with("numbers_");
+    let entries = |entries: u32| if sized { 0 } else { entries };
+    let of = [
+        ("type", u32::from(wanted.map_type()), u32::from(found.map_type())),
+        ("key size", wanted.key_size(), found.key_size()),
+        ("value size", wanted.value_size(), found.value_size()),
+        ("size", entries(wanted.max_entries()), entries(found.max_entries())),
+        ("flags", wanted.map_flags(), flags),
+    ];
+    let (what, wanted, found) = of.into_iter().find(|(_, wanted, found)| wanted != found)?;
+    Some(format!("map {name} has {what} {found}, this build's has {wanted}"))
+}
+
+/// Writes the settings, field by field: each is whole at any instant.
+fn settle(block: &Block, options: &Options) {
+    let order = Ordering::Relaxed;
+    block.absent_drop.store(u32::from(options.absent_drop), order);
+    block.heartbeat_timeout_ns.store(options.heartbeat_timeout.as_nanos() as u64, order);
+    block.policer_backend_pps.store(options.policer_backend_pps, order);
+    block.handover_ms.store(options.handover_bound.as_millis() as u32, order);
+}
+
+/// The pinned programs if they are this build's; else this build's, which are pinned instead. Old and new ones run side by
+/// side for a moment, so they mark frames that are given back alike.
+fn adopt_programs(options: &Options, pins: &Pins, maps: &Maps, block: &Block, open: OpenObject) -> Result<Programs> {
+    let constants = Constants::with_mark(options, block.give_back_mark.load(Ordering::Relaxed));
+    let fingerprint = constants.fingerprint();
+    if block.programs.load(Ordering::Relaxed) == fingerprint
+        && let Ok(programs) = Programs::from(|name| pins.program(name))
+    {
+        return Ok(programs);
+    }
+    let object = object::load(open, &constants, Some(maps))?;
+    let programs = Programs::of(&object)?;
+    // Whoever comes after a crash in between is not to take a mixture for one set.
+    block.programs.store(0, Ordering::SeqCst);
+    for (name, program) in programs.named() {
+        pins.pin_program(program.as_fd(), name)?;
+    }
+    block.programs.store(fingerprint, Ordering::SeqCst);
+    Ok(programs)
+}

@@ -1,0 +1,73 @@
+//! Telling the programs what they balance.
+
+use super::Plane;
+use crate::abi::{self, Bytes};
+use anyhow::{Context, Result};
+use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use std::collections::HashMap;
+
+impl Plane {
+    /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
+    /// then what is no longer there goes, whoever has put it in.
+    pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
+        let ends = ends(snapshot);
+        let ends: HashMap<&[u8], &[u8]> = ends.iter().map(|(end, roles)| (end.bytes(), roles.bytes())).collect();
+        replace(self.maps.named("ends")?, &ends).context("cannot change map ends")?;
+        let addresses = addresses(snapshot);
+        let there = 1u32;
+        let addresses = addresses.iter().map(|address| (&address[..], there.bytes())).collect();
+        replace(self.maps.named("addresses")?, &addresses).context("cannot change map addresses")
+    }
+}
+
+/// Has `map` hold `wanted`. Keys that stay are there at every instant.
+fn replace(map: &MapHandle, wanted: &HashMap<&[u8], &[u8]>) -> Result<()> {
+    let mut unwanted: Vec<Vec<u8>> = map.keys().filter(|key| !wanted.contains_key(&key[..])).collect();
+    for (key, value) in wanted {
+        let mut added = map.update(key, value, MapFlags::ANY);
+        // No room for the old beside the new (E2BIG has no kind of its own): then the old must go first.
+        if matches!(&added, Err(error) if error.kind() == ErrorKind::Other) {
+            remove(map, &mut unwanted)?;
+            added = map.update(key, value, MapFlags::ANY);
+        }
+        added.context("cannot add an element")?;
+    }
+    remove(map, &mut unwanted)
+}
+
+fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
+    keys.drain(..).try_for_each(|key| map.delete(&key).context("cannot take an element away"))
+}
+
+/// Every service's and backend's end and what it is.
+fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
+    let mut ends: HashMap<abi::End, abi::EndRoles> = HashMap::new();
+    let vacant = |service: &Service| service.state == ServiceState::Vacant;
+    for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| !vacant(service)) {
+        let number = number as u16;
+        let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+        roles.roles |= abi::END_SERVICE;
+        roles.service = number;
+        for backend in &service.backends {
+            let roles = ends.entry(abi::End::of(&backend.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+            if roles.roles & abi::END_BACKEND == 0 {
+                roles.roles |= abi::END_BACKEND;
+                roles.backend_service = number;
+            }
+        }
+    }
+    ends
+}
+
+/// The addresses of VIPs and of the pool.
+fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
+    let there = snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+    let mut addresses: Vec<[u8; 16]> = there.map(|service| service.endpoint.address.0).collect();
+    if snapshot.services.iter().any(|service| service.forwarding == Forwarding::FullNat) {
+        addresses.extend(snapshot.pool.addresses.iter().map(|address| address.0));
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}

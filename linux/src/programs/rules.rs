@@ -1,0 +1,153 @@
+//! All rules in force, whichever process has installed them: to compare them with the connections there are.
+
+use super::{Plane, checked, raw};
+use crate::abi::{self, FlowV4, FlowV6, RuleV4, RuleV6};
+use crate::control::QuerySlot;
+use crate::query::{Key, Value, query_all};
+use anyhow::{Context, Result, ensure};
+use hairpin_core::flow::FlowKey;
+use libbpf_rs::{MapCore, MapHandle};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Rules read by one system call at most, at first.
+const BATCH: usize = 8192;
+
+/// A rule in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstalledRule {
+    /// The flow it is for.
+    pub key: FlowKey,
+    /// Its fate: leave the packet to the kernel.
+    pub pass: bool,
+    /// The worker that gets the packets it does not take.
+    pub worker: u8,
+    /// Where what it carries is summed up; [`hairpin_core::engine::Rule::total`].
+    pub total: u16,
+}
+
+impl Plane {
+    /// All rules in force, in no order. One that is installed or removed meanwhile may be among them or not; all others
+    /// are there once.
+    pub fn rules(&self) -> Result<Vec<InstalledRule>> {
+        let mut rules = Vec::new();
+        self.for_each_rule(|rule| rules.push(rule))?;
+        Ok(rules)
+    }
+
+    /// Shows all rules in force to `visit`, as [`Plane::rules`] does, without needing memory for all of them at once.
+    pub fn for_each_rule(&self, mut visit: impl FnMut(InstalledRule)) -> Result<()> {
+        walk::<FlowV4, RuleV4>(self.maps.named("rules_v4")?, &mut visit).context("cannot read map rules_v4")?;
+        walk::<FlowV6, RuleV6>(self.maps.named("rules_v6")?, &mut visit).context("cannot read map rules_v6")
+    }
+
+    /// The keys of all rules in force, in no order: to compare with a ledger.
+    pub fn installed(&self) -> Result<Vec<FlowKey>> {
+        let mut keys = Vec::new();
+        self.for_each_rule(|rule| keys.push(rule.key))?;
+        Ok(keys)
+    }
+
+    /// Removes the rules for `keys`, whose connections are gone. Returns how many of them there were. Not at the same time
+    /// in two processes.
+    pub fn remove_rules(&self, keys: &[FlowKey]) -> Result<u64> {
+        self.query_rules(&self.programs.queries.take, keys, 0).context("cannot remove rules")
+    }
+
+    /// Makes the rules for the given keys other workers', who get the packets they do not take: when the number of workers
+    /// has changed. Their counters stay; a hand-over that is under way starts again. Returns how many of them there were.
+    /// Not at the same time in two processes.
+    pub fn assign_rules(&self, rules: &[(FlowKey, u8)]) -> Result<u64> {
+        let mut by_worker: BTreeMap<u8, Vec<FlowKey>> = BTreeMap::new();
+        for (key, worker) in rules {
+            ensure!(usize::from(*worker) < abi::WORKERS_MAX, "worker {worker}: there are {}", abi::WORKERS_MAX);
+            by_worker.entry(*worker).or_default().push(*key);
+        }
+        let mut found = 0;
+        for (worker, keys) in by_worker {
+            let assigned = self.query_rules(&self.programs.queries.assign, &keys, worker);
+            found += assigned.with_context(|| format!("cannot give rules to worker {worker}"))?;
+        }
+        Ok(found)
+    }
+
+    fn query_rules(&self, program: &OwnedFd, keys: &[FlowKey], worker: u8) -> Result<u64> {
+        let mut slot = self.query_slot()?;
+        let (v4, v6): (Vec<&FlowKey>, Vec<&FlowKey>) = keys.iter().partition(|key| key.is_ipv4());
+        let v4: Vec<FlowV4> = v4.into_iter().map(FlowV4::of).collect();
+        let v6: Vec<FlowV6> = v6.into_iter().map(FlowV6::of).collect();
+        Ok(query_all(program, &mut slot, &v4, worker)? + query_all(program, &mut slot, &v6, worker)?)
+    }
+
+    /// The element of `queries` that is no worker's.
+    fn query_slot(&self) -> Result<QuerySlot> {
+        self.control.query_slot(abi::WORKERS_MAX).context("another thread is changing rules")
+    }
+}
+
+/// Shows every element of `map` to `visit`.
+fn walk<K: Key, R: Value<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
+    ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<R>(), "other sizes");
+    let most = map.max_entries() as usize;
+    let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![R::zeroed(); BATCH.min(most)]);
+    // Where the kernel is to go on, a number of its own: none yet.
+    let mut place: Option<u32> = None;
+    loop {
+        let mut count = keys.len() as u32;
+        let (end, next) = match read(map, place, &mut keys, &mut values, &mut count) {
+            Ok(next) => (false, next),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) => (true, 0),
+                // A bucket of the hash is read whole or not at all, and there was no room for the next one.
+                Some(libc::ENOSPC) if keys.len() < most => {
+                    let more = most.min(keys.len() * 2);
+                    keys.resize(more, K::zeroed());
+                    values.resize(more, R::zeroed());
+                    continue;
+                }
+                Some(libc::EINTR) => continue,
+                _ => return Err(error.into()),
+            },
+        };
+        for (key, value) in keys.iter().zip(&values).take(count as usize) {
+            let head = value.head();
+            // A key of another protocol is none of this build's making.
+            let Some(key) = key.flow() else { continue };
+            let pass = head.flags & abi::RULE_PASS != 0;
+            visit(InstalledRule { key, pass, worker: head.worker, total: head.total });
+        }
+        if end {
+            return Ok(());
+        }
+        place = Some(next);
+    }
+}
+
+/// Reads up to `count` elements, as many as `keys` and `values` have room for, from `place` on. Returns where to go on;
+/// ENOENT: these were the last ones.
+fn read<K: Key, R: Value<K>>(
+    map: &MapHandle,
+    place: Option<u32>,
+    keys: &mut [K],
+    values: &mut [R],
+    count: &mut u32,
+) -> std::io::Result<u32> {
+    let mut place = place;
+    let mut next = 0u32;
+    let options =
+        libbpf_sys::bpf_map_batch_opts { sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _, ..Default::default() };
+    // SAFETY: there is room for `count` keys and values, which have the map's sizes; a hash's place is 32 bits; all live
+    // through the call, and any bytes are valid for them.
+    checked(unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            raw(map.as_fd()),
+            place.as_mut().map_or(std::ptr::null_mut(), |place| std::ptr::from_mut(place).cast()),
+            (&raw mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            count,
+            &options,
+        )
+    })?;
+    Ok(next)
+}
