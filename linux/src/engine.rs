@@ -91,16 +91,20 @@ impl KernelEngine {
     }
 }
 
-/// Counters as the worker knows them. A tick is 32 bits of a longer time: it is the last such tick before now.
-fn answer(counters: RuleCounters, now: Time) -> Option<Counters> {
+/// When it was that rules' clock showed `tick`. A tick is 32 bits of a longer time: it is the last such tick before now.
+pub(crate) fn time_of(tick: u32, now: Time) -> Time {
     let now_ticks = now.as_nanos() >> TICK_SHIFT;
     // A packet may have hit after the worker has looked at its clock.
-    let age = (now_ticks as u32).wrapping_sub(counters.last_seen) as i32;
-    let ticks = now_ticks.saturating_sub(u64::from(age.max(0).unsigned_abs()));
+    let age = (now_ticks as u32).wrapping_sub(tick) as i32;
+    Time::from_nanos(now_ticks.saturating_sub(u64::from(age.max(0).unsigned_abs())) << TICK_SHIFT)
+}
+
+/// Counters as the worker knows them.
+fn answer(counters: RuleCounters, now: Time) -> Option<Counters> {
     (counters.found != 0).then_some(Counters {
         packets: counters.packets,
         bytes: counters.bytes,
-        last_seen: (counters.last_seen != 0).then(|| Time::from_nanos(ticks << TICK_SHIFT)),
+        last_seen: (counters.last_seen != 0).then(|| time_of(counters.last_seen, now)),
     })
 }
 

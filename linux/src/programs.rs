@@ -11,12 +11,14 @@ mod counters;
 mod filters;
 mod object;
 mod pins;
+mod reader;
 mod rules;
 
 pub use adopt::Adopted;
 pub use attach::AttachMode;
 pub use object::Maps;
 pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush};
+pub use reader::RuleReader;
 pub use rules::InstalledRule;
 
 pub(crate) use object::Queries;

@@ -61,6 +61,13 @@ impl Plane {
     }
 }
 
+impl Plane {
+    /// Puts the settings of `options` into force that [`Plane::adopt`] puts into force, while everything runs.
+    pub fn set_options(&self, options: &Options) {
+        settle(self.control.block(), options);
+    }
+}
+
 enum Pinned {
     Maps(Maps),
     Absent,

@@ -1,0 +1,43 @@
+//! Looking at rules without being their engine: for people, not for workers.
+
+use super::Plane;
+use super::object::Maps;
+use crate::abi::{Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
+use anyhow::{Context, Result};
+use hairpin_core::engine::Counters;
+use hairpin_core::flow::FlowKey;
+use hairpin_core::time::Time;
+use libbpf_rs::{MapCore, MapFlags};
+use std::sync::Arc;
+
+/// Reads rules' counters, one system call each; any number of threads may.
+#[derive(Clone, Debug)]
+pub struct RuleReader(Arc<Maps>);
+
+impl Plane {
+    /// Something with which other threads can look at rules.
+    pub fn rule_reader(&self) -> RuleReader {
+        RuleReader(self.maps())
+    }
+}
+
+impl RuleReader {
+    /// What the rule for `key` has done so far; `None` if there is none. `now` is the time.
+    pub fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
+        let head = if key.is_ipv4() {
+            self.value("rules_v4", FlowV4::of(key).bytes())?.and_then(|value| RuleV4::from_bytes(&value)).map(|r| r.head)
+        } else {
+            self.value("rules_v6", FlowV6::of(key).bytes())?.and_then(|value| RuleV6::from_bytes(&value)).map(|r| r.head)
+        };
+        Ok(head.map(|head| counters(&head, now)))
+    }
+
+    fn value(&self, map: &str, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.named(map)?.lookup(key, MapFlags::ANY).with_context(|| format!("cannot read map {map}"))
+    }
+}
+
+fn counters(head: &RuleHead, now: Time) -> Counters {
+    let last_seen = (head.last_seen != 0).then(|| crate::engine::time_of(head.last_seen, now));
+    Counters { packets: head.packets, bytes: head.bytes, last_seen }
+}
