@@ -3,7 +3,8 @@
 //! Counting the one to come makes an idle backend of weight 10 come before an idle one of weight 1. Ties go round, from
 //! a different start on every worker, so that workers that read the same loads do not all choose the same backend.
 
-use super::{Share, Weights};
+use super::Share;
+use super::weights::{Weight, Weights};
 
 pub(super) struct LeastConnections {
     /// Where to begin to look.
@@ -37,7 +38,7 @@ pub(super) struct Pressure {
 }
 
 impl Pressure {
-    pub(super) fn new(load: u32, weight: u16) -> Pressure {
+    pub(super) fn new(load: u32, weight: Weight) -> Pressure {
         Pressure { connections: u64::from(load) + 1, weight: u64::from(weight) }
     }
 

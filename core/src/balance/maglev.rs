@@ -13,9 +13,9 @@
 //! they meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the
 //! packet path.
 
-use super::Weights;
 use super::random::mix;
-use crate::config::{Backend, BackendState};
+use super::weights::Weights;
+use crate::config::{Algorithm, BackendState, Service, ServiceState, Snapshot, UnknownPacket};
 use crate::flow::{Address, Endpoint, FlowKey};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -37,6 +37,53 @@ const SOURCE: u64 = 0x736f_7572_6365_3a31;
 #[derive(Clone)]
 pub(super) struct Maglev {
     entries: Arc<[u16]>,
+    /// What it was made from.
+    open: Arc<[Open]>,
+}
+
+/// A backend that has entries: its end, its index in the service, its weight.
+type Open = (Endpoint, u16, u16);
+
+/// The tables of a snapshot's services, made once for all workers. Clones share them.
+#[derive(Clone, Default)]
+pub struct Tables {
+    by_service: Vec<Option<Maglev>>,
+}
+
+impl Tables {
+    /// Those that the services of `snapshot` need, each of which takes some milliseconds to make. One that `before` has
+    /// for a service of the same number whose backends have not changed is taken from there.
+    pub fn new(snapshot: &Snapshot, before: &Tables) -> Tables {
+        let table = |(number, service): (usize, &Service)| {
+            let held = before.by_service.get(number).and_then(Option::as_ref);
+            match held.filter(|held| needs(service) && *held.open == *open(service)) {
+                Some(held) => Some(held.clone()),
+                None => Maglev::of(service),
+            }
+        };
+        Tables { by_service: snapshot.services.iter().enumerate().map(table).collect() }
+    }
+
+    pub(super) fn of(&self, service: u16) -> Option<Maglev> {
+        self.by_service.get(usize::from(service)).cloned().flatten()
+    }
+}
+
+/// Whether a service's backends are chosen by a table, be it only for picking up.
+fn needs(service: &Service) -> bool {
+    let hashed = matches!(service.algorithm, Algorithm::Maglev | Algorithm::SourceHash);
+    service.state == ServiceState::Active && (hashed || service.unknown == UnknownPacket::PickUp)
+}
+
+/// The enabled backends with weights above 0, at most 65535, in an order that the configuration's does not matter to.
+fn open(service: &Service) -> Vec<Open> {
+    let mut open: Vec<Open> = (0..u16::MAX)
+        .zip(&service.backends)
+        .filter(|(_, backend)| backend.state == BackendState::Enabled && backend.weight > 0)
+        .map(|(index, backend)| (backend.endpoint, index, backend.weight))
+        .collect();
+    open.sort_unstable();
+    open
 }
 
 /// A backend on its way through its permutation.
@@ -49,15 +96,12 @@ struct Turn {
 }
 
 impl Maglev {
-    /// The table of the enabled backends with weights above 0; `None` if there is none. At most 65535 backends count.
-    pub(super) fn new(backends: &[Backend]) -> Option<Maglev> {
-        let mut open: Vec<(Endpoint, u16, u16)> = (0..u16::MAX)
-            .zip(backends)
-            .filter(|(_, backend)| backend.state == BackendState::Enabled && backend.weight > 0)
-            .map(|(index, backend)| (backend.endpoint, index, backend.weight))
-            .collect();
-        // The order of turns matters, the order of the configuration must not.
-        open.sort_unstable();
+    /// The table of a service that needs one; `None` if it does not, or has no enabled backend with a weight above 0.
+    pub(super) fn of(service: &Service) -> Option<Maglev> {
+        if needs(service) { Maglev::new(open(service)) } else { None }
+    }
+
+    fn new(open: Vec<Open>) -> Option<Maglev> {
         let highest = open.iter().map(|&(_, _, weight)| u32::from(weight)).max()?;
         let mut turns: Vec<Turn> = open.iter().map(Turn::new).collect();
 
@@ -82,7 +126,13 @@ impl Maglev {
                 }
             }
         }
-        Some(Maglev { entries: entries.into() })
+        Some(Maglev { entries: entries.into(), open: open.into() })
+    }
+
+    /// Whether the two are one table in memory.
+    #[cfg(test)]
+    pub(super) fn shares_with(&self, other: &Maglev) -> bool {
+        Arc::ptr_eq(&self.entries, &other.entries)
     }
 
     /// Who has which entry.
@@ -93,11 +143,10 @@ impl Maglev {
 
     /// The backend for a flow of this hash.
     pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
-        let is_open = |index: u16| weights.effective.get(usize::from(index)).is_some_and(|&weight| weight > 0);
         let mut point = hash;
         for attempt in 0..ATTEMPTS {
             let index = self.entries[scale(point, TABLE_SIZE)];
-            if is_open(index) {
+            if weights.is_open(index) {
                 return Some(index);
             }
             point = mix(hash, attempt);
@@ -108,7 +157,7 @@ impl Maglev {
 }
 
 impl Turn {
-    fn new(&(endpoint, index, weight): &(Endpoint, u16, u16)) -> Turn {
+    fn new(&(endpoint, index, weight): &Open) -> Turn {
         let position = scale(end_hash(OFFSET, &endpoint), TABLE_SIZE);
         let skip = scale(end_hash(SKIP, &endpoint), TABLE_SIZE - 1) + 1;
         Turn { index, weight: u32::from(weight), gained: 0, position, skip }

@@ -1,7 +1,8 @@
 //! Choosing a backend for a new connection: one file per algorithm, [`Balancer`] in front of them.
 //!
-//! A balancer belongs to one worker and one service. It knows weights and availability; how many connections a backend
-//! has, it reads from [`Loads`], which all workers share and the worker keeps up to date. Choosing allocates nothing.
+//! A balancer belongs to one worker and one service. Weights it has from the configuration, and what part of them counts
+//! now from [`Standings`]; how many connections a backend has, it reads from [`Loads`], which the workers keep up to date.
+//! All workers share those two. Choosing allocates nothing.
 
 mod least_connections;
 mod maglev;
@@ -9,99 +10,24 @@ mod power_of_two;
 mod random;
 mod round_robin;
 mod smooth_weighted;
+mod standings;
+mod weights;
 
 #[cfg(test)]
 mod tests;
 
-pub use maglev::{TABLE_SIZE, flow_hash, source_hash};
+pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
+pub use standings::{Loads, SHARE_FULL, Standings};
 
-use crate::config::{Algorithm, Backend, BackendState, Service, UnknownPacket};
+use crate::config::{Algorithm, Service};
 use crate::flow::FlowKey;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 use least_connections::LeastConnections;
 use maglev::Maglev;
 use power_of_two::PowerOfTwo;
 use round_robin::RoundRobin;
 use smooth_weighted::SmoothWeighted;
-
-/// How many connections each backend of a snapshot has now, over all workers. Clones share the numbers.
-///
-/// The numbers guide choices and nothing else: reads may be a moment old.
-#[derive(Clone, Debug)]
-pub struct Loads {
-    connections: Arc<[AtomicU32]>,
-}
-
-impl Loads {
-    /// No connections on any of `backends` backends ([`crate::config::Snapshot::backends`]).
-    pub fn new(backends: u32) -> Loads {
-        Loads { connections: (0..backends).map(|_| AtomicU32::new(0)).collect() }
-    }
-
-    /// A connection of `backend` (its number in the snapshot) begins.
-    pub fn add(&self, backend: u32) {
-        if let Some(connections) = self.connections.get(backend as usize) {
-            connections.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A connection of `backend` has ended.
-    pub fn take(&self, backend: u32) {
-        if let Some(connections) = self.connections.get(backend as usize) {
-            // Stays at zero rather than wrapping to the highest load there is.
-            let _ = connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(1));
-        }
-    }
-
-    /// Connections `backend` has now; 0 for one that does not exist.
-    pub fn now(&self, backend: u32) -> u32 {
-        self.connections.get(backend as usize).map_or(0, |connections| connections.load(Ordering::Relaxed))
-    }
-}
-
-/// The weight of each backend of a service as it counts now: 0 if it is not to get connections, for whatever reason.
-struct Weights {
-    configured: Vec<u16>,
-    effective: Vec<u16>,
-    total: u64,
-}
-
-impl Weights {
-    fn new(backends: &[Backend]) -> Weights {
-        let configured: Vec<u16> = backends
-            .iter()
-            .take(usize::from(u16::MAX))
-            .map(|backend| if backend.state == BackendState::Enabled { backend.weight } else { 0 })
-            .collect();
-        let total = configured.iter().map(|&weight| u64::from(weight)).sum();
-        Weights { effective: configured.clone(), configured, total }
-    }
-
-    /// Whether that changed anything.
-    fn set_available(&mut self, index: u16, available: bool) -> bool {
-        let Some(&configured) = self.configured.get(usize::from(index)) else { return false };
-        let weight = if available { configured } else { 0 };
-        let before = core::mem::replace(&mut self.effective[usize::from(index)], weight);
-        self.total = self.total - u64::from(before) + u64::from(weight);
-        before != weight
-    }
-
-    fn len(&self) -> usize {
-        self.effective.len()
-    }
-
-    /// Index and weight of the backends that may be chosen, beginning with `start` and going round.
-    fn open_from(&self, start: usize) -> impl Iterator<Item = (usize, u16)> + '_ {
-        let (before, after) = self.effective.split_at(start.min(self.len()));
-        let indexed = |first: usize| move |(i, &weight): (usize, &u16)| (first + i, weight);
-        let after = after.iter().enumerate().map(indexed(before.len()));
-        let before = before.iter().enumerate().map(indexed(0));
-        after.chain(before).filter(|&(_, weight)| weight > 0)
-    }
-}
+use weights::Weights;
 
 enum Chooser {
     RoundRobin(RoundRobin),
@@ -131,10 +57,18 @@ impl Balancer {
     /// Takes some milliseconds where a Maglev table is built ([`Algorithm::Maglev`], [`Algorithm::SourceHash`] and
     /// [`UnknownPacket::PickUp`]); the table depends on the service alone, so [`Balancer::sibling`] shares it.
     pub fn new(service: &Service, loads: Loads, worker: u16, workers: u16, seed: u64) -> Balancer {
-        let hashed = matches!(service.algorithm, Algorithm::Maglev | Algorithm::SourceHash);
-        let needs_maglev = hashed || service.unknown == UnknownPacket::PickUp;
-        let maglev = needs_maglev.then(|| Maglev::new(&service.backends)).flatten();
-        Balancer::with_maglev(service, loads, worker, workers, seed, maglev)
+        Balancer::with_maglev(service, loads, worker, workers, seed, Maglev::of(service))
+    }
+
+    /// As [`Balancer::new`], for service `number` of the snapshot that `tables` were made for: takes no time.
+    pub fn with_table(
+        service: &Service,
+        (tables, number): (&Tables, u16),
+        loads: Loads,
+        (worker, workers): (u16, u16),
+        seed: u64,
+    ) -> Balancer {
+        Balancer::with_maglev(service, loads, worker, workers, seed, tables.of(number))
     }
 
     /// A balancer of the same `service` for another worker, with every backend available again.
@@ -150,7 +84,7 @@ impl Balancer {
         seed: u64,
         maglev: Option<Maglev>,
     ) -> Balancer {
-        let weights = Weights::new(&service.backends);
+        let weights = Weights::new(service);
         let share = Share { worker: u32::from(worker), workers: u32::from(workers.max(1)) };
         let chooser = match service.algorithm {
             Algorithm::RoundRobin => Chooser::RoundRobin(RoundRobin::new(&weights, share)),
@@ -190,9 +124,10 @@ impl Balancer {
         self.maglev.as_ref()?.choose(&self.weights, hash)
     }
 
-    /// Says whether a backend answers; all do at first. One that does not gets no connections.
-    pub fn set_available(&mut self, index: u16, available: bool) {
-        if !self.weights.set_available(index, available) {
+    /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all
+    /// and the service says [`UseAll`](crate::config::AllDown::UseAll).
+    pub fn refresh(&mut self, standings: &Standings) {
+        if !self.weights.set_shares(weights::shares(standings, &self.numbers)) {
             return;
         }
         match &mut self.chooser {
@@ -200,6 +135,25 @@ impl Balancer {
             Chooser::PowerOfTwo(chooser) => chooser.weights_changed(&self.weights),
             Chooser::RoundRobin(_) | Chooser::LeastConnections(_) | Chooser::Hashed => {}
         }
+    }
+
+    /// Whether a backend (its index) takes connections now.
+    pub fn is_open(&self, index: u16) -> bool {
+        self.weights.is_open(index)
+    }
+
+    /// Goes on where `before` is, a balancer of the same service under another snapshot, if nothing has changed that it
+    /// goes by: algorithm, backends, weights. Says whether that is so; `before` is of no use any more then.
+    pub fn follow(&mut self, before: &mut Balancer) -> bool {
+        let same = self.numbers == before.numbers
+            && self.weights.is_like(&before.weights)
+            && core::mem::discriminant(&self.chooser) == core::mem::discriminant(&before.chooser);
+        if same {
+            core::mem::swap(&mut self.chooser, &mut before.chooser);
+            core::mem::swap(&mut self.weights.effective, &mut before.weights.effective);
+            core::mem::swap(&mut self.weights.total, &mut before.weights.total);
+        }
+        same
     }
 }
 

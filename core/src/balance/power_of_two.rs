@@ -3,9 +3,9 @@
 //!
 //! Reads two loads however many backends there are, and workers with the same, slightly old view do not run in herds.
 
-use super::Weights;
 use super::least_connections::Pressure;
 use super::random::Random;
+use super::weights::Weights;
 use alloc::vec;
 use alloc::vec::Vec;
 

@@ -1,6 +1,7 @@
 //! Round robin: one backend after the other, whatever its weight (if it is above 0).
 
-use super::{Share, Weights};
+use super::Share;
+use super::weights::Weights;
 
 pub(super) struct RoundRobin {
     /// The backend whose turn it is.

@@ -5,7 +5,8 @@
 //! A choice looks at every backend: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
 //! connection up.
 
-use super::{Share, Weights};
+use super::Share;
+use super::weights::{Weight, Weights};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -13,13 +14,15 @@ use alloc::vec::Vec;
 const START_STEPS_MAX: u64 = 1024;
 
 pub(super) struct SmoothWeighted {
-    /// What each backend has gained and not paid; below the sum of weights (65535 * 65535) either way.
+    /// What each backend has gained and not paid; below the sum of weights (2^40) either way.
     current: Vec<i64>,
+    /// The sum of weights under which that was.
+    total: u64,
 }
 
 impl SmoothWeighted {
     pub(super) fn new(weights: &Weights, share: Share) -> SmoothWeighted {
-        let mut chooser = SmoothWeighted { current: vec![0; weights.len()] };
+        let mut chooser = SmoothWeighted { current: vec![0; weights.len()], total: weights.total };
         let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
         let round = weights.total / u64::from(divisor);
         for _ in 0..share.start(round.min(START_STEPS_MAX)) {
@@ -44,13 +47,19 @@ impl SmoothWeighted {
         Some(index)
     }
 
-    /// A new round begins: what was gained under other weights means nothing under these.
-    pub(super) fn weights_changed(&mut self, _: &Weights) {
-        self.current.fill(0);
+    /// What was gained under other weights is worth as much of the new sum as it was of the old: the round goes on.
+    /// (To begin anew would favour the first, and weights change all the time while a backend starts slowly.) A backend
+    /// that gets nothing now has gained nothing when it comes back.
+    pub(super) fn weights_changed(&mut self, weights: &Weights) {
+        let (new, old) = (i128::from(weights.total), i128::from(self.total.max(1)));
+        for (current, &weight) in self.current.iter_mut().zip(&weights.effective) {
+            *current = if weight == 0 { 0 } else { (i128::from(*current) * new / old) as i64 };
+        }
+        self.total = weights.total;
     }
 }
 
-fn greatest_common_divisor(a: u16, b: u16) -> u16 {
+fn greatest_common_divisor(a: Weight, b: Weight) -> Weight {
     let (mut a, mut b) = (a, b);
     while b != 0 {
         (a, b) = (b, a % b);

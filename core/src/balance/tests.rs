@@ -1,6 +1,8 @@
 //! What each algorithm promises, statistically, with fixed seeds.
 
-use super::{Balancer, Loads, TABLE_SIZE};
+mod shares;
+
+use super::{Balancer, Loads, SHARE_FULL, Standings, TABLE_SIZE};
 use crate::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use core::net::{IpAddr, Ipv4Addr};
@@ -54,6 +56,20 @@ fn flow(i: u32) -> FlowKey {
     FlowKey { source, destination: end(255, 1, 80), protocol: Protocol::Tcp }
 }
 
+/// Which of the backends of `service` answer.
+struct Checks(Standings);
+
+impl Checks {
+    fn new() -> Checks {
+        Checks(Standings::new())
+    }
+
+    fn set_available(&self, balancer: &mut Balancer, index: u16, available: bool) {
+        self.0.set(NUMBER_FIRST + index, if available { SHARE_FULL } else { 0 });
+        balancer.refresh(&self.0);
+    }
+}
+
 fn balancer(service: &Service) -> (Balancer, Loads) {
     let loads = Loads::new(u32::from(NUMBER_FIRST) + service.backends.len() as u32);
     (Balancer::new(service, loads.clone(), 0, 1, 42), loads)
@@ -93,11 +109,10 @@ fn nobody_is_chosen_when_nobody_may_be() {
             assert_eq!((balancer.choose(&flow(0)), balancer.pick_up(&flow(0))), (None, None), "{algorithm:?}");
         }
         let (mut balancer, _) = balancer(&service(algorithm, &[1, 1]));
-        balancer.set_available(0, false);
-        balancer.set_available(1, false);
-        balancer.set_available(2, false);
+        let checks = Checks::new();
+        (0..3).for_each(|index| checks.set_available(&mut balancer, index, false));
         assert_eq!((balancer.choose(&flow(0)), balancer.pick_up(&flow(0))), (None, None), "{algorithm:?}");
-        balancer.set_available(1, true);
+        checks.set_available(&mut balancer, 1, true);
         assert_eq!((balancer.choose(&flow(0)), balancer.pick_up(&flow(0))), (Some(1), Some(1)), "{algorithm:?}");
     }
 }
@@ -110,9 +125,10 @@ fn closed_backends_get_nothing() {
         service.backends[0].state = BackendState::Draining;
         service.backends[4].state = BackendState::Disabled;
         let (mut balancer, loads) = balancer(&service);
+        let checks = Checks::new();
         let mut rounds = [[0u32; 6]; 3];
         for (round, counts) in rounds.iter_mut().enumerate() {
-            balancer.set_available(3, round != 1);
+            checks.set_available(&mut balancer, 3, round != 1);
             for i in 0..3000 {
                 let chosen = balancer.choose(&flow(i)).expect("a backend");
                 counts[usize::from(chosen)] += 1;
@@ -319,7 +335,8 @@ fn maglev_moves_only_the_flows_of_who_is_unavailable() {
     let service = service(Algorithm::Maglev, &[1; 10]);
     let (mut balancer, _) = balancer(&service);
     let before = pick_ups(&balancer, 50_000);
-    balancer.set_available(4, false);
+    let checks = Checks::new();
+    checks.set_available(&mut balancer, 4, false);
     let after = pick_ups(&balancer, 50_000);
     let mut heirs = [0u32; 10];
     for (before, after) in before.iter().zip(&after) {
@@ -331,7 +348,7 @@ fn maglev_moves_only_the_flows_of_who_is_unavailable() {
     heirs.swap(4, 9);
     let chi_square = chi_square(&heirs[..9], &[1; 9]);
     assert!(heirs[9] == 0 && chi_square < 40.0, "{chi_square}: {heirs:?}");
-    balancer.set_available(4, true);
+    checks.set_available(&mut balancer, 4, true);
     assert_eq!(pick_ups(&balancer, 50_000), before);
 }
 
@@ -339,7 +356,8 @@ fn maglev_moves_only_the_flows_of_who_is_unavailable() {
 fn with_all_but_one_unavailable_that_one_is_found() {
     let service = service(Algorithm::Maglev, &[1; 200]);
     let (mut balancer, _) = balancer(&service);
-    (0..199).for_each(|index| balancer.set_available(index, false));
+    let checks = Checks::new();
+    (0..199).for_each(|index| checks.set_available(&mut balancer, index, false));
     assert!((0..2000).all(|i| balancer.choose(&flow(i)) == Some(199)));
 }
 

@@ -1,0 +1,99 @@
+//! What workers share about backends: how many connections each has, and how much of its weight counts now.
+
+use crate::config::BACKENDS_MAX;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+/// How many connections each backend has now, over all workers, by number. Clones share the numbers.
+///
+/// The numbers guide choices and nothing else: reads may be a moment old.
+#[derive(Clone, Debug)]
+pub struct Loads {
+    connections: Arc<[AtomicU32]>,
+}
+
+impl Default for Loads {
+    /// For all the backends there can be ([`BACKENDS_MAX`]), so that it serves every snapshot to come.
+    fn default() -> Loads {
+        Loads::new(BACKENDS_MAX)
+    }
+}
+
+impl Loads {
+    /// No connections on any of the backends numbered below `backends`. Others always count as idle.
+    pub fn new(backends: u32) -> Loads {
+        Loads { connections: (0..backends).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// A connection of `backend` (its number in the snapshot) begins.
+    pub fn add(&self, backend: u32) {
+        if let Some(connections) = self.connections.get(backend as usize) {
+            connections.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection of `backend` has ended.
+    pub fn take(&self, backend: u32) {
+        if let Some(connections) = self.connections.get(backend as usize) {
+            // Stays at zero rather than wrapping to the highest load there is.
+            let _ = connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(1));
+        }
+    }
+
+    /// Connections `backend` has now; 0 for one that does not exist.
+    pub fn now(&self, backend: u32) -> u32 {
+        self.connections.get(backend as usize).map_or(0, |connections| connections.load(Ordering::Relaxed))
+    }
+}
+
+/// The share of a backend that is up and has had its slow start, in 1/256 of its weight.
+pub const SHARE_FULL: u16 = 256;
+
+/// How much of each backend's weight counts now, by number: nothing while it is down, a growing part while it starts
+/// slowly. Clones share the numbers; whoever checks the backends writes them, workers look at [`Standings::version`] once
+/// per burst and read the rest when it has changed.
+#[derive(Clone, Debug)]
+pub struct Standings {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    version: AtomicU32,
+    shares: [AtomicU16; BACKENDS_MAX as usize],
+}
+
+impl Default for Standings {
+    fn default() -> Standings {
+        Standings::new()
+    }
+}
+
+impl Standings {
+    /// Every backend there can be has its full share.
+    pub fn new() -> Standings {
+        let shares = [const { AtomicU16::new(SHARE_FULL) }; BACKENDS_MAX as usize];
+        Standings { inner: Arc::new(Inner { version: AtomicU32::new(0), shares }) }
+    }
+
+    /// Sets what part of its weight backend `number` has, in 1/256: 0 if it is down, [`SHARE_FULL`] (or more, which is
+    /// taken as that) for all of it. A number that cannot be is ignored.
+    pub fn set(&self, number: u16, share: u16) {
+        let Some(held) = self.inner.shares.get(usize::from(number)) else { return };
+        let share = share.min(SHARE_FULL);
+        if held.swap(share, Ordering::Relaxed) != share {
+            // Whoever sees the new version sees the share too.
+            self.inner.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// What part of its weight backend `number` has, in 1/256.
+    pub fn share(&self, number: u16) -> u16 {
+        self.inner.shares.get(usize::from(number)).map_or(0, |share| share.load(Ordering::Relaxed))
+    }
+
+    /// Another number after every change.
+    pub fn version(&self) -> u32 {
+        self.inner.version.load(Ordering::Acquire)
+    }
+}
