@@ -28,8 +28,8 @@ use pool::{Pool, Rejected};
 use std::fs::File;
 use std::io;
 use std::ops::AddAssign;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::rc::Rc;
 
 /// Packets the ring between kernel and worker holds, unless told otherwise.
@@ -39,6 +39,10 @@ pub const BUFFERS_DEFAULT: usize = 256;
 
 /// The largest MTU the kernel lets a TAP device have: 65,535 less an Ethernet header.
 const MTU: u32 = 65_521;
+/// What a device of ours is.
+const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+/// `TUNGETDEVNETNS` of linux/if_tun.h, `_IO('T', 227)`.
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 
 /// A TAP device, attached to this process. Can be sent to the thread that will use it.
 #[derive(Debug)]
@@ -49,8 +53,9 @@ pub struct Tap {
 
 impl Tap {
     /// Makes the device `name`, or takes over one that an earlier process has left, with a ring of `queue_packets`;
-    /// brings it up and keeps it when the process ends. Errors: no rights, another process has the device (EBUSY), or
-    /// something else has the name.
+    /// brings it up and keeps it when the process ends. One that is there keeps its ifindex, its BPF programs, and, while
+    /// its settings are the wanted ones, is not stopped for a moment. Errors: no rights, another process has the device
+    /// (EBUSY), or something else has the name.
     pub fn create(name: &str, queue_packets: u32) -> io::Result<Tap> {
         let tap = Tap::attach(name)?;
         tap.set(libc::TUNSETPERSIST, 1).map_err(|e| device::about(e, "cannot keep", name))?;
@@ -60,6 +65,37 @@ impl Tap {
         // The ring drops what it has no room for; a queue in front of it would only cost time.
         device::netlink::remove_queue(name)?;
         device::change_flags(name, libc::IFF_UP | libc::IFF_NOARP, libc::IFF_MULTICAST)?;
+        Ok(tap)
+    }
+
+    /// The device `name` by a descriptor that another process has opened and given away. As long as one of the two keeps
+    /// its descriptor the device stays attached, and frames wait in its ring: this is how a process is replaced without
+    /// losing any. Only one of them may read. Errors: `InvalidInput` if the descriptor is not of this device in this
+    /// network namespace, or the device was not set up as [`Tap::create`] does.
+    pub fn adopt(fd: OwnedFd, name: &str) -> io::Result<Tap> {
+        let wrong = |what: &str| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the descriptor given for the TAP device {name} {what}"),
+            )
+        };
+        let mut found = device::request(name)?;
+        device::control(&fd, &mut found, libc::TUNGETIFF as _)
+            .map_err(|e| wrong(&format!("is of no TAP device: {e}")))?;
+        if found.ifr_name != device::request(name)?.ifr_name {
+            return Err(wrong("is of another one"));
+        }
+        // SAFETY: the kernel has filled in `ifru_flags`, an integer.
+        let flags = libc::c_int::from(unsafe { found.ifr_ifru.ifru_flags });
+        if flags & (FLAGS | libc::IFF_MULTI_QUEUE) != FLAGS {
+            return Err(wrong(&format!("has flags {flags:#x}, not {FLAGS:#x}")));
+        }
+        if !is_here(&fd)? {
+            return Err(wrong("is in another network namespace"));
+        }
+        keep_private(&fd)?;
+        let tap = Tap { fd, name: name.to_owned() };
+        tap.set_offloads().map_err(|e| device::about(e, "cannot set up the TAP device", name))?;
         Ok(tap)
     }
 
@@ -86,8 +122,7 @@ impl Tap {
     /// Attaches to the device, making it if it is not there, and sets what belongs to the descriptor.
     fn attach(name: &str) -> io::Result<Tap> {
         let mut request = device::request(name)?;
-        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        request.ifr_ifru.ifru_flags = flags as i16;
+        request.ifr_ifru.ifru_flags = FLAGS as i16;
         let path = "/dev/net/tun";
         let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
         let fd = OwnedFd::from(file.map_err(|e| device::about(e, "cannot open", path))?);
@@ -116,6 +151,41 @@ impl Tap {
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), what, libc::c_ulong::from(value)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// The descriptor, to give to another process ([`Tap::adopt`]).
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether the device is in this thread's network namespace.
+fn is_here(fd: &OwnedFd) -> io::Result<bool> {
+    // SAFETY: the request takes no argument.
+    let namespace = unsafe { libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS, 0) };
+    if namespace < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) }).metadata()?;
+    let here = std::fs::metadata("/proc/thread-self/ns/net")?;
+    Ok((namespace.dev(), namespace.ino()) == (here.dev(), here.ino()))
+}
+
+/// Sets what [`Tap::create`] opens with: no waiting, and closed in programs this process starts.
+fn keep_private(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// What has passed a [`TapIo`], and what has not. Frames, unless it says otherwise.
@@ -194,6 +264,11 @@ impl TapIo {
     /// Buffers not in use now.
     pub fn buffers_free(&self) -> usize {
         self.pool.free()
+    }
+
+    /// The device, to give its descriptor to another process.
+    pub fn tap(&self) -> &Tap {
+        &self.tap
     }
 
     /// Gives the device back, for another [`TapIo`] or to be destroyed. Frames still held stay valid.

@@ -1,6 +1,10 @@
 //! TAP frames against the real kernel, in network namespaces that vanish with the test's thread. Needs root; without it
 //! the tests say so and pass.
 
+#[path = "tap/child.rs"]
+mod child;
+#[path = "tap/given.rs"]
+mod given;
 #[path = "tap/wire.rs"]
 mod wire;
 

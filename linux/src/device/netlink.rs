@@ -1,5 +1,5 @@
-//! The one thing that only rtnetlink can do: replacing a device's queueing discipline. A message of fixed shape, so it
-//! is written out here instead of depending on a netlink library.
+//! The one thing that only rtnetlink can do: replacing a device's queueing discipline. Messages of fixed shape, so they
+//! are written out here instead of depending on a netlink library.
 
 use super::{about, index_of};
 use std::io;
@@ -8,11 +8,49 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// The whole message: `nlmsghdr` (16), `tcmsg` (20), attribute header (4), "noqueue" with its zero (8).
 const MESSAGE_BYTES: usize = 48;
 
+/// The message that asks for a link: `nlmsghdr` (16), `ifinfomsg` (16).
+const LINK_BYTES: usize = 32;
+/// What a device without a queueing discipline has.
+const NONE: &[u8] = b"noqueue\0";
+
 /// Takes the queueing discipline of `name` away, so that a packet goes straight to the device: for devices that never
-/// push back a queue in front only costs time.
+/// push back a queue in front only costs time. One that has none is left alone: even replacing nothing by nothing would
+/// stop the device for some milliseconds.
 pub(crate) fn remove_queue(name: &str) -> io::Result<()> {
-    let message = no_queue(index_of(name)?);
-    acknowledged(&message).map_err(|e| about(e, "cannot remove the queueing discipline of", name))
+    let index = index_of(name)?;
+    let text = "cannot remove the queueing discipline of";
+    if queueing(index).map_err(|e| about(e, text, name))?.as_deref() == Some(NONE) {
+        return Ok(());
+    }
+    acknowledged(&no_queue(index)).map_err(|e| about(e, text, name))
+}
+
+/// The name of the queueing discipline of the interface `index`, as the kernel writes it.
+fn queueing(index: u32) -> io::Result<Option<Vec<u8>>> {
+    let mut message = [0; LINK_BYTES];
+    message[..4].copy_from_slice(&(LINK_BYTES as u32).to_ne_bytes());
+    message[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    message[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message[20..24].copy_from_slice(&index.to_ne_bytes());
+    let mut answer = [0; 16_384];
+    let answer = asked(&message, &mut answer)?;
+    if answer.get(4..6) != Some(&libc::RTM_NEWLINK.to_ne_bytes()) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(attribute(answer.get(LINK_BYTES..).unwrap_or_default(), libc::IFLA_QDISC))
+}
+
+/// The contents of the first attribute of this type: each is a length with its header (2), a type (2), and contents filled
+/// up to a multiple of four bytes.
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+    while let [a, b, c, d, rest @ ..] = bytes {
+        let length = usize::from(u16::from_ne_bytes([*a, *b])).checked_sub(4)?;
+        if u16::from_ne_bytes([*c, *d]) == wanted {
+            return rest.get(..length).map(<[u8]>::to_vec);
+        }
+        bytes = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
 }
 
 /// `RTM_NEWQDISC` at the root of the interface `index`, kind `noqueue`, replacing what is there.
@@ -41,6 +79,18 @@ fn no_queue(index: u32) -> [u8; MESSAGE_BYTES] {
 
 /// Sends a message that asks for an acknowledgement and returns the error it carries.
 fn acknowledged(message: &[u8]) -> io::Result<()> {
+    let mut answer = [0; 512];
+    let answer = asked(message, &mut answer)?;
+    // `nlmsghdr`, then the negated error number.
+    match answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(-error)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Sends a message and returns the answer, as much of it as there is room for.
+fn asked<'a>(message: &[u8], answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -53,14 +103,32 @@ fn acknowledged(message: &[u8]) -> io::Result<()> {
     if unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut answer = [0u8; 512];
     // SAFETY: the pointer and the length describe `answer`. The kernel has answered before `send` returned.
     let length = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-    // `nlmsghdr`, then the negated error number.
-    match answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes) {
-        _ if length < 0 => Err(io::Error::last_os_error()),
-        Some(0) if length >= 20 => Ok(()),
-        Some(error) if length >= 20 => Err(io::Error::from_raw_os_error(-error)),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok(&answer[..length.min(answer.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_found_and_bounded() {
+        let bytes =
+            |length: u16, kind: u16, rest: &[u8]| [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), rest].concat();
+        let two = [bytes(5, 1, b"a\0\0\0"), bytes(7, 2, b"bcd\0")].concat();
+        assert_eq!(attribute(&two, 1).as_deref(), Some(&b"a"[..]));
+        assert_eq!(attribute(&two, 2).as_deref(), Some(&b"bcd"[..]));
+        assert_eq!(attribute(&two, 3), None);
+        for hostile in [bytes(0, 1, b""), bytes(3, 2, b""), bytes(400, 2, b"x"), bytes(400, 1, b"x"), vec![1, 2]] {
+            assert_eq!(attribute(&hostile, 2), None);
+        }
+    }
+
+    #[test]
+    fn loopback_has_no_queue() {
+        assert_eq!(queueing(index_of("lo").unwrap()).unwrap().as_deref(), Some(NONE));
+        assert!(queueing(u32::MAX >> 1).is_err());
     }
 }
