@@ -25,9 +25,13 @@ impl RuleReader {
     /// What the rule for `key` has done so far; `None` if there is none. `now` is the time.
     pub fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
         let head = if key.is_ipv4() {
-            self.value("rules_v4", FlowV4::of(key).bytes())?.and_then(|value| RuleV4::from_bytes(&value)).map(|r| r.head)
+            self.value("rules_v4", FlowV4::of(key).bytes())?
+                .and_then(|value| RuleV4::from_bytes(&value))
+                .map(|r| r.head)
         } else {
-            self.value("rules_v6", FlowV6::of(key).bytes())?.and_then(|value| RuleV6::from_bytes(&value)).map(|r| r.head)
+            self.value("rules_v6", FlowV6::of(key).bytes())?
+                .and_then(|value| RuleV6::from_bytes(&value))
+                .map(|r| r.head)
         };
         Ok(head.map(|head| counters(&head, now)))
     }
