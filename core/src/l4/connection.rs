@@ -172,6 +172,11 @@ impl Flags {
     pub fn clear(&mut self, flag: u16) {
         self.0 &= !flag;
     }
+
+    /// Sets or clears `flag`.
+    pub fn put(&mut self, flag: u16, there: bool) {
+        if there { self.set(flag) } else { self.clear(flag) }
+    }
 }
 
 /// Packets and bytes of one flow.
@@ -295,6 +300,20 @@ impl Connection {
     pub fn sampled(&mut self, direction: Direction, counters: &Counters) {
         self.offloaded[direction as usize] = Volume { packets: counters.packets, bytes: counters.bytes };
         self.last_seen = self.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
+    }
+
+    /// Takes the word of somebody who has looked that the engine holds these rules of it (bits as in `rules`), and that
+    /// no answers are due. What others had carried when they were last sampled is all that will be known of them.
+    pub fn holds(&mut self, rules: u8) {
+        for (direction, offloaded) in self.offloaded.iter_mut().enumerate() {
+            if rules & (1 << direction) == 0 {
+                let Volume { packets, bytes } = core::mem::take(offloaded);
+                self.carried[direction].add(packets, bytes);
+            }
+        }
+        self.rules = rules;
+        self.answers_due = 0;
+        self.ledger = if rules == 0 { Ledger::Software } else { Ledger::Offloaded };
     }
 
     /// Takes the last counters of a rule that is gone.

@@ -126,21 +126,34 @@ impl<T: Copy + 'static> Slab<T> {
         T: Adoptable,
     {
         let mut slab = Slab::new(memory);
-        let used = slab.slots.iter().position(|slot| slot.commit.load(Ordering::Acquire) == 0);
-        slab.fresh = used.unwrap_or(slab.slots.len()) as Position;
+        let invalid = slab.recover();
+        (slab, invalid)
+    }
+
+    /// Makes a slab into which nothing has been put yet what [`Slab::adopt`] would have made of its memory, and says
+    /// how many entries were nonsense. Does nothing to any other slab.
+    pub fn recover(&mut self) -> usize
+    where
+        T: Adoptable,
+    {
+        if self.fresh != 0 {
+            return 0;
+        }
+        let used = self.slots.iter().position(|slot| slot.commit.load(Ordering::Acquire) == 0);
+        self.fresh = used.unwrap_or(self.slots.len()) as Position;
         let mut invalid = 0;
         // Descending, so that the lowest free position is reused first.
-        for position in (0..slab.fresh).rev() {
-            let slot = &slab.slots[position as usize];
+        for position in (0..self.fresh).rev() {
+            let slot = &self.slots[position as usize];
             if slot.is_present() && !slot.is_valid() {
                 slot.take_back();
                 invalid += 1;
             }
             if !slot.is_present() {
-                slab.free.push(position);
+                self.free.push(position);
             }
         }
-        (slab, invalid)
+        invalid
     }
 
     /// Positions there are.
@@ -151,6 +164,11 @@ impl<T: Copy + 'static> Slab<T> {
     /// Entries there are.
     pub fn len(&self) -> usize {
         self.fresh as usize - self.free.len()
+    }
+
+    /// Positions that have ever been used: all entries are below.
+    pub fn used(&self) -> Position {
+        self.fresh
     }
 
     /// Whether there is no entry.

@@ -40,7 +40,7 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// When a connection is to be judged: after silence, or so long after it seemed over.
-    fn deadline(&self, connection: &Connection) -> Time {
+    pub(super) fn deadline(&self, connection: &Connection) -> Time {
         let from = if connection.state.is_over() { connection.changed } else { connection.last_seen };
         from + self.timeout(connection)
     }
@@ -74,16 +74,22 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// When [`Worker::handle_timeout`] next has something to do; it may be early.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
-        self.wheel.next(now)
+        let unfinished = self.unfinished_until(now);
+        let due = self.wheel.next(now);
+        unfinished.into_iter().chain(due).min()
     }
 
     /// Judges connections whose time has come, a bounded number of them; [`Worker::poll_timeout`] says when to go on.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.finish_adoption(now);
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
         self.wheel.expire(now, &mut due);
         for position in due {
             let connection = self.slab.at(position);
             match connection.ledger {
+                Ledger::Software if connection.flags.has(Flags::MISSTEERED) && now < self.deadline(connection) => {
+                    self.offer_missteered(now, position);
+                }
                 Ledger::Software => self.judge(now, position),
                 Ledger::Offloaded if now < self.deadline(connection) => self.judge(now, position),
                 Ledger::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),

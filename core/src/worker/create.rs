@@ -128,12 +128,10 @@ impl<P: OffloadPolicy> Worker<P> {
         if connection.state.is_embryonic() {
             self.remember_embryo(position);
         }
-        self.note_known(&connection, true);
         let number = self.backend_number(position);
-        self.statistics.connections_now += 1;
         self.statistics.services[usize::from(connection.service)].created += 1;
         self.statistics.backends[number].connections += 1;
-        self.statistics.backends[number].connections_now += 1;
+        self.count_in(position);
         self.count(position, true);
         if connection.state.is_established() {
             self.prove(position);
@@ -141,9 +139,17 @@ impl<P: OffloadPolicy> Worker<P> {
         Ok(position)
     }
 
+    /// Counts a connection that is there now, new or adopted; [`Worker::release`] counts it out.
+    pub(super) fn count_in(&mut self, position: Position) {
+        self.note_known(self.slab.at(position), true);
+        let number = self.backend_number(position);
+        self.statistics.connections_now += 1;
+        self.statistics.backends[number].connections_now += 1;
+    }
+
     /// Queues a new connection for [`Worker::make_room`]. One that has grown up since stays in the queue until its turn;
     /// when the queue is full the oldest goes, and will not be evicted.
-    fn remember_embryo(&mut self, position: Position) {
+    pub(super) fn remember_embryo(&mut self, position: Position) {
         if self.embryos.len() >= self.slab.capacity() {
             self.embryos.pop_front();
         }
@@ -151,7 +157,7 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// Adds both flows to the index, or neither.
-    fn index(&mut self, position: Position, connection: &Connection) -> bool {
+    pub(super) fn index(&mut self, position: Position, connection: &Connection) -> bool {
         let from_client = self.hasher.hash(&connection.key(Direction::FromClient));
         let from_backend = self.hasher.hash(&connection.key(Direction::FromBackend));
         if self.table.insert(from_client, value(position, Direction::FromClient)).is_err() {

@@ -24,9 +24,14 @@ impl<P: OffloadPolicy> Worker<P> {
         self.ops.len() + 2 <= OPS_MAX
     }
 
+    /// Whether rules may be asked for now.
+    fn takes_installs(&self) -> bool {
+        self.queue_has_room() && !self.unfinished.is_taking_back()
+    }
+
     /// Asks for both rules of a connection.
     pub(super) fn install(&mut self, now: Time, position: Position) {
-        if !self.queue_has_room() {
+        if !self.takes_installs() {
             self.statistics.offload.queue_full += 1;
             let connection = self.slab.at_mut(position);
             connection.kept = Kept::QueueFull;
@@ -46,7 +51,7 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Asks for the one rule of a Pass entry.
     pub(super) fn install_pass(&mut self, now: Time, position: Position) {
-        if !self.queue_has_room() {
+        if !self.takes_installs() {
             self.statistics.offload.queue_full += 1;
             return;
         }
@@ -145,6 +150,9 @@ impl<P: OffloadPolicy> Worker<P> {
             connection.ledger = Ledger::Software;
             if doomed {
                 self.release(now, position);
+            } else if connection.flags.has(Flags::MISSTEERED) {
+                // It cannot wait for a packet, which may go to another worker.
+                self.wheel.schedule(position, now + QUEUE_FULL_FOR);
             }
         } else {
             connection.ledger = Ledger::Offloaded;

@@ -9,6 +9,7 @@
 //! index holds both keys of every connection that is not doomed, and nothing else; every frame of a batch is either in
 //! the transmit batch afterwards or counted by reason and dropped.
 
+mod adopt;
 mod ageing;
 mod answers;
 mod create;
@@ -19,6 +20,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
 pub use statistics::{BackendStatistics, Drop, OffloadStatistics, ServiceStatistics, Statistics};
@@ -38,6 +40,7 @@ use crate::time::Duration;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use adopt::Unfinished;
 use answers::Answers;
 
 /// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
@@ -94,6 +97,7 @@ pub struct Worker<P> {
     rules: u32,
     passes: usize,
     passes_max: usize,
+    unfinished: Unfinished,
     statistics: Statistics,
 }
 
@@ -129,6 +133,7 @@ impl<P: OffloadPolicy> Worker<P> {
             embryos: VecDeque::with_capacity(capacity),
             rules: 0,
             passes: 0,
+            unfinished: Unfinished::default(),
             passes_max: (capacity / 8).max(1),
             snapshot,
             steering,

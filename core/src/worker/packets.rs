@@ -253,9 +253,11 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// Asks the policy about an established connection that software still carries.
-    fn offer(&mut self, now: Time, position: Position) {
+    pub(super) fn offer(&mut self, now: Time, position: Position) {
         let connection = self.slab.at(position);
-        let open = matches!(connection.state, State::Established | State::UdpEstablished);
+        let misses = connection.flags.has(Flags::MISSTEERED);
+        let open = matches!(connection.state, State::Established | State::UdpEstablished)
+            || misses && connection.state.is_established();
         if !open || connection.ledger != Ledger::Software || now < connection.offer_after {
             return;
         }
@@ -266,7 +268,7 @@ impl<P: OffloadPolicy> Worker<P> {
             created: connection.created,
         };
         let room = EngineRoom { rules: self.rules, rules_max: self.caps.rules_max };
-        if self.policy.on_packet(now, &stats, room) == Verdict::Offload {
+        if misses || self.policy.on_packet(now, &stats, room) == Verdict::Offload {
             self.install(now, position);
         } else {
             let full = room.rules + 2 > room.rules_max;

@@ -1,0 +1,387 @@
+//! A worker takes over the connections that another process has left, in the middle of whatever it was doing.
+//!
+//! What an entry says about its connection is believed (as far as [`Connection`] allows for words of before and after a
+//! change); what it says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular
+//! every rule that the engine holds and an entry names is in the ledger of exactly one entry. What the engine holds
+//! beyond all workers' [`Worker::ledger`] is nobody's, and the caller takes it away before any worker gets to work.
+//!
+//! Entries that do not stay (already doomed, Pass entries, those whose service or backend is gone) but still have rules
+//! become doomed like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
+//! entry and one that stays could name is the former's: it may be an old one, of the same key but another rewrite. All
+//! these rules are asked to be taken back before the first new one is asked for, so no request overtakes another.
+//!
+//! Connections that were, or were about to be, with an engine that holds nothing of them now are offered to it again
+//! without waiting for a packet.
+//!
+//! # Another number of workers
+//! A connection belongs to the worker to which its *source* steers ([`home`]): the client, or under full NAT the end of
+//! the pool, so that every worker's part of the pool knows its ports. Under full NAT the client's packets may then steer
+//! to another worker, who does not know the connection; the engine's rules are right wherever their worker is. So a
+//! connection that is not established is dropped, and any other is offered to the engine, whatever the policy says, until
+//! it has it ([`Flags::MISSTEERED`]). Its rules should be in force before any worker takes its first batch: each worker
+//! lets the engine carry out what [`Worker::poll_op`] has after adoption, and then they begin.
+
+use super::lifecycle::QUEUE_FULL_FOR;
+use super::{Worker, WorkerOptions, value};
+use crate::config::{BackendState, ServiceState};
+use crate::flow::{Direction, FlowKey, Steering};
+use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::offload::OffloadPolicy;
+use crate::table::{Hash, Position, Table};
+use crate::time::{Duration, Time};
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use arrayvec::ArrayVec;
+
+/// What nobody was there to see arrive gets so long to be repeated: no connection in software is over earlier than this
+/// after adoption.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often a connection that only the engine can carry is offered to it.
+const MISSTEERED_AGAIN: Duration = Duration::from_secs(1);
+/// Connections indexed together, so that cache misses overlap.
+const BLOCK: u32 = 32;
+/// Connections dealt with per call of [`Worker::handle_timeout`] at most.
+const FINISH_MAX: usize = 2048;
+
+const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
+
+/// What became of the entries that another process left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Connections that go on.
+    pub kept: u64,
+    /// Of these, in the engine with both rules.
+    pub offloaded: u64,
+    /// Of these, ones of which the engine held half a pair, which is taken back.
+    pub rules_missing: u64,
+    /// Of these, ones that were with the engine, or about to be, of which it holds nothing.
+    pub rules_gone: u64,
+    /// Of these, ones whose two flows steer to different workers now.
+    pub missteered: u64,
+    /// Entries that made no sense. Always zero after a crash; anything else means that something wrote into the memory.
+    pub invalid: u64,
+    /// Entries on their way out, and Pass entries.
+    pub doomed: u64,
+    /// Entries whose service or backend the snapshot does not have (under the same numbers), or has disabled.
+    pub without_service: u64,
+    /// Entries of other workers, and ones not established whose two flows steer to different workers.
+    pub misplaced: u64,
+    /// Older entries of flows that a newer one has.
+    pub duplicates: u64,
+}
+
+impl Adopted {
+    /// Adds what became of another worker's.
+    pub fn add(&mut self, other: &Adopted) {
+        self.kept += other.kept;
+        self.offloaded += other.offloaded;
+        self.rules_missing += other.rules_missing;
+        self.rules_gone += other.rules_gone;
+        self.missteered += other.missteered;
+        self.invalid += other.invalid;
+        self.doomed += other.doomed;
+        self.without_service += other.without_service;
+        self.misplaced += other.misplaced;
+        self.duplicates += other.duplicates;
+    }
+}
+
+/// The worker that a connection belongs to.
+pub fn home(connection: &Connection, steering: &Steering) -> u16 {
+    steering.worker(&connection.source)
+}
+
+/// What adoption leaves to be done, by position and generation; both empty soon, and then for ever.
+#[derive(Default)]
+pub(super) struct Unfinished {
+    /// Their rules are to be taken back.
+    take_back: VecDeque<(Position, u32)>,
+    /// To be offered to the engine again.
+    offers: VecDeque<(Position, u32)>,
+}
+
+impl Unfinished {
+    /// Whether rules wait to be taken back; no new ones may be asked for before that.
+    pub(super) fn is_taking_back(&self) -> bool {
+        !self.take_back.is_empty()
+    }
+}
+
+/// What is to become of an entry.
+enum Verdict {
+    Keep,
+    Doomed,
+    Pass,
+    WithoutService,
+    Misplaced,
+}
+
+impl<P: OffloadPolicy> Worker<P> {
+    /// A worker with the connections that another process has left in `options.memory`, for workers of the same
+    /// steering key; `engine` says whether the engine holds a rule for a key. All workers have to be made, and the
+    /// counters in `options.loads` and `options.known` to be zero before the first is, before any gets to work.
+    ///
+    /// Takes a few hundred nanoseconds for each connection, and memory for the keys of rules that have to be taken back.
+    pub fn adopt(options: WorkerOptions<P>, now: Time, engine: &dyn Fn(&FlowKey) -> bool) -> (Worker<P>, Adopted) {
+        let number = options.worker;
+        let mut worker = Worker::new(options);
+        let mut adopted = Adopted { invalid: worker.slab.recover() as u64, ..Adopted::default() };
+        let going = worker.index_adopted(number, &mut adopted);
+        let claimed = worker.claim(&going, engine);
+        let mut embryos = Vec::new();
+        for position in 0..worker.slab.used() {
+            if worker.is_adopted(position) {
+                let held = |direction| {
+                    let key = worker.slab.at(position).key(direction);
+                    engine(&key) && !claimed.contains(&key)
+                };
+                let held = BOTH.into_iter().fold(0, |bits, way| bits | u8::from(held(way)) << way as u8);
+                worker.take_in(now, position, held, &mut adopted);
+                let connection = worker.slab.at(position);
+                if connection.state.is_embryonic() {
+                    embryos.push((connection.created, position));
+                }
+            }
+        }
+        embryos.sort_unstable();
+        embryos.iter().for_each(|&(_, position)| worker.remember_embryo(position));
+        going.into_iter().for_each(|position| worker.dismiss(now, position));
+        worker.statistics.offload.rules = u64::from(worker.rules);
+        worker.finish_adoption(now);
+        (worker, adopted)
+    }
+
+    /// Whether the entry at `position` stays.
+    fn is_adopted(&self, position: Position) -> bool {
+        self.slab.contains(position) && !self.slab.at(position).flags.has(Flags::DOOMED)
+    }
+
+    /// Puts all entries that stay into the index; returns the others.
+    fn index_adopted(&mut self, number: u16, adopted: &mut Adopted) -> Vec<Position> {
+        let mut going = Vec::new();
+        let mut block: ArrayVec<(Position, [Hash; 2]), { BLOCK as usize }> = ArrayVec::new();
+        let used = self.slab.used();
+        for start in (0..used).step_by(BLOCK as usize) {
+            for position in start..used.min(start.saturating_add(BLOCK)) {
+                if !self.slab.contains(position) {
+                    continue;
+                }
+                let connection = self.slab.at(position);
+                let verdict = self.verdict(number, connection);
+                if !matches!(verdict, Verdict::Keep) {
+                    self.let_go(position, &verdict, adopted);
+                    going.push(position);
+                    continue;
+                }
+                let hashes = BOTH.map(|direction| self.hasher.hash(&connection.key(direction)));
+                hashes.iter().for_each(|hash| self.table.prefetch(*hash));
+                block.push((position, hashes));
+            }
+            for (position, hashes) in block.drain(..) {
+                self.index_one(position, hashes, &mut going, adopted);
+            }
+        }
+        going
+    }
+
+    fn verdict(&self, number: u16, connection: &Connection) -> Verdict {
+        if connection.state == State::Pass {
+            return Verdict::Pass;
+        }
+        if !self.is_served(connection) {
+            return Verdict::WithoutService;
+        }
+        let embryonic = connection.state.is_embryonic();
+        if home(connection, &self.steering) != number || embryonic && self.is_missteered(connection) {
+            return Verdict::Misplaced;
+        }
+        if connection.flags.has(Flags::DOOMED) { Verdict::Doomed } else { Verdict::Keep }
+    }
+
+    /// Whether the snapshot has the connection's service and backend under their numbers.
+    fn is_served(&self, connection: &Connection) -> bool {
+        let Some(named) = self.snapshot.services.get(usize::from(connection.service)) else { return false };
+        let Some((service, backend)) = self.snapshot.backend(connection.backend_number) else { return false };
+        core::ptr::eq(named, service)
+            && service.state != ServiceState::Vacant
+            && (service.endpoint, service.protocol) == (connection.vip, connection.protocol)
+            && backend.endpoint == connection.backend
+            && backend.state != BackendState::Disabled
+    }
+
+    fn is_missteered(&self, connection: &Connection) -> bool {
+        home(connection, &self.steering) != self.steering.worker(&connection.client)
+    }
+
+    /// Marks an entry that does not stay. Only one whose service and place are right remains a connection until it is
+    /// gone: it has a port of the pool to give back. Any other becomes a Pass entry, which is nothing but its keys.
+    fn let_go(&mut self, position: Position, verdict: &Verdict, adopted: &mut Adopted) {
+        match verdict {
+            Verdict::Keep => adopted.duplicates += 1,
+            Verdict::Doomed | Verdict::Pass => adopted.doomed += 1,
+            Verdict::WithoutService => adopted.without_service += 1,
+            Verdict::Misplaced => adopted.misplaced += 1,
+        }
+        let connection = self.slab.at_mut(position);
+        connection.flags.set(Flags::DOOMED);
+        connection.flags.clear(Flags::COUNTED);
+        if !matches!(verdict, Verdict::Doomed) {
+            connection.state = State::Pass;
+        }
+    }
+
+    /// Puts an entry into the index. Of two with the same flow the newer one stays.
+    fn index_one(&mut self, position: Position, hashes: [Hash; 2], going: &mut Vec<Position>, adopted: &mut Adopted) {
+        let mut rivals: ArrayVec<Position, 2> = ArrayVec::new();
+        for (direction, hash) in BOTH.into_iter().zip(hashes) {
+            let key = self.slab.at(position).key(direction);
+            if let Some(value) = self.table.find(hash, |value| self.confirms(value, &key)) {
+                rivals.push(super::parts(value).0);
+            }
+        }
+        let age = |position: Position| (self.slab.at(position).created, self.slab.at(position).last_seen);
+        let is_older = rivals.iter().any(|&rival| age(rival) > age(position));
+        if !is_older {
+            rivals.into_iter().for_each(|rival| self.make_way(rival, going, adopted));
+        }
+        let connection = *self.slab.at(position);
+        if is_older || !self.index(position, &connection) {
+            self.let_go(position, &Verdict::Keep, adopted);
+            going.push(position);
+        }
+    }
+
+    /// Takes an entry out of the index again, unless that has been done.
+    fn make_way(&mut self, rival: Position, going: &mut Vec<Position>, adopted: &mut Adopted) {
+        if !self.is_adopted(rival) {
+            return;
+        }
+        for direction in BOTH {
+            let hash = self.hasher.hash(&self.slab.at(rival).key(direction));
+            self.table.remove(hash, value(rival, direction));
+        }
+        self.let_go(rival, &Verdict::Keep, adopted);
+        going.push(rival);
+    }
+
+    /// Finds out which rules the engine holds of entries that do not stay; returns their keys.
+    fn claim(&mut self, going: &[Position], engine: &dyn Fn(&FlowKey) -> bool) -> BTreeSet<FlowKey> {
+        let mut claimed = BTreeSet::new();
+        for &position in going {
+            let connection = self.slab.at_mut(position);
+            let mut held = 0;
+            for direction in BOTH {
+                let key = connection.key(direction);
+                if engine(&key) && claimed.insert(key) {
+                    held |= 1 << direction as u8;
+                }
+            }
+            connection.holds(held);
+        }
+        claimed
+    }
+
+    /// Makes an entry that is in the index a connection of this worker's. `held`: which rules the engine holds of it.
+    fn take_in(&mut self, now: Time, position: Position, held: u8, adopted: &mut Adopted) {
+        let misses = self.is_missteered(self.slab.at(position));
+        let connection = self.slab.at_mut(position);
+        let was_offered = matches!(connection.ledger, Ledger::Installing | Ledger::Offloaded);
+        connection.holds(held);
+        let gone = held == 0 && was_offered;
+        connection.offer_after = if gone { Time::ZERO } else { connection.offer_after.min(now + GRACE) };
+        for time in [&mut connection.created, &mut connection.changed, &mut connection.last_seen] {
+            *time = (*time).min(now);
+        }
+        connection.flags.put(Flags::FULL_NAT, connection.source != connection.client);
+        connection.flags.put(Flags::MISSTEERED, misses);
+        connection.flags.clear(Flags::COUNTED);
+        let (backend, source, over) = (connection.backend_number, connection.source, connection.state.is_over());
+        let full_nat = connection.flags.has(Flags::FULL_NAT);
+        if full_nat {
+            // A pair that is not in the pool any more is nobody's to give out.
+            self.ports.mark(u32::from(backend), source);
+        }
+        self.rules += held.count_ones();
+        self.count_in(position);
+        self.count(position, !over);
+        let deadline = self.deadline(self.slab.at(position));
+        self.wheel.schedule(position, if held == 0 { deadline.max(now + GRACE) } else { deadline });
+        let named = (position, self.slab.generation(position));
+        match held {
+            0b11 => adopted.offloaded += 1,
+            0 if gone || misses => self.unfinished.offers.push_back(named),
+            0 => {}
+            _ => self.unfinished.take_back.push_back(named),
+        }
+        adopted.kept += 1;
+        adopted.rules_missing += u64::from(held.count_ones() == 1);
+        adopted.rules_gone += u64::from(gone);
+        adopted.missteered += u64::from(misses);
+    }
+
+    /// Ends an entry that does not stay, at once if the engine holds nothing of it.
+    fn dismiss(&mut self, now: Time, position: Position) {
+        let connection = *self.slab.at(position);
+        if connection.state == State::Pass {
+            self.passes += 1;
+            self.statistics.passes_now += 1;
+        } else {
+            let number = u32::from(connection.backend_number);
+            if connection.flags.has(Flags::FULL_NAT) && !self.ports.mark(number, connection.source) {
+                // Somebody else's by now, who will give it back.
+                self.slab.at_mut(position).flags.clear(Flags::FULL_NAT);
+            }
+            self.count_in(position);
+        }
+        self.rules += connection.rules.count_ones();
+        if connection.rules == 0 {
+            self.release(now, position);
+        } else {
+            self.unfinished.take_back.push_back((position, self.slab.generation(position)));
+        }
+    }
+
+    /// When there is more to do of what adoption has left.
+    pub(super) fn unfinished_until(&self, now: Time) -> Option<Time> {
+        let done = self.unfinished.take_back.is_empty() && self.unfinished.offers.is_empty();
+        (!done).then(|| if self.queue_has_room() { now } else { now + QUEUE_FULL_FOR })
+    }
+
+    /// Goes on with what adoption has left: first all rules that have to go, then what is offered again.
+    pub(super) fn finish_adoption(&mut self, now: Time) {
+        for _ in 0..FINISH_MAX {
+            if !self.queue_has_room() {
+                return;
+            }
+            if let Some(named) = self.unfinished.take_back.pop_front() {
+                self.take_back(now, named);
+            } else if let Some((position, generation)) = self.unfinished.offers.pop_front() {
+                if self.slab.contains(position) && self.slab.generation(position) == generation {
+                    self.offer(now, position);
+                }
+            } else {
+                self.unfinished = Unfinished::default();
+                return;
+            }
+        }
+    }
+
+    fn take_back(&mut self, now: Time, (position, generation): (Position, u32)) {
+        let there = self.slab.contains(position) && self.slab.generation(position) == generation;
+        if !there || self.slab.at(position).ledger != Ledger::Offloaded {
+            return; // ended meanwhile, its rules with it
+        }
+        if !self.slab.at(position).flags.has(Flags::DOOMED) {
+            // It may be off the wheel, waiting for a sample that will not be asked for now.
+            self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+        }
+        self.remove_rules(now, position);
+    }
+
+    /// Offers a connection that only the engine can carry, again and again until the engine has it.
+    pub(super) fn offer_missteered(&mut self, now: Time, position: Position) {
+        self.offer(now, position);
+        let deadline = self.deadline(self.slab.at(position));
+        self.wheel.schedule(position, deadline.min(now + MISSTEERED_AGAIN));
+    }
+}
