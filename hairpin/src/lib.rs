@@ -7,6 +7,8 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod health;
+pub mod metrics;
 pub mod render;
 pub mod run;
 pub mod status;

@@ -1,0 +1,194 @@
+//! The thread `health`, which makes the checks, and the handle to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use super::probe::{Outcome, probe};
+use super::record::{Moment, Observed, Saved, Standing, State};
+use super::schedule::{Change, Job, Schedule, Totals};
+use super::target::Target;
+
+/// Checks targets on a thread of its own until it is dropped.
+///
+/// No method waits for the network; each holds a lock that is never held for longer than a walk over the targets.
+#[derive(Debug)]
+pub struct Checker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    inner: Mutex<Inner>,
+    /// Wakes the thread: something has happened that may give it work.
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    schedule: Schedule,
+    stop: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere cannot have left it half changed in a way that makes checks unsafe; they go on.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Checker {
+    /// Starts checking `targets`. The first checks begin at once, spread over at most a second.
+    ///
+    /// `on_change` is called on the thread `health`, with no lock held, with each backend whose health is another than
+    /// it was told last. It must be quick: while it runs no check goes on. It may call the checker.
+    ///
+    /// # Errors
+    /// A target breaks a bound of [`Target`], two have one number, or the thread cannot be started.
+    pub fn start(targets: Vec<Target>, on_change: impl Fn(Vec<Change>) + Send + 'static) -> Result<Self> {
+        let mut schedule = Schedule::new(Instant::now());
+        schedule.update(targets, Moment::now())?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .context("health checks cannot be started: no event loop; see the limit on open files (ulimit -n)")?;
+        let shared = Arc::new(Shared { inner: Mutex::new(Inner { schedule, stop: false }), wake: Notify::new() });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("health".into())
+            .spawn(move || runtime.block_on(run(of_thread, on_change)))
+            .context("health checks cannot be started: no thread; see the limit on processes (ulimit -u)")?;
+        Ok(Checker { shared, thread: Some(thread) })
+    }
+
+    /// Replaces the targets. Those with the same number, address and check keep state and phase, whatever else changed;
+    /// the others begin anew as unknown. That a backend began anew is not told to `on_change`.
+    ///
+    /// # Errors
+    /// A target breaks a bound of [`Target`], or two have one number; then nothing has changed.
+    pub fn update(&self, targets: Vec<Target>) -> Result<()> {
+        self.shared.lock().schedule.update(targets, Moment::now())?;
+        self.shared.wake.notify_one();
+        Ok(())
+    }
+
+    /// Takes in running totals of clients' connections, by backend number. To be called a few times a second: failures
+    /// count as being in a row if no success is seen in the same call or between. Totals that went back begin anew;
+    /// the first ones of a backend only serve for comparison. Unknown numbers are ignored.
+    pub fn observe(&self, observations: impl IntoIterator<Item = (u16, Observed)>) {
+        let now = Moment::now();
+        let mut inner = self.shared.lock();
+        for (backend, observed) in observations {
+            inner.schedule.observe(backend, observed, now);
+        }
+        drop(inner);
+        self.shared.wake.notify_one();
+    }
+
+    /// Whether and how much each backend is to be used, by number. Shares grow in slow start: ask again a few times a
+    /// second while one is below 256.
+    pub fn standings(&self) -> Vec<Standing> {
+        self.shared.lock().schedule.standings(Instant::now())
+    }
+
+    /// What is known of each backend, by number.
+    pub fn states(&self) -> Vec<State> {
+        self.shared.lock().schedule.states()
+    }
+
+    /// What a later process can give to [`Checker::restore`].
+    pub fn saved(&self) -> Vec<Saved> {
+        self.shared.lock().schedule.saved()
+    }
+
+    /// Gives back the states of an earlier process, where number and address are still those and no check has come to
+    /// a verdict yet. To be called right after the start; `on_change` is not told.
+    pub fn restore(&self, saved: &[Saved]) {
+        self.shared.lock().schedule.restore(saved, Moment::now());
+        self.shared.wake.notify_one();
+    }
+
+    /// Totals over all targets since the start.
+    pub fn totals(&self) -> Totals {
+        self.shared.lock().schedule.totals()
+    }
+
+    /// Whether the thread still runs; it ends early only if `on_change` panics.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Checker {
+    /// Ends the thread and closes every socket. Waits for an `on_change` under way, so the caller must not hold what
+    /// that waits for.
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of `on_change` has been printed where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
+    loop {
+        let turn = {
+            let mut inner = shared.lock();
+            if inner.stop {
+                // With the runtime all checks in flight are dropped.
+                return;
+            }
+            inner.schedule.turn(Moment::now())
+        };
+        for job in turn.jobs {
+            tokio::spawn(check(Running { job, shared: Arc::clone(&shared) }));
+        }
+        if !turn.changes.is_empty() {
+            on_change(turn.changes);
+        }
+        let woken = shared.wake.notified();
+        match turn.next {
+            // Either way it is time to look again.
+            Some(next) => drop(timeout_at(next.into(), woken).await),
+            None => woken.await,
+        }
+    }
+}
+
+async fn check(running: Running) {
+    let begun = Instant::now();
+    let outcome = probe(&running.job.target).await;
+    running.result(outcome, begun);
+}
+
+/// A check in flight; its end frees the slot, however it comes about.
+struct Running {
+    job: Job,
+    shared: Arc<Shared>,
+}
+
+impl Running {
+    fn result(&self, outcome: Outcome, begun: Instant) {
+        let now = Moment::now();
+        let took = now.instant.saturating_duration_since(begun);
+        self.shared.lock().schedule.result(&self.job, outcome, took, now);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.lock().schedule.end(&self.job, Instant::now());
+        self.shared.wake.notify_one();
+    }
+}

@@ -1,0 +1,40 @@
+//! Health checks: which backends answer, found out by asking them and by watching clients' connections.
+//!
+//! A [`Checker`] makes TCP, HTTP and UDP checks on one thread, `health`, and knows nothing of workers, services'
+//! balancing or BPF: its owner reads [`Checker::standings`] and acts on them. What happens when all backends of a
+//! service are down is the owner's business too.
+//!
+//! *States.* A backend begins unknown, which counts as up. The first result decides at once; afterwards `fall` failures
+//! in a row take it down and `rise` successes bring it up. Clients' failing connections ([`Checker::observe`]) can take
+//! it down as well; then the active check brings it back, or, where there is none, a trial after a pause that doubles
+//! up to eightfold while trials fail. A backend that comes back gets its share slowly if `slow_start` says so.
+//!
+//! *Bounds.* At most [`IN_FLIGHT_MAX`] checks are in flight, each with one socket, at most 64 KiB of an answer's head
+//! and as much of its body; others wait and are counted ([`Totals::late`]). Everything in a check is under one timeout.
+//! A target is never checked twice at once. What this host lacks (descriptors, ports) is not held against a backend,
+//! but counted ([`Totals::local_errors`]).
+
+mod checker;
+mod probe;
+mod record;
+mod schedule;
+mod target;
+
+#[cfg(test)]
+mod checker_tests;
+#[cfg(test)]
+mod probe_tests;
+#[cfg(test)]
+mod record_tests;
+#[cfg(test)]
+mod schedule_tests;
+#[cfg(test)]
+mod servers;
+
+pub use checker::Checker;
+pub use record::{Health, Observed, Saved, Standing, State};
+pub use schedule::{Change, IN_FLIGHT_MAX, Totals};
+pub use target::{
+    Check, DATAGRAM_BYTES_MAX, DURATION_MAX, HttpCheck, IN_A_ROW_MAX, INTERVAL_MIN, Passive, STATUS_RANGES_MAX,
+    StatusRanges, TEXT_BYTES_MAX, Target,
+};

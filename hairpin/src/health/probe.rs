@@ -1,0 +1,209 @@
+//! One check: from the first packet to the verdict, within the target's timeout.
+//!
+//! Everything that comes back is hostile: it is bounded in size and time, and no byte of it gets into a reason.
+//! Sockets are closed with RST, so that no TIME_WAIT piles up here.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Request, Response, header};
+use hyper_util::rt::TokioIo;
+use memchr::memmem;
+use rustix::io::Errno;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, timeout_at};
+
+use super::target::{Check, HttpCheck, Target};
+
+/// The longest head of an HTTP answer, in bytes; hyper's default bound on header lines, 100, holds too.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// How much of an HTTP body is looked at, in bytes.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+/// How much of a datagram is looked at, in bytes.
+const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
+
+/// What a check found out: why the backend is healthy, or what was wrong.
+pub(super) type Outcome = Result<String, Failure>;
+
+/// Why a check did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The backend, or the way there.
+    Backend(String),
+    /// This host, which lacks something (a descriptor, a port, memory): says nothing about the backend.
+    Local(String),
+}
+
+/// Carries out `target`'s check; ends at its timeout at the latest.
+pub(super) async fn probe(target: &Target) -> Outcome {
+    let deadline = Instant::now() + target.timeout;
+    match &target.check {
+        Check::None => Err(Failure::Local("no check is configured".into())),
+        Check::Tcp => connect(target, deadline).await.map(|_| "connected".into()),
+        Check::Http(check) => {
+            let stream = connect(target, deadline).await?;
+            answer_within(target, deadline, http(stream, target.address, check)).await
+        }
+        Check::Udp { send, expect } => {
+            answer_within(target, deadline, udp(target.address, send, expect.as_deref())).await
+        }
+    }
+}
+
+/// A connection to the target, which will be reset when it is dropped.
+async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failure> {
+    let Ok(connected) = timeout_at(deadline, TcpStream::connect(target.address)).await else {
+        return Err(Failure::Backend(format!("no connection within {}", text(target.timeout))));
+    };
+    let stream = connected.map_err(|error| io_failure(&error))?;
+    // Where nobody listens on this host, TCP can connect a port drawn at random with itself.
+    if stream.local_addr().ok() == Some(target.address) {
+        return Err(Failure::Backend("connection refused".into()));
+    }
+    stream.set_zero_linger().map_err(|error| io_failure(&error))?;
+    Ok(stream)
+}
+
+async fn answer_within(target: &Target, deadline: Instant, check: impl Future<Output = Outcome>) -> Outcome {
+    match timeout_at(deadline, check).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Failure::Backend(format!("no answer within {}", text(target.timeout)))),
+    }
+}
+
+async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> Outcome {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await.map_err(|error| io_failure(&error))?;
+    // Connected: the kernel then takes answers from this address alone, and tells of ICMP errors.
+    socket.connect(address).await.map_err(|error| io_failure(&error))?;
+    socket.send(send).await.map_err(|error| io_failure(&error))?;
+    let mut answer = vec![0; DATAGRAM_BYTES_MAX];
+    let length = socket.recv(&mut answer).await.map_err(|error| io_failure(&error))?;
+    match expect {
+        Some(expect) if memmem::find(&answer[..length], expect).is_none() => {
+            Err(Failure::Backend("the answer does not contain what is expected".into()))
+        }
+        _ => Ok("answered".into()),
+    }
+}
+
+async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> Outcome {
+    let request = request(address, check)?;
+    let mut client = http1::Builder::new();
+    client.max_buf_size(HEAD_BYTES_MAX);
+    let (mut sender, connection) =
+        client.handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(|error| http_failure(&error))?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(|error| http_failure(&error))?;
+        judge(response, check).await
+    };
+    alongside(exchange, connection).await
+}
+
+fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes>>, Failure> {
+    let host = match &check.host {
+        Some(host) => host.clone(),
+        None => address.to_string(),
+    };
+    Request::builder()
+        .method(check.method.as_str())
+        .uri(check.path.as_str())
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, "hairpin-health")
+        .header(header::ACCEPT, "*/*")
+        .header(header::CONNECTION, "close")
+        .body(Empty::new())
+        .map_err(|error| Failure::Local(format!("the request cannot be made: {error}")))
+}
+
+/// Drives an HTTP connection until `exchange` has ended; then both are dropped, and with them the socket.
+async fn alongside(exchange: impl Future<Output = Outcome>, connection: impl Future) -> Outcome {
+    let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
+    let mut connected = true;
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(outcome) = exchange.as_mut().poll(context) {
+            return Poll::Ready(outcome);
+        }
+        // What the connection has to tell, its errors too, it tells the exchange, whose waker is this one.
+        if connected {
+            connected = connection.as_mut().poll(context).is_pending();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn judge(response: Response<Incoming>, check: &HttpCheck) -> Outcome {
+    let status = response.status().as_u16();
+    if !check.status.contains(status) {
+        return Err(Failure::Backend(format!("HTTP status {status}, expected {}", check.status)));
+    }
+    if let Some(text) = &check.body
+        && !body_contains(response.into_body(), text.as_bytes()).await?
+    {
+        return Err(Failure::Backend(format!("HTTP status {status}, but the body lacks {text:?}")));
+    }
+    Ok(format!("HTTP status {status}"))
+}
+
+/// Whether the first [`BODY_BYTES_MAX`] bytes of `body` contain `text`; reads no further than it must.
+async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, Failure> {
+    let finder = memmem::Finder::new(text);
+    let mut seen = Vec::new();
+    while seen.len() < BODY_BYTES_MAX {
+        let Some(frame) = body.frame().await else { break };
+        let Ok(data) = frame.map_err(|error| http_failure(&error))?.into_data() else { continue };
+        // Only where a new occurrence can begin, lest a body of single bytes cost their square.
+        let from = seen.len().saturating_sub(text.len() - 1);
+        seen.extend_from_slice(&data[..data.len().min(BODY_BYTES_MAX - seen.len())]);
+        if finder.find(&seen[from..]).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn http_failure(error: &hyper::Error) -> Failure {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    if let Some(source) = source {
+        return io_failure(source);
+    }
+    Failure::Backend(if error.is_parse() {
+        // hyper's words are fixed, such as "message head is too large"; nothing of the answer is in them.
+        format!("the answer is not HTTP as it should be: {error}")
+    } else if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
+        "closed before the HTTP answer was complete".into()
+    } else {
+        format!("the HTTP answer is broken: {error}")
+    })
+}
+
+pub(super) fn io_failure(error: &io::Error) -> Failure {
+    let backend = |text: &str| Failure::Backend(text.into());
+    match Errno::from_io_error(error) {
+        Some(Errno::CONNREFUSED) => backend("connection refused"),
+        Some(Errno::CONNRESET | Errno::PIPE) => backend("connection reset"),
+        Some(Errno::TIMEDOUT) => backend("connection timed out"),
+        Some(Errno::HOSTUNREACH) => backend("host unreachable"),
+        Some(Errno::NETUNREACH) => backend("network unreachable"),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => {
+            Failure::Local(format!("this host cannot check: {error}"))
+        }
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => backend("closed before the HTTP answer was complete"),
+        _ => Failure::Backend(error.to_string()),
+    }
+}
+
+fn text(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}

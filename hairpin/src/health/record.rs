@@ -1,0 +1,356 @@
+//! What is believed of one backend: a machine without clock, sockets or threads.
+//!
+//! It eats results of checks and totals of clients' connections, together with the time, and says whether the backend
+//! is to be used and how much. When checks are made is `schedule`'s business.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Failure, Outcome};
+use super::target::{Check, Target};
+
+/// The full share of a backend, of 256.
+const FULL_SHARE: u16 = 256;
+/// The share a backend comes back with when it starts slowly: a sixteenth.
+const FIRST_SHARE: u16 = FULL_SHARE / 16;
+/// How often the pause before the next trial of a backend without an active check doubles.
+const DOUBLINGS_MAX: u32 = 3;
+/// The longest reason kept, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// What is believed of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Nothing has been found out, or it is on trial; treated as up.
+    Unknown,
+    /// It answers.
+    Up,
+    /// It does not, and gets no new connections.
+    Down,
+}
+
+impl Health {
+    /// The lower-case word for people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Unknown => "unknown",
+            Health::Up => "up",
+            Health::Down => "down",
+        }
+    }
+}
+
+/// Totals of clients' handshakes with one backend; they only grow, or begin anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Those that succeeded.
+    pub established: u64,
+    /// Those that failed: refused by RST, not answered, or ICMP unreachable.
+    pub failed: u64,
+}
+
+/// Whether and how much a backend is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The backend's stable number.
+    pub backend: u16,
+    /// Whether it gets new connections.
+    pub available: bool,
+    /// How much of its weight counts, 1 to 256 of 256; below 256 only in slow start.
+    pub share_256: u16,
+}
+
+/// What is known of one backend, for the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The backend's stable number.
+    pub backend: u16,
+    /// What is believed of it.
+    pub health: Health,
+    /// Why, in words.
+    pub reason: String,
+    /// Since when, by the wall clock.
+    pub since: SystemTime,
+    /// Since when, by the clock that never jumps.
+    pub since_instant: Instant,
+    /// Results in a row that speak against `health`: failures of `fall`, or successes of `rise`.
+    pub against: u32,
+    /// How long the last check took; `None` before the first.
+    pub last_duration: Option<Duration>,
+    /// Checks that came to a verdict.
+    pub checks: u64,
+    /// Those of them that failed.
+    pub failures: u64,
+}
+
+/// What outlives a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// The backend's stable number.
+    pub backend: u16,
+    /// Where it was checked; the state is not given to another address.
+    pub address: std::net::SocketAddr,
+    /// What was believed of it.
+    pub health: Health,
+    /// Why.
+    pub reason: String,
+    /// Since when, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// When it came back from being down, in milliseconds since 1970: slow start counts from then.
+    #[serde(default)]
+    pub returned_unix_ms: Option<u64>,
+    /// How often in a row its clients' connections took it down.
+    #[serde(default)]
+    pub trips: u32,
+}
+
+/// One instant on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) instant: Instant,
+    pub(super) wall: SystemTime,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Moment { instant: Instant::now(), wall: SystemTime::now() }
+    }
+
+    /// The moment that the wall clock showed `unix_ms`; now, if that is yet to come or before the host was started.
+    fn at_unix_ms(self, unix_ms: u64) -> Self {
+        let wall = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms)).unwrap_or(self.wall);
+        let ago = self.wall.duration_since(wall).unwrap_or_default();
+        match self.instant.checked_sub(ago) {
+            Some(instant) => Moment { instant, wall: self.wall - ago },
+            None => self,
+        }
+    }
+
+    fn unix_ms(self) -> u64 {
+        self.wall.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(super) struct Record {
+    health: Health,
+    reason: String,
+    since: Moment,
+    against: u32,
+    checks: u64,
+    failures: u64,
+    last_duration: Option<Duration>,
+    /// When it ceased to be down, if it ever was.
+    returned: Option<Moment>,
+    /// The totals of the last observation.
+    observed: Option<Observed>,
+    /// Clients' connections that failed since the last that did not.
+    failed_in_a_row: u64,
+    /// Times that clients' connections took it down since one succeeded.
+    trips: u32,
+    /// When it is tried again, where no active check can bring it back.
+    retry: Option<Instant>,
+}
+
+impl Record {
+    pub(super) fn new(target: &Target, now: Moment) -> Self {
+        let reason = if target.check == Check::None { "no check is configured" } else { "not checked yet" };
+        Record {
+            health: Health::Unknown,
+            reason: reason.into(),
+            since: now,
+            against: 0,
+            checks: 0,
+            failures: 0,
+            last_duration: None,
+            returned: None,
+            observed: None,
+            failed_in_a_row: 0,
+            trips: 0,
+            retry: None,
+        }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.health
+    }
+
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// When the backend is to be tried again without a check.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    /// Takes in the result of an active check that took `took`.
+    pub(super) fn result(&mut self, target: &Target, outcome: Outcome, took: Duration, now: Moment) {
+        let (passed, reason) = match outcome {
+            Ok(reason) => (true, reason),
+            Err(Failure::Backend(reason)) => (false, reason),
+            Err(Failure::Local(reason)) => {
+                if self.health == Health::Unknown {
+                    self.reason = bounded(&reason);
+                }
+                return;
+            }
+        };
+        self.last_duration = Some(took);
+        self.checks += 1;
+        self.failures += u64::from(!passed);
+        let verdict = if passed { Health::Up } else { Health::Down };
+        if verdict == self.health {
+            self.against = 0;
+            if !passed {
+                // The latest reason helps more than the first.
+                self.reason = bounded(&reason);
+            }
+            return;
+        }
+        self.against = self.against.saturating_add(1);
+        let needed = match self.health {
+            Health::Unknown => 1,
+            Health::Up => target.fall,
+            Health::Down => target.rise,
+        };
+        if self.against >= needed {
+            self.turn(verdict, &reason, now);
+        }
+    }
+
+    /// Takes in the totals of clients' connections. The first after the start, and those that went back, count only
+    /// as what later ones are compared with.
+    pub(super) fn observe(&mut self, target: &Target, observed: Observed, now: Moment) {
+        let Some(passive) = target.passive else { return };
+        let Some(before) = self.observed.replace(observed) else { return };
+        let established = observed.established.checked_sub(before.established);
+        let failed = observed.failed.checked_sub(before.failed);
+        let (Some(established), Some(failed)) = (established, failed) else { return };
+        if self.health == Health::Down {
+            // Those that were begun earlier: they say nothing new.
+            return;
+        }
+        if established > 0 {
+            self.failed_in_a_row = 0;
+            self.trips = 0;
+            if self.health == Health::Unknown && target.check == Check::None {
+                self.turn(Health::Up, "passive: a connection succeeded", now);
+            }
+            return;
+        }
+        self.failed_in_a_row = self.failed_in_a_row.saturating_add(failed);
+        if self.failed_in_a_row < u64::from(passive.failures) {
+            return;
+        }
+        let reason = format!("passive: {} connections in a row failed", self.failed_in_a_row);
+        self.turn(Health::Down, &reason, now);
+        self.trips = self.trips.saturating_add(1);
+        self.plan_retry(target, now.instant);
+    }
+
+    /// Puts a backend without an active check on trial if its time has come.
+    pub(super) fn retry(&mut self, now: Moment) {
+        if self.retry.is_some_and(|at| at <= now.instant) {
+            self.turn(Health::Unknown, "passive: on trial", now);
+        }
+    }
+
+    /// Lives on under a target whose address and check are the same, but perhaps nothing else is.
+    pub(super) fn retarget(&mut self, target: &Target, now: Moment) {
+        if self.health == Health::Down && !target.can_return() {
+            self.turn(Health::Unknown, "no check is configured", now);
+        }
+    }
+
+    /// What outlives a restart.
+    pub(super) fn saved(&self, target: &Target) -> Saved {
+        Saved {
+            backend: target.backend,
+            address: target.address,
+            health: self.health,
+            reason: self.reason.clone(),
+            since_unix_ms: self.since.unix_ms(),
+            returned_unix_ms: self.returned.map(Moment::unix_ms),
+            trips: self.trips,
+        }
+    }
+
+    /// Takes over what was believed before a restart, unless more is known by now.
+    pub(super) fn restore(&mut self, target: &Target, saved: &Saved, now: Moment) {
+        let known = self.health != Health::Unknown || self.checks > 0;
+        if known || saved.address != target.address || (saved.health == Health::Down && !target.can_return()) {
+            return;
+        }
+        self.health = saved.health;
+        self.reason = bounded(&saved.reason);
+        self.since = now.at_unix_ms(saved.since_unix_ms);
+        self.returned = saved.returned_unix_ms.map(|unix_ms| now.at_unix_ms(unix_ms));
+        self.trips = saved.trips;
+        if self.health == Health::Down {
+            self.plan_retry(target, now.instant);
+        }
+    }
+
+    pub(super) fn standing(&self, target: &Target, now: Instant) -> Standing {
+        let available = self.health != Health::Down;
+        let share_256 = match self.returned {
+            Some(returned) if available => share(now.saturating_duration_since(returned.instant), target.slow_start),
+            _ => FULL_SHARE,
+        };
+        Standing { backend: target.backend, available, share_256 }
+    }
+
+    pub(super) fn state(&self, backend: u16) -> State {
+        State {
+            backend,
+            health: self.health,
+            reason: self.reason.clone(),
+            since: self.since.wall,
+            since_instant: self.since.instant,
+            against: self.against,
+            last_duration: self.last_duration,
+            checks: self.checks,
+            failures: self.failures,
+        }
+    }
+
+    fn turn(&mut self, to: Health, reason: &str, now: Moment) {
+        match (self.health, to) {
+            (_, Health::Down) => self.returned = None,
+            (Health::Down, _) => self.returned = Some(now),
+            _ => {}
+        }
+        self.health = to;
+        self.reason = bounded(reason);
+        self.since = now;
+        self.against = 0;
+        self.failed_in_a_row = 0;
+        self.retry = None;
+    }
+
+    fn plan_retry(&mut self, target: &Target, now: Instant) {
+        if let (Check::None, Some(passive)) = (&target.check, target.passive) {
+            let doublings = self.trips.saturating_sub(1).min(DOUBLINGS_MAX);
+            self.retry = Some(now + passive.retry * (1 << doublings));
+        }
+    }
+}
+
+/// The share, of 256, of a backend that came back `elapsed` ago.
+fn share(elapsed: Duration, slow_start: Duration) -> u16 {
+    if elapsed >= slow_start {
+        return FULL_SHARE;
+    }
+    let grown = u128::from(FULL_SHARE - FIRST_SHARE) * elapsed.as_nanos() / slow_start.as_nanos();
+    // Less than the factor, because less than all of the time has passed.
+    FIRST_SHARE + u16::try_from(grown).unwrap_or(FULL_SHARE - FIRST_SHARE)
+}
+
+/// A reason of one line and a length that status and log can bear; a saved one comes from a file.
+fn bounded(reason: &str) -> String {
+    reason.chars().map(|c| if c.is_control() { ' ' } else { c }).take(REASON_CHARS_MAX).collect()
+}

@@ -1,0 +1,133 @@
+//! Servers on loopback for the tests: real sockets, one address each.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Check, HttpCheck, Target};
+
+/// An address of loopback that no other test uses, nor any ordinary program.
+pub(super) fn fresh_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    // The process in it keeps test binaries that run side by side apart.
+    let process = std::process::id().to_le_bytes()[0];
+    (Ipv4Addr::new(127, 64 | (high & 63), process, low), 8080).into()
+}
+
+/// A target with short intervals and a patient timeout.
+pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> Target {
+    Target {
+        backend,
+        service: "shop".into(),
+        name: format!("b{backend}"),
+        address,
+        check,
+        rise: 2,
+        fall: 3,
+        interval: Duration::from_millis(20),
+        timeout: Duration::from_secs(5),
+        slow_start: Duration::ZERO,
+        passive: None,
+    }
+}
+
+/// `GET /health`, any good status.
+pub(super) fn get() -> HttpCheck {
+    HttpCheck {
+        method: "GET".into(),
+        path: "/health".into(),
+        host: None,
+        status: super::StatusRanges::default(),
+        body: None,
+    }
+}
+
+/// Waits until `done`, for at most ten seconds.
+pub(super) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A TCP server that gives each connection to a closure on a thread of its own; dropping it closes the port.
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(super) fn at(address: SocketAddr, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, serve) = (Arc::clone(&stop), Arc::new(serve));
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (Ok(stream), serve) = (stream, Arc::clone(&serve)) else { continue };
+                std::thread::spawn(move || serve(stream));
+            }
+        });
+        Server { address, stop, thread: Some(thread) }
+    }
+
+    pub(super) fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        Server::at(fresh_address(), serve)
+    }
+
+    /// One that answers every HTTP request with these bytes, given its head, and closes.
+    pub(super) fn http(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Server::new(move |mut stream| {
+            let head = request_head(&stream);
+            // The checker may have gone away.
+            let _ = stream.write_all(&answer(&head));
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// What a client says up to the empty line.
+pub(super) fn request_head(stream: &TcpStream) -> String {
+    let mut head = String::new();
+    let mut reader = BufReader::new(stream);
+    while reader.read_line(&mut head).is_ok_and(|length| length > 2) {}
+    head
+}
+
+/// An answer with this status and body.
+pub(super) fn response(status: u16, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Whatever\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A UDP server that answers as the closure says, for as long as the test runs.
+pub(super) fn udp_server(answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
+    let socket = UdpSocket::bind(fresh_address()).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut datagram = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut datagram) {
+            if let Some(answer) = answer(&datagram[..length]) {
+                socket.send_to(&answer, from).unwrap();
+            }
+        }
+    });
+    address
+}
