@@ -1,0 +1,63 @@
+//! Taking connections: so many at a time, and what happens to the one too many.
+
+use super::counts::Closed;
+use super::exchange::{self, Exchange};
+use super::source::Source;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Connections at a time at most.
+pub(super) const CONNECTIONS_MAX: usize = 32;
+/// How long to wait after a failure to accept: out of descriptors, most likely, which passes.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection being served.
+struct Client {
+    exchange: Arc<Exchange>,
+    task: JoinHandle<()>,
+}
+
+/// Aborts what it holds when it goes, so that nobody is served after the server has stopped.
+struct Clients(Vec<Client>);
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|client| client.task.abort());
+    }
+}
+
+/// Serves whoever connects, for ever.
+pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<Source>) {
+    // Only a runtime without I/O would refuse.
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    let mut clients = Clients(Vec::with_capacity(CONNECTIONS_MAX));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => admit(&mut clients.0, stream, &source),
+            Err(_) => {
+                source.counts().close(Closed::AcceptFailed);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves `stream`, if need be in place of the connection that has gone longest without a whole request: connections
+/// that only sit there must not keep a monitoring system out. If all are being answered, the newcomer has to go.
+fn admit(clients: &mut Vec<Client>, stream: TcpStream, source: &Arc<Source>) {
+    clients.retain(|client| !client.task.is_finished());
+    if clients.len() >= CONNECTIONS_MAX {
+        // They are in the order of their arrival.
+        let Some(idle) = clients.iter().position(|client| !client.exchange.is_open()) else {
+            source.counts().close(Closed::Refused);
+            return;
+        };
+        clients.remove(idle).task.abort();
+        source.counts().close(Closed::GaveWay);
+    }
+    let exchange = Arc::new(Exchange::default());
+    let task = tokio::spawn(exchange::serve(stream, Arc::clone(&exchange), Arc::clone(source)));
+    clients.push(Client { exchange, task });
+}

@@ -1,0 +1,545 @@
+//! Every metric, once: its name, type, labels, meaning, and which numbers of a status it is made of.
+//!
+//! The exposition and the table in `docs/metrics.md` are written from here. How many series there are follows from the
+//! configuration and from lists of reasons in the code, never from what packets or clients say.
+
+use super::counts::Counts;
+use super::labels::Names;
+use super::text::PREFIX;
+use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, WorkerStatus};
+use hairpin_core::wire::Malformed;
+use hairpin_core::worker::Drop;
+use hairpin_linux::abi;
+use std::collections::BTreeMap;
+
+/// A metric family.
+#[derive(Debug)]
+pub struct Family {
+    /// Its name, without prefix and suffix.
+    pub(super) name: &'static str,
+    /// Its type.
+    pub(super) kind: Kind,
+    /// The names of its labels.
+    pub(super) labels: &'static [&'static str],
+    /// What it means: one line without quotes and backslashes, so that it needs no escaping.
+    pub(super) help: &'static str,
+    /// Its samples.
+    pub(super) samples: fn(&View<'_>, &mut Emit<'_>),
+}
+
+/// The type of a metric family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A total that grows; its series end in `_total`.
+    Counter,
+    /// A number that goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+    /// Always 1; what it says is in the labels. Its series ends in `_info`.
+    Info,
+}
+
+/// A sample's value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    /// A whole number.
+    Count(u64),
+    /// Any number.
+    Number(f64),
+    /// A distribution: the sum of all, and in each bucket its upper end and how many are in it and not in an earlier one.
+    Histogram {
+        /// The sum.
+        sum: f64,
+        /// The buckets, in order.
+        buckets: &'a [(f64, u64)],
+    },
+}
+
+impl From<u64> for Value<'_> {
+    fn from(count: u64) -> Self {
+        Value::Count(count)
+    }
+}
+
+impl From<bool> for Value<'_> {
+    fn from(is: bool) -> Self {
+        Value::Count(u64::from(is))
+    }
+}
+
+impl From<f64> for Value<'_> {
+    fn from(number: f64) -> Self {
+        Value::Number(number)
+    }
+}
+
+/// Takes a sample: the values of the family's labels, and its own.
+pub(super) type Emit<'a> = dyn FnMut(&[&str], Value<'_>) + 'a;
+
+/// What samples are made of.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) status: &'a Status,
+    pub(super) names: Names,
+    pub(super) counts: &'a Counts,
+}
+
+impl Family {
+    /// The name of its series, without what a histogram adds.
+    pub fn series(&self) -> String {
+        let suffix = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        format!("{PREFIX}_{}{suffix}", self.name)
+    }
+}
+
+/// The only engine there is, as a label.
+const ENGINE: &str = "kernel";
+/// What a backend's state can be.
+const BACKEND_STATES: [&str; 4] = ["enabled", "drain", "disabled", "removed"];
+/// Why frames are dropped on the way between kernel and worker, as the status calls it.
+const DEVICE_REASONS: [&str; 7] = [
+    "device.queue-full",
+    "device.unmarked",
+    "device.malformed",
+    "device.refused",
+    "device.no-memory",
+    "device.down",
+    "device.write-failed",
+];
+/// What worker events the status tells.
+const WORKER_EVENTS: [&str; 2] = ["worker.evicted", "worker.revived"];
+/// Why rules or connections are not offloaded, as the status calls it.
+const OFFLOAD_REASONS: [&str; 6] =
+    ["engine-full", "engine-unsupported", "engine-failed", "queue-full", "passes-full", "rule-lost"];
+
+const NONE: &[&str] = &[];
+const BACKEND: &[&str] = &["service", "backend"];
+const BACKEND_PATH: &[&str] = &["service", "backend", "path"];
+const WORKER: &[&str] = &["worker"];
+
+macro_rules! family {
+    ($kind:ident, $name:literal, $labels:expr, $help:literal, $samples:expr) => {
+        Family { name: $name, kind: Kind::$kind, labels: $labels, help: $help, samples: $samples }
+    };
+}
+
+/// All of them, in the order in which they are written.
+pub const FAMILIES: &[Family] = &[
+    // The process.
+    family!(Info, "build", &["version", "name"], "Version, and the instance's name; always 1.", |view, emit| {
+        emit(&[&view.status.version, &view.status.instance], Value::Count(1));
+    }),
+    family!(Gauge, "start_time_seconds", NONE, "When the process started, in seconds since 1970.", |view, emit| {
+        emit(&[], view.counts.started(view.status.uptime_s).into());
+    }),
+    family!(Gauge, "uptime_seconds", NONE, "Seconds since the process started.", |view, emit| {
+        emit(&[], view.status.uptime_s.into());
+    }),
+    family!(
+        Gauge,
+        "adopted_connections",
+        NONE,
+        "Connections that this process took over from the one before it.",
+        |view, emit| emit(&[], view.status.adopted_connections.into())
+    ),
+    // Room.
+    family!(Gauge, "table_connections", NONE, "Connections in the table.", |view, emit| {
+        emit(&[], view.status.capacity.connections.into());
+    }),
+    family!(Gauge, "table_connections_peak", NONE, "The most connections there were in the table.", |view, emit| {
+        emit(&[], view.status.capacity.connections_peak.into());
+    }),
+    family!(Gauge, "table_connections_max", NONE, "Connections there can be in the table.", |view, emit| {
+        emit(&[], view.status.capacity.connections_max.into());
+    }),
+    family!(
+        Counter,
+        "table_insert_failures",
+        NONE,
+        "Connections refused because the table was full.",
+        |view, emit| emit(&[], view.status.capacity.table_full_total.into())
+    ),
+    family!(
+        Counter,
+        "evictions",
+        &["reason"],
+        "Connections given up for newer ones before they were established; the only reason is table-full.",
+        |view, emit| emit(&["table-full"], view.status.capacity.evicted_total.into())
+    ),
+    // Services and backends.
+    family!(Counter, "connections_opened", BACKEND, "New connections.", |view, emit| {
+        backends(view, emit, |backend| backend.connections_total.into());
+    }),
+    family!(Gauge, "connections", BACKEND, "Connections now.", |view, emit| {
+        backends(view, emit, |backend| backend.connections.into());
+    }),
+    family!(
+        Counter,
+        "connections_established",
+        &["service"],
+        "Connections that were established: TCP handshake done, or datagrams both ways.",
+        |view, emit| services(view, emit, |service| service.established_total.into())
+    ),
+    family!(
+        Counter,
+        "connections_refused",
+        &["service"],
+        "Connections refused, for whatever reason; drops have the reasons.",
+        |view, emit| services(view, emit, |service| service.refused_total.into())
+    ),
+    family!(
+        Counter,
+        "packets",
+        BACKEND_PATH,
+        "Packets carried, both directions: by a worker (software) or by the kernel alone (offloaded). A super-packet \
+         counts as the segments it stands for.",
+        |view, emit| paths(view, emit, |backend| [backend.software.packets, backend.offloaded.packets])
+    ),
+    family!(
+        Counter,
+        "bytes",
+        BACKEND_PATH,
+        "Bytes of the IP packets carried, by path like the packets.",
+        |view, emit| paths(view, emit, |backend| [backend.software.bytes, backend.offloaded.bytes])
+    ),
+    family!(Gauge, "backend_weight", BACKEND, "Weight of the backend, as configured or set by hand.", |view, emit| {
+        backends(view, emit, |backend| u64::from(backend.weight).into());
+    }),
+    family!(
+        Gauge,
+        "backend_state",
+        &["service", "backend", "state"],
+        "1 for the state the backend is in, 0 for the others: enabled, drain (no new connections), disabled, removed \
+         (from the configuration, and draining).",
+        backend_states
+    ),
+    family!(
+        Gauge,
+        "backend_draining",
+        BACKEND,
+        "1 while the backend gets no new connections and keeps those it has, else 0.",
+        |view, emit| backends(view, emit, |backend| matches!(&*backend.state, "drain" | "removed").into())
+    ),
+    // Health.
+    family!(
+        Gauge,
+        "backend_up",
+        BACKEND,
+        "0 if health checks found the backend down, else 1. Backends without checks have no sample.",
+        |view, emit| checked(view, emit, |backend| (backend.health.state != "down").into())
+    ),
+    family!(
+        Gauge,
+        "backend_health_since_seconds",
+        BACKEND,
+        "Since when the backend has been up or down, in seconds since 1970.",
+        |view, emit| checked(view, emit, |backend| backend.health.since_unix_s.into())
+    ),
+    family!(
+        Gauge,
+        "backend_weight_share",
+        BACKEND,
+        "Share of its weight that the backend has, 0 to 1; below 1 while it starts slowly.",
+        |view, emit| checked(view, emit, |backend| backend.health.weight_share.into())
+    ),
+    family!(
+        Counter,
+        "health_checks",
+        &["service", "backend", "result"],
+        "Health checks made, by result: success or failure.",
+        health_checks
+    ),
+    family!(
+        Gauge,
+        "health_check_duration_seconds",
+        BACKEND,
+        "How long the last health check took.",
+        |view, emit| checked(view, emit, |backend| backend.health.last_duration_s.into())
+    ),
+    family!(
+        Counter,
+        "backend_handshakes_failed",
+        BACKEND,
+        "Handshakes of clients' connections that failed at the backend.",
+        |view, emit| backends(view, emit, |backend| backend.health.passive_failed_total.into())
+    ),
+    // Workers.
+    family!(Counter, "worker_busy_seconds", WORKER, "Processor time the worker has used.", |view, emit| {
+        workers(view, emit, |worker| worker.busy_s.into());
+    }),
+    family!(Gauge, "worker_connections", WORKER, "Connections the worker tracks.", |view, emit| {
+        workers(view, emit, |worker| worker.connections.into());
+    }),
+    family!(Gauge, "worker_connections_max", WORKER, "Connections the worker can track.", |view, emit| {
+        workers(view, emit, |worker| worker.connections_max.into());
+    }),
+    family!(
+        Gauge,
+        "worker_passes",
+        WORKER,
+        "Flows the worker has recognised as the kernel's own.",
+        |view, emit| workers(view, emit, |worker| worker.passes.into())
+    ),
+    family!(
+        Counter,
+        "worker_frames",
+        WORKER,
+        "Frames handed to the worker; a super-packet is one frame.",
+        |view, emit| workers(view, emit, |worker| worker.frames.into())
+    ),
+    family!(Counter, "worker_frames_forwarded", WORKER, "Frames the worker sent on.", |view, emit| {
+        workers(view, emit, |worker| worker.forwarded.into());
+    }),
+    family!(Counter, "worker_frames_given_back", WORKER, "Frames the worker left to the kernel.", |view, emit| {
+        workers(view, emit, |worker| worker.given_back.into());
+    }),
+    family!(
+        Counter,
+        "worker_answers",
+        WORKER,
+        "Frames the worker answered itself, with RST or an ICMP error.",
+        |view, emit| workers(view, emit, |worker| worker.answered.into())
+    ),
+    family!(Counter, "worker_icmp_errors", WORKER, "ICMP errors the worker translated.", |view, emit| {
+        workers(view, emit, |worker| worker.icmp_errors.into());
+    }),
+    family!(Counter, "worker_fragmented", WORKER, "Packets the worker cut into fragments.", |view, emit| {
+        workers(view, emit, |worker| worker.fragmented.into());
+    }),
+    family!(
+        Counter,
+        "worker_connections_revived",
+        WORKER,
+        "Connections that seemed over and went on.",
+        |view, emit| workers(view, emit, |worker| worker.revived.into())
+    ),
+    family!(
+        Counter,
+        "worker_connections_evicted",
+        WORKER,
+        "Connections given up for newer ones before they were established, because the table was full.",
+        |view, emit| workers(view, emit, |worker| worker.evicted.into())
+    ),
+    // Rules.
+    family!(Gauge, "rules", &["engine"], "Rules in force or asked for.", |view, emit| {
+        offload(view, emit, |offload| offload.rules.into());
+    }),
+    family!(Gauge, "rules_max", &["engine"], "Rules there can be, for each address family.", |view, emit| {
+        offload(view, emit, |offload| offload.rules_max.into());
+    }),
+    family!(
+        Gauge,
+        "rules_full",
+        &["engine"],
+        "How full the fuller family's rules are: 0 there is room, 1 nearly full, 2 full.",
+        |view, emit| emit(&[ENGINE], fullness(&view.status.capacity.rules_state).into())
+    ),
+    family!(Counter, "rules_installed", &["engine"], "Rules installed.", |view, emit| {
+        offload(view, emit, |offload| offload.installed_total.into());
+    }),
+    family!(Counter, "rules_removed", &["engine"], "Rules removed.", |view, emit| {
+        offload(view, emit, |offload| offload.removed_total.into());
+    }),
+    family!(
+        Counter,
+        "rule_refusals",
+        &["engine", "reason"],
+        "Rules or connections that were not offloaded although the policy wanted it, by reason.",
+        |view, emit| {
+            reasons(emit, &[ENGINE], &view.status.offload.not_offloaded, OFFLOAD_REASONS.map(String::from), |n| *n)
+        }
+    ),
+    family!(
+        Histogram,
+        "rule_insertion_seconds",
+        &["engine"],
+        "From the request for a rule to the engine's answer.",
+        |view, emit| {
+            let OffloadStatus { latency, latency_sum_s, .. } = &view.status.offload;
+            emit(&[ENGINE], Value::Histogram { sum: *latency_sum_s, buckets: latency });
+        }
+    ),
+    // Packets that came to nothing, and others worth knowing about.
+    family!(
+        Counter,
+        "drops",
+        &["reason"],
+        "Packets dropped: kernel.* by the BPF programs, worker.* by a worker, device.* on the way between them.",
+        |view, emit| reasons(emit, &[], &view.status.drops, drop_reasons(), |count: &Count| count.total)
+    ),
+    family!(
+        Counter,
+        "events",
+        &["event"],
+        "What else became of packets that no rule carried.",
+        |view, emit| reasons(emit, &[], &view.status.events, event_names(), |count: &Count| count.total)
+    ),
+    // Reloads.
+    family!(Counter, "reloads", &["result"], "Reloads of the configuration, by result.", |view, emit| {
+        emit(&["success"], view.status.reloads.succeeded_total.into());
+        emit(&["failure"], view.status.reloads.failed_total.into());
+    }),
+    family!(
+        Gauge,
+        "last_reload_timestamp_seconds",
+        NONE,
+        "When the last reload was, in seconds since 1970. No sample before the first.",
+        |view, emit| reloaded(view, emit, view.status.reloads.last_unix_s.into())
+    ),
+    family!(
+        Gauge,
+        "last_reload_successful",
+        NONE,
+        "1 if the last reload was applied, 0 if it was refused. No sample before the first.",
+        |view, emit| reloaded(view, emit, view.status.reloads.last_succeeded.into())
+    ),
+    // This server.
+    family!(
+        Counter,
+        "metrics_answers",
+        &["code"],
+        "Requests to the metrics server, by the status code of the answer.",
+        |view, emit| view.counts.answers().for_each(|(code, count)| emit(&[&code.to_string()], count.into()))
+    ),
+    family!(
+        Counter,
+        "metrics_connections_closed",
+        &["reason"],
+        "Connections to the metrics server that ended out of order, by reason.",
+        |view, emit| view.counts.closed().for_each(|(reason, count)| emit(&[reason], count.into()))
+    ),
+];
+
+fn services<'a>(view: &View<'a>, emit: &mut Emit<'_>, value: fn(&'a ServiceStatus) -> Value<'a>) {
+    for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
+        emit(&[name], value(service));
+    }
+}
+
+/// Every backend with the names of its service and its own.
+fn each_backend<'a>(view: &View<'a>, mut each: impl FnMut(&str, &str, &'a BackendStatus)) {
+    for (service, (service_name, names)) in view.status.services.iter().zip(&view.names.services) {
+        for (backend, name) in service.backends.iter().zip(names) {
+            each(service_name, name, backend);
+        }
+    }
+}
+
+fn backends(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> Value<'_>) {
+    each_backend(view, |service, name, backend| emit(&[service, name], value(backend)));
+}
+
+fn is_checked(backend: &BackendStatus) -> bool {
+    !matches!(&*backend.health.state, "" | "unchecked")
+}
+
+fn checked(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> Value<'_>) {
+    each_backend(view, |service, name, backend| {
+        if is_checked(backend) {
+            emit(&[service, name], value(backend));
+        }
+    });
+}
+
+fn paths(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> [u64; 2]) {
+    each_backend(view, |service, name, backend| {
+        let [software, offloaded] = value(backend);
+        emit(&[service, name, "software"], software.into());
+        emit(&[service, name, "offloaded"], offloaded.into());
+    });
+}
+
+fn backend_states(view: &View<'_>, emit: &mut Emit<'_>) {
+    each_backend(view, |service, name, backend| {
+        for state in BACKEND_STATES {
+            emit(&[service, name, state], (backend.state == state).into());
+        }
+    });
+}
+
+fn health_checks(view: &View<'_>, emit: &mut Emit<'_>) {
+    each_backend(view, |service, name, backend| {
+        if is_checked(backend) {
+            let failed = backend.health.failed_total;
+            emit(&[service, name, "success"], backend.health.checks_total.saturating_sub(failed).into());
+            emit(&[service, name, "failure"], failed.into());
+        }
+    });
+}
+
+fn workers(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&WorkerStatus) -> Value<'_>) {
+    for worker in &view.status.workers {
+        emit(&[&worker.id.to_string()], value(worker));
+    }
+}
+
+fn offload(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&OffloadStatus) -> Value<'_>) {
+    emit(&[ENGINE], value(&view.status.offload));
+}
+
+fn reloaded(view: &View<'_>, emit: &mut Emit<'_>, value: Value<'_>) {
+    if view.status.reloads.last_unix_s > 0 {
+        emit(&[], value);
+    }
+}
+
+fn fullness(state: &str) -> u64 {
+    match state {
+        "full" => 2,
+        "nearly-full" => 1,
+        _ => 0,
+    }
+}
+
+/// A series for every reason in `counted`, and a zero for every `known` one that never occurred: a rate needs to have
+/// seen it at zero to notice the first time.
+fn reasons<T>(
+    emit: &mut Emit<'_>,
+    before: &[&str],
+    counted: &BTreeMap<String, T>,
+    known: impl IntoIterator<Item = String>,
+    total: fn(&T) -> u64,
+) {
+    let mut all: BTreeMap<String, u64> = known.into_iter().map(|reason| (reason, 0)).collect();
+    all.extend(counted.iter().map(|(reason, count)| (reason.clone(), total(count))));
+    for (reason, count) in &all {
+        let values: Vec<&str> = before.iter().copied().chain([reason.as_str()]).collect();
+        emit(&values, (*count).into());
+    }
+}
+
+fn kernel_events(dropped: bool) -> impl Iterator<Item = String> {
+    let events = abi::EVENTS.iter().filter(move |(_, is_drop)| *is_drop == dropped);
+    events.map(|(name, _)| format!("kernel.{name}"))
+}
+
+fn drop_reasons() -> impl Iterator<Item = String> {
+    let worker = Drop::ALL.iter().map(|reason| format!("worker.{}", reason.name()));
+    let malformed = Malformed::ALL.iter().map(|reason| format!("worker.malformed.{}", reason.name()));
+    worker.chain(malformed).chain(DEVICE_REASONS.map(String::from)).chain(kernel_events(true))
+}
+
+fn event_names() -> impl Iterator<Item = String> {
+    kernel_events(false).chain(WORKER_EVENTS.map(String::from))
+}
+
+/// The table of all metrics, as it stands in `docs/metrics.md`.
+pub fn markdown() -> String {
+    let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
+    for family in FAMILIES {
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Info => "info",
+        };
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        page += &format!("| `{}` | {kind} | {} | {} |\n", family.series(), labels.join(", "), family.help);
+    }
+    page
+}

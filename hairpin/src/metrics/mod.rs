@@ -1,0 +1,120 @@
+//! Metrics for Prometheus and the status as JSON, over HTTP/1.1.
+//!
+//! `GET /metrics` answers in OpenMetrics or in Prometheus' older text, whichever the client prefers; `GET /status` is
+//! what `hairpin status -o json` prints. Everything comes from one [`Status`]: [`families`] says which metric is which
+//! number of it, and `docs/metrics.md` is written from there.
+//!
+//! Whoever can reach the address can read, nobody can change anything. Clients are hostile until shown otherwise: every
+//! size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet path, because all of
+//! this lives on two threads of its own at low priority: `metrics`, which talks, and `metrics-status`, which waits for
+//! statuses and writes them down.
+
+mod accept;
+mod counts;
+mod exchange;
+pub mod families;
+mod labels;
+mod source;
+mod text;
+
+use crate::status::Status;
+use anyhow::{Context, Result, anyhow};
+use source::Source;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// The nice value of both threads: packets go first.
+const NICE: i32 = 10;
+
+/// A server at work; it stops, and every exchange with it, when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    /// Dropped: the thread ends.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens, with the port the kernel chose if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It waits for nobody, so this takes no time. If it panicked there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves metrics and status on `listen` until the returned server is dropped. `status` makes a status or says why it
+/// cannot; it is called on a thread of its own, once at a time and about ten times a second at most, however many
+/// clients ask.
+///
+/// # Errors
+/// `listen` cannot be listened on, or a thread cannot be started; the text names the address and the remedy.
+pub fn serve<F>(listen: SocketAddr, status: F) -> Result<Server>
+where
+    F: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
+{
+    let (listener, address) = bind(listen)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        // One that makes a status and one that writes down an earlier one in another format.
+        .max_blocking_threads(2)
+        .thread_name("metrics-status")
+        .build()
+        .context("cannot start the metrics server")?;
+    let (stop, stopped) = oneshot::channel();
+    let body = move || {
+        // Serving at the priority of whoever started the thread is no disaster.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        runtime.block_on(async move {
+            let accepting = tokio::spawn(accept::accept(listener, Arc::new(Source::new(status))));
+            // Only an end wakes this: nothing is ever sent.
+            let _ = stopped.await;
+            accepting.abort();
+        });
+        // A status that is still being made is nobody's any more; do not wait for it.
+        runtime.shutdown_background();
+    };
+    let thread = std::thread::Builder::new().name("metrics".into()).spawn(body);
+    let thread = thread.context("cannot start the metrics server's thread")?;
+    Ok(Server { address, stop: Some(stop), thread: Some(thread) })
+}
+
+fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let bound = TcpListener::bind(listen).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    });
+    bound.map_err(|error| {
+        let remedy = remedy(listen, error.kind());
+        anyhow!("cannot serve metrics on {listen}: {error}; {remedy}")
+    })
+}
+
+/// What to do about a failure to listen.
+fn remedy(listen: SocketAddr, error: ErrorKind) -> String {
+    match error {
+        ErrorKind::AddrInUse => format!(
+            "something else listens there (`ss -ltnp sport = :{}` shows what): stop it or choose another address",
+            listen.port()
+        ),
+        ErrorKind::AddrNotAvailable => {
+            "this machine does not have the address: choose one of its own, such as 127.0.0.1".to_string()
+        }
+        ErrorKind::PermissionDenied => "choose a port above 1023, or start as root".to_string(),
+        _ => "choose another address".to_string(),
+    }
+}
