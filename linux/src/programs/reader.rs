@@ -2,6 +2,7 @@
 
 use super::Plane;
 use super::object::Maps;
+use super::rules::{InstalledRule, walk};
 use crate::abi::{Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
 use anyhow::{Context, Result};
 use hairpin_core::engine::Counters;
@@ -34,6 +35,19 @@ impl RuleReader {
                 .map(|r| r.head)
         };
         Ok(head.map(|head| counters(&head, now)))
+    }
+
+    /// How many rules there are: IPv4, IPv6, and how many of both leave their flow to the kernel. Goes through all of them:
+    /// about a microsecond for each four.
+    pub fn count(&self) -> Result<[u64; 3]> {
+        let (mut v4, mut v6, mut passes) = (0, 0, 0);
+        let mut visit = |count: &mut u64, rule: InstalledRule| {
+            *count += 1;
+            passes += u64::from(rule.pass);
+        };
+        walk::<FlowV4, RuleV4>(self.0.named("rules_v4")?, &mut |rule| visit(&mut v4, rule))?;
+        walk::<FlowV6, RuleV6>(self.0.named("rules_v6")?, &mut |rule| visit(&mut v6, rule))?;
+        Ok([v4, v6, passes])
     }
 
     fn value(&self, map: &str, key: &[u8]) -> Result<Option<Vec<u8>>> {

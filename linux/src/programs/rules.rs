@@ -86,7 +86,7 @@ impl Plane {
 }
 
 /// Shows every element of `map` to `visit`.
-fn walk<K: Key, R: Value<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
+pub(super) fn walk<K: Key, R: Value<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
     ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<R>(), "other sizes");
     let most = map.max_entries() as usize;
     let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![R::zeroed(); BATCH.min(most)]);
