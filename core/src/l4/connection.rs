@@ -48,6 +48,20 @@ pub enum State {
 }
 
 impl State {
+    /// All of them, in order.
+    pub const ALL: [State; 10] = [
+        State::SynSent,
+        State::SynReceived,
+        State::Established,
+        State::FinClient,
+        State::FinBackend,
+        State::Closed,
+        State::Reset,
+        State::UdpNew,
+        State::UdpEstablished,
+        State::Pass,
+    ];
+
     /// Its name in status and documentation.
     pub fn name(self) -> &'static str {
         match self {
