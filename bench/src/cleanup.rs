@@ -1,8 +1,10 @@
-//! What has to go when this process is told to end: its children, its namespaces, its scratch directories.
+//! What has to go when this process is told to end: its children, its namespaces, its scratch directories, what its
+//! Hairpins leave elsewhere.
 //!
 //! Guards remove these things in the ordinary course (also when a panic unwinds). A signal gives no guard a chance, so
 //! everything is noted here too and a thread of its own removes it.
 
+use crate::remnants;
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -22,10 +24,15 @@ struct Things {
     processes: BTreeSet<u32>,
     namespaces: BTreeSet<String>,
     directories: BTreeSet<PathBuf>,
+    instances: BTreeSet<String>,
 }
 
-static THINGS: Mutex<Things> =
-    Mutex::new(Things { processes: BTreeSet::new(), namespaces: BTreeSet::new(), directories: BTreeSet::new() });
+static THINGS: Mutex<Things> = Mutex::new(Things {
+    processes: BTreeSet::new(),
+    namespaces: BTreeSet::new(),
+    directories: BTreeSet::new(),
+    instances: BTreeSet::new(),
+});
 
 fn things() -> MutexGuard<'static, Things> {
     THINGS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,6 +60,14 @@ pub(crate) fn add_directory(path: &Path) {
 
 pub(crate) fn remove_directory(path: &Path) {
     things().directories.remove(path);
+}
+
+pub(crate) fn add_instance(name: &str) {
+    things().instances.insert(name.to_owned());
+}
+
+pub(crate) fn remove_instance(name: &str) {
+    things().instances.remove(name);
 }
 
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -87,6 +102,8 @@ fn remove_all() {
     let alive = |id: u32| Path::new(&format!("/proc/{id}/exe")).read_link().is_ok();
     for &id in &things.processes {
         let _ = kill(Pid::from_raw(id as i32), Signal::SIGTERM);
+        // One that stands still would not hear it.
+        let _ = kill(Pid::from_raw(id as i32), Signal::SIGCONT);
     }
     let start = Instant::now();
     while things.processes.iter().any(|&id| alive(id)) && start.elapsed() < Duration::from_secs(5) {
@@ -100,6 +117,7 @@ fn remove_all() {
     for name in &things.namespaces {
         let _ = Command::new("ip").args(["netns", "del", name]).status();
     }
+    things.instances.iter().for_each(|instance| remnants::remove(instance));
     for directory in &things.directories {
         let _ = std::fs::remove_dir_all(directory);
     }

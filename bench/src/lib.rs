@@ -16,6 +16,7 @@ pub mod load;
 pub mod namespace;
 pub mod peer;
 pub mod process;
+pub mod remnants;
 pub mod servers;
 pub mod suite;
 pub mod tool;

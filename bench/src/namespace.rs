@@ -2,7 +2,7 @@
 
 use crate::process::Process;
 use crate::tool::inside;
-use crate::{cleanup, command};
+use crate::{cleanup, command, remnants};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Every namespace of ours is named `hb<process id>x<number>-<role>`.
 const PREFIX: &str = "hb";
+
+/// Hairpin's configuration in a scratch directory.
+pub const CONFIGURATION: &str = "hairpin.toml";
 
 /// A name no other run uses, that says which process it belongs to.
 pub fn unique_prefix() -> String {
@@ -158,8 +161,8 @@ fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split_once('x')?.0.parse().ok()
 }
 
-/// Removes what killed runs have left: namespaces, processes in them and scratch directories whose owner is gone (of
-/// everybody's if `all`). Returns the names of the namespaces removed.
+/// Removes what killed runs have left: namespaces, processes in them, remnants of their Hairpins and scratch directories
+/// whose owner is gone (of everybody's if `all`). Returns the names of the namespaces removed.
 pub fn clean(all: bool) -> Result<Vec<String>> {
     let left_over = |name: &str| {
         owner(name).is_some_and(|id| all || (id != std::process::id() && !Path::new(&format!("/proc/{id}")).exists()))
@@ -175,7 +178,10 @@ pub fn clean(all: bool) -> Result<Vec<String>> {
     }
     let scratch = std::env::temp_dir();
     for name in names_in(&scratch).into_iter().filter(|name| left_over(name)) {
-        std::fs::remove_dir_all(scratch.join(name))?;
+        let directory = scratch.join(name);
+        let configuration = std::fs::read_to_string(directory.join(CONFIGURATION)).unwrap_or_default();
+        remnants::instance_in(&configuration).into_iter().for_each(remnants::remove);
+        std::fs::remove_dir_all(directory)?;
     }
     Ok(removed)
 }

@@ -2,12 +2,14 @@
 
 use crate::{cleanup, command};
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// A running program. Dropping it asks it to end (SIGTERM), then kills it.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
+    id: u32,
     line: String,
     log: PathBuf,
     ended: Option<ExitStatus>,
@@ -32,12 +34,30 @@ impl Process {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let child = command.spawn().with_context(|| format!("could not start `{line}` (scripts/install-deps)"))?;
         cleanup::add_process(child.id());
-        Ok(Process { child, line, log: log.to_path_buf(), ended: None })
+        Ok(Process { id: child.id(), line, log: log.to_path_buf(), ended: None })
+    }
+
+    /// Takes over the guard of a program that another one of ours has started and that outlives it: it becomes a child
+    /// of this process when its parent ends, if [`Process::inherit_orphans`] was called before. Its output goes where its
+    /// parent's did, to `log`.
+    pub fn adopt(id: u32, line: &str, log: &Path) -> Process {
+        cleanup::add_process(id);
+        Process { id, line: line.to_owned(), log: log.to_path_buf(), ended: None }
+    }
+
+    /// From now on orphans among the descendants of this process become its children.
+    pub fn inherit_orphans() -> Result<()> {
+        nix::sys::prctl::set_child_subreaper(true).context("could not become the reaper of orphans")
+    }
+
+    /// Where its output goes.
+    pub fn log_path(&self) -> &Path {
+        &self.log
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.id
     }
 
     /// The command line it was started with.
@@ -54,12 +74,24 @@ impl Process {
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         cleanup::stand_still_if_ending();
         if self.ended.is_none() {
-            self.ended = self.child.try_wait()?;
+            self.ended = self.reap()?;
             if self.ended.is_some() {
-                cleanup::remove_process(self.child.id());
+                cleanup::remove_process(self.id);
             }
         }
         Ok(self.ended)
+    }
+
+    fn reap(&self) -> Result<Option<ExitStatus>> {
+        // A raw status as wait(2) gives it: the exit status in the second byte, a signal in the first.
+        match waitpid(Pid::from_raw(self.id as i32), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => Ok(Some(ExitStatus::from_raw(code << 8))),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Some(ExitStatus::from_raw(signal as i32))),
+            Ok(_) => Ok(None),
+            // An orphan whose parent has not ended yet.
+            Err(Errno::ECHILD) if Path::new(&format!("/proc/{}", self.id)).exists() => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("`{}` (process {}) is not there", self.line, self.id)),
+        }
     }
 
     /// Fails, with what it printed, if it has ended.
@@ -94,14 +126,21 @@ impl Process {
                 self.signal(Signal::SIGKILL);
                 bail!("`{}` did not end within {timeout:?}:\n{}", self.line, self.log());
             }
-            sleep(Duration::from_millis(10));
+            sleep(Duration::from_millis(5));
         }
     }
 
     /// Sends it a signal, if it is still there.
     pub fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
-            let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+            let _ = kill(Pid::from_raw(self.id as i32), signal);
+        }
+    }
+
+    /// Sends a signal to it and what it has started in its process group, if it is still there.
+    pub fn signal_group(&self, signal: Signal) {
+        if self.ended.is_none() {
+            let _ = killpg(Pid::from_raw(self.id as i32), signal);
         }
     }
 
@@ -111,12 +150,29 @@ impl Process {
             return Ok(status);
         }
         self.signal(Signal::SIGTERM);
+        // One that stands still would not hear it.
+        self.signal_group(Signal::SIGCONT);
         self.wait(END_TIMEOUT)
+    }
+
+    /// Memory of it that is resident, with what it shares, in bytes.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/smaps_rollup", self.id);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("could not read {path}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kilobytes.map(|kilobytes| kilobytes * 1024).with_context(|| format!("{path} has an unknown form"))
+    }
+
+    /// How many file descriptors it has open.
+    pub fn descriptors(&self) -> Result<usize> {
+        let path = format!("/proc/{}/fd", self.id);
+        Ok(std::fs::read_dir(&path).with_context(|| format!("could not read {path}"))?.count())
     }
 
     /// Processor time it has used so far, user and system, all threads, in seconds.
     pub fn cpu_seconds(&self) -> Result<f64> {
-        let path = format!("/proc/{}/stat", self.child.id());
+        let path = format!("/proc/{}/stat", self.id);
         let stat = std::fs::read_to_string(&path).with_context(|| format!("could not read {path}"))?;
         // The name, in parentheses, may hold anything; fields 14 and 15 (proc(5)) are counted from behind it.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -134,7 +190,10 @@ impl Drop for Process {
         if let Err(error) = self.stop() {
             eprintln!("{error:#}");
         }
-        let _ = self.child.wait();
-        cleanup::remove_process(self.child.id());
+        if self.ended.is_none() {
+            self.signal(Signal::SIGKILL);
+            let _ = waitpid(Pid::from_raw(self.id as i32), None);
+        }
+        cleanup::remove_process(self.id);
     }
 }

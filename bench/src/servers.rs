@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,11 +25,15 @@ pub const PAGES: [(&str, usize); 4] = [("1k", 1 << 10), ("128k", 128 << 10), ("1
 /// Longest time a server may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What the page `/health` of a server that is well says.
+pub const WELL: &str = "all is well\n";
+
 /// The running servers, ended when dropped.
 #[derive(Debug)]
 pub struct Servers {
-    processes: Vec<Process>,
-    echoes: Vec<UdpEcho>,
+    nginx: Vec<Process>,
+    iperf: Vec<Process>,
+    echoes: Vec<Option<UdpEcho>>,
 }
 
 impl Servers {
@@ -38,41 +42,90 @@ impl Servers {
     pub fn start(topology: &Topology) -> Result<Servers> {
         let pages = topology.scratch.file("pages");
         write_pages(&pages)?;
-        let mut servers = Servers { processes: Vec::new(), echoes: Vec::new() };
+        let mut servers = Servers { nginx: Vec::new(), iperf: Vec::new(), echoes: Vec::new() };
         for (i, namespace) in (1..).zip(&topology.servers) {
-            let directory = topology.scratch.file(format!("server{i}"));
+            let directory = directory(topology, i);
             std::fs::create_dir_all(&directory)?;
-            let configuration = directory.join("nginx.conf");
-            std::fs::write(&configuration, nginx(i, &pages, &directory))?;
-            let mut nginx = namespace.command("nginx");
-            nginx.arg("-c").arg(&configuration).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
-            servers.processes.push(namespace.start(nginx, &directory.join("nginx.out"))?);
+            std::fs::write(directory.join("nginx.conf"), nginx(i, &pages, &directory))?;
+            std::fs::write(directory.join("health"), WELL)?;
+            servers.nginx.push(start_nginx(topology, i)?);
             for port in IPERF_PORTS {
                 let mut iperf = namespace.command_on(server_cpu(), "iperf3");
                 iperf.args(["--server", "--port", &port.to_string()]);
-                servers.processes.push(namespace.start(iperf, &directory.join(format!("iperf3-{port}")))?);
+                servers.iperf.push(namespace.start(iperf, &directory.join(format!("iperf3-{port}")))?);
             }
-            servers.echoes.push(UdpEcho::start(namespace, ECHO_PORT)?);
+            servers.echoes.push(Some(UdpEcho::start(namespace, ECHO_PORT)?));
         }
-        for (i, namespace) in (1..).zip(&topology.servers) {
+        for i in 1..=topology.servers.len() {
             let ports: Vec<u16> = IPERF_PORTS.into_iter().chain([HTTP_PORT]).collect();
-            let namespace = namespace.name().to_owned();
-            let own = &mut servers.processes[(i - 1) * (1 + IPERF_PORTS.len())];
-            own.wait_until(START_TIMEOUT, || listening(&namespace, &ports))
-                .with_context(|| format!("server{i} does not listen on {ports:?}"))?;
+            servers.await_ports(topology, i, &ports)?;
         }
         Ok(servers)
     }
 
+    fn await_ports(&mut self, topology: &Topology, server: usize, ports: &[u16]) -> Result<()> {
+        let namespace = topology.servers[server - 1].name().to_owned();
+        self.nginx(server)
+            .wait_until(START_TIMEOUT, || listening(&namespace, ports))
+            .with_context(|| format!("server{server} does not listen on {ports:?}"))
+    }
+
     /// Fails if one of them has ended.
     pub fn check(&mut self) -> Result<()> {
-        self.processes.iter_mut().try_for_each(Process::check)
+        self.nginx.iter_mut().chain(&mut self.iperf).try_for_each(Process::check)
     }
 
     /// Datagrams each server's UDP echo has answered.
     pub fn echoed(&self) -> Vec<u64> {
-        self.echoes.iter().map(UdpEcho::answered).collect()
+        self.echoes.iter().map(|echo| echo.as_ref().map_or(0, UdpEcho::answered)).collect()
     }
+
+    /// The nginx of a server, 1 to 4.
+    pub fn nginx(&mut self, server: usize) -> &mut Process {
+        &mut self.nginx[server - 1]
+    }
+
+    /// Starts a server's nginx again after its end.
+    pub fn start_nginx(&mut self, topology: &Topology, server: usize) -> Result<()> {
+        self.nginx[server - 1] = start_nginx(topology, server)?;
+        self.await_ports(topology, server, &[HTTP_PORT])
+    }
+
+    /// Ends a server's UDP echo: its port answers with an ICMP error then.
+    pub fn stop_echo(&mut self, server: usize) {
+        self.echoes[server - 1] = None;
+    }
+
+    /// Starts it again.
+    pub fn start_echo(&mut self, topology: &Topology, server: usize) -> Result<()> {
+        self.echoes[server - 1] = Some(UdpEcho::start(&topology.servers[server - 1], ECHO_PORT)?);
+        Ok(())
+    }
+
+    /// What a server's page `/health` says from now on; `None`: it answers 503.
+    pub fn say(&self, topology: &Topology, server: usize, health: Option<&str>) -> Result<()> {
+        let directory = directory(topology, server);
+        match health {
+            Some(text) => {
+                std::fs::write(directory.join("health"), text)?;
+                let _ = std::fs::remove_file(directory.join("unwell"));
+            }
+            None => std::fs::write(directory.join("unwell"), "")?,
+        }
+        Ok(())
+    }
+}
+
+fn directory(topology: &Topology, server: usize) -> PathBuf {
+    topology.scratch.file(format!("server{server}"))
+}
+
+fn start_nginx(topology: &Topology, server: usize) -> Result<Process> {
+    let directory = directory(topology, server);
+    let mut nginx = topology.servers[server - 1].command("nginx");
+    nginx.arg("-c").arg(directory.join("nginx.conf")).arg("-p").arg(&directory);
+    nginx.arg("-e").arg(directory.join("error.log"));
+    topology.servers[server - 1].start(nginx, &directory.join("nginx.out"))
 }
 
 /// The core iperf3's servers run on (its clients run on core 0): the last one.
@@ -138,6 +191,10 @@ http {{
     add_header X-Server server{server};
     add_header X-Connection $connection;
     add_header X-Client $remote_addr;
+    location = /health {{
+      if (-f {directory}/unwell) {{ return 503; }}
+      alias {directory}/health;
+    }}
   }}
 }}
 "

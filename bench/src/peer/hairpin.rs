@@ -1,16 +1,23 @@
-//! Hairpin itself: its configuration, its process, its status.
+//! Hairpin itself: its configuration, its process, its coming, going and coming back.
 
+use super::control::{self, ConnectionView, OffloadView};
 use super::status::Status;
 use super::{START_TIMEOUT, Service};
 use crate::command;
+use crate::namespace::{CONFIGURATION, Namespace};
 use crate::process::Process;
+use crate::remnants::Remnants;
 use crate::topology::{Family, Topology, pool_address};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
+
+/// How long it may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a configuration may say beside its services.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +26,8 @@ pub struct HairpinOptions {
     pub more_interfaces: Vec<&'static str>,
     /// Lines of TOML before the first table.
     pub top: String,
+    /// Lines of TOML of `[pool]`, beside the addresses.
+    pub pool: String,
     /// More tables.
     pub tables: String,
     /// Lines of TOML of every service.
@@ -30,7 +39,10 @@ pub struct HairpinOptions {
 pub struct Hairpin {
     process: Process,
     directory: PathBuf,
+    file: PathBuf,
     instance: String,
+    /// Dropped when the process has ended.
+    _remnants: Remnants,
 }
 
 /// The program under test: `HAIRPIN_BIN`, or `hairpin` beside this program (tests: two directories up), or the
@@ -53,18 +65,51 @@ pub fn program() -> Result<PathBuf> {
 impl Hairpin {
     /// Starts it in the balancer for these services and waits until its status answers.
     pub fn start(topology: &Topology, services: &[Service], options: &HairpinOptions) -> Result<Hairpin> {
+        // What takes over from it, in an upgrade, is its child, not ours.
+        Process::inherit_orphans()?;
         let directory = topology.scratch.file("hairpin");
         std::fs::create_dir_all(&directory)?;
         let instance = topology.instance();
+        let remnants = Remnants::of(&instance);
         let text = configuration(topology, &instance, &directory, services, options)?;
-        let file = topology.scratch.write("hairpin.toml", &text)?;
-        let mut command = topology.balancer.command(&program()?.to_string_lossy());
-        command.arg("run").arg("-c").arg(file);
-        let process = topology.balancer.start(command, &topology.scratch.file("hairpin.log"))?;
-        let mut hairpin = Hairpin { process, directory, instance };
-        let socket = hairpin.socket();
-        hairpin.process.wait_until(START_TIMEOUT, || socket.exists() && status(&socket).is_ok())?;
+        let file = topology.scratch.write(CONFIGURATION, &text)?;
+        let process = spawn(&topology.balancer, &file, &topology.scratch.file("hairpin.log"), &[])?;
+        let mut hairpin = Hairpin { process, directory, file, instance, _remnants: remnants };
+        hairpin.await_status()?;
         Ok(hairpin)
+    }
+
+    /// Starts it again, after its process has ended, with the configuration as it is now and more arguments of `run`.
+    pub fn start_again(&mut self, topology: &Topology, arguments: &[&str]) -> Result<()> {
+        ensure!(self.process.status()?.is_some(), "process {} still runs", self.process.id());
+        let log = self.next_log();
+        self.process = spawn(&topology.balancer, &self.file, &log, arguments)?;
+        self.await_status()
+    }
+
+    /// A file beside the log so far, which is kept.
+    fn next_log(&self) -> PathBuf {
+        let used = |number: &u32| self.directory.join(format!("log-{number}")).exists();
+        let number = (1..).find(|number| !used(number)).unwrap_or_default();
+        self.directory.join(format!("log-{number}"))
+    }
+
+    fn await_status(&mut self) -> Result<()> {
+        let (socket, id) = (self.socket(), self.process.id());
+        // Another process's answer does not count: the one before may have left its socket.
+        self.process.wait_until(START_TIMEOUT, || control::status(&socket).is_ok_and(|status| status.pid == id))
+    }
+
+    /// Writes another configuration; nobody reads it yet.
+    pub fn configure(&self, topology: &Topology, services: &[Service], options: &HairpinOptions) -> Result<()> {
+        let text = configuration(topology, &self.instance, &self.directory, services, options)?;
+        topology.scratch.write(CONFIGURATION, &text)?;
+        Ok(())
+    }
+
+    /// Its configuration file.
+    pub fn file(&self) -> &Path {
+        &self.file
     }
 
     /// Its process.
@@ -84,7 +129,7 @@ impl Hairpin {
 
     /// Its status.
     pub fn status(&self) -> Result<Status> {
-        status(&self.socket())
+        control::status(&self.socket())
     }
 
     /// Its status as people see it.
@@ -92,10 +137,46 @@ impl Hairpin {
         status_table(&self.socket())
     }
 
+    /// Connections; see [`control::connections`].
+    pub fn connections(&self, filter: &Value) -> Result<Vec<ConnectionView>> {
+        control::connections(&self.socket(), filter)
+    }
+
+    /// What the engine holds.
+    pub fn offload(&self) -> Result<OffloadView> {
+        control::offload(&self.socket())
+    }
+
+    /// The command `hairpin ARGUMENTS --socket SOCKET`, in the balancer.
+    pub fn command(&self, topology: &Topology, arguments: &[&str]) -> Result<Command> {
+        let mut command = topology.balancer.command(&program()?.to_string_lossy());
+        command.args(arguments).arg("--socket").arg(self.socket());
+        Ok(command)
+    }
+
+    /// Runs it and returns what it printed.
+    pub fn tell(&self, topology: &Topology, arguments: &[&str]) -> Result<String> {
+        command::output(&mut self.command(topology, arguments)?)
+    }
+
+    /// Has a process of another program take over; returns when the old one has ended.
+    pub fn upgrade(&mut self, topology: &Topology, program: &Path) -> Result<()> {
+        let old = self.process.id();
+        self.tell(topology, &["upgrade", "--program", &program.to_string_lossy()])?;
+        let status = self.process.wait(END_TIMEOUT)?;
+        ensure!(status.success(), "after the upgrade the old process ended with {status}");
+        let id = self.status()?.pid;
+        ensure!(id != old, "after the upgrade the status is that of the old process");
+        let running = std::fs::read_link(format!("/proc/{id}/exe"))?;
+        ensure!(running == program, "after the upgrade {} serves, not {}", running.display(), program.display());
+        self.process = Process::adopt(id, self.process.line(), &self.process.log_path().to_path_buf());
+        Ok(())
+    }
+
     /// Ends it by a signal and waits for that.
     pub fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
         self.process.signal(signal);
-        self.process.wait(Duration::from_secs(10))
+        self.process.wait(END_TIMEOUT)
     }
 
     /// Ends it by `hairpin stop`, with what it made if `flush`.
@@ -106,19 +187,33 @@ impl Hairpin {
             stop.arg("--flush");
         }
         command::output(&mut stop)?;
-        self.process.wait(Duration::from_secs(10))?;
+        self.process.wait(END_TIMEOUT)?;
         Ok(())
     }
+}
+
+impl Drop for Hairpin {
+    fn drop(&mut self) {
+        // SIGTERM, which the process's own guard would send, leaves everything for a successor.
+        if let Ok(None) = self.process.status() {
+            self.process.signal(Signal::SIGINT);
+            self.process.signal_group(Signal::SIGCONT);
+            if let Err(error) = self.process.wait(END_TIMEOUT) {
+                eprintln!("{error:#}");
+            }
+        }
+    }
+}
+
+fn spawn(balancer: &Namespace, file: &Path, log: &Path, arguments: &[&str]) -> Result<Process> {
+    let mut command = balancer.command(&program()?.to_string_lossy());
+    command.arg("run").arg("-c").arg(file).args(arguments);
+    balancer.start(command, log)
 }
 
 /// The status of the instance behind `socket`, as people see it.
 pub fn status_table(socket: &Path) -> Result<String> {
     command::output(Command::new(program()?).args(["status", "--socket"]).arg(socket))
-}
-
-fn status(socket: &Path) -> Result<Status> {
-    let text = command::output(Command::new(program()?).args(["status", "-o", "json", "--socket"]).arg(socket))?;
-    serde_json::from_str(&text).with_context(|| format!("status has an unknown form: {text}"))
 }
 
 fn configuration(
@@ -134,7 +229,7 @@ fn configuration(
     writeln!(text, "instance = \"{instance}\"\ninterfaces = {interfaces:?}\n{}", options.top)?;
     writeln!(text, "[control]\ndirectory = {directory:?}\n")?;
     let pool = [Family::V4, Family::V6].map(|family| pool_address(family).to_string());
-    writeln!(text, "[pool]\naddresses = {pool:?}\n{}", options.tables)?;
+    writeln!(text, "[pool]\naddresses = {pool:?}\n{}\n{}", options.pool, options.tables)?;
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
@@ -145,6 +240,7 @@ fn configuration(
             writeln!(text, "[[service.backend]]\nname = \"server{server}\"\naddress = \"{address}\"")?;
             writeln!(text, "weight = {weight}")?;
         }
+        writeln!(text, "{}", service.tables)?;
     }
     Ok(text)
 }

@@ -1,6 +1,7 @@
 //! What stands between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
 //! services, started through one function, so that whatever is compared is set up alike.
 
+pub mod control;
 mod hairpin;
 mod proxy;
 pub mod status;
@@ -48,14 +49,16 @@ pub struct Service {
     pub port: u16,
     /// The servers' port.
     pub server_port: u16,
-    /// The servers, 1 to 4.
+    /// The servers, 1 to 4, that are its backends `server1` to `server4`.
     pub servers: Vec<usize>,
     /// Whether the client's address is replaced, too. Only Hairpin (proxies always do; nftables never here).
     pub full_nat: bool,
     /// Hairpin's algorithm; the others take turns (nftables: at random).
     pub balance: &'static str,
     /// The servers' weights, for Hairpin; 1 each if empty.
-    pub weights: &'static [u16],
+    pub weights: Vec<u16>,
+    /// Lines of TOML that follow its backends, for Hairpin: tables such as `[service.health]`.
+    pub tables: String,
 }
 
 impl Service {
@@ -70,7 +73,8 @@ impl Service {
             servers: vec![1, 2, 3, 4],
             full_nat: false,
             balance: "round-robin",
-            weights: &[],
+            weights: Vec::new(),
+            tables: String::new(),
         }
     }
 

@@ -7,5 +7,8 @@ pub mod blast;
 pub mod echo;
 pub mod flood;
 pub mod frames;
+pub mod http;
 pub mod inside;
 pub mod packet_socket;
+pub mod requests;
+pub mod transfers;

@@ -20,12 +20,12 @@ pub(crate) fn services() -> Vec<Service> {
     let http = |name, port| Service { server_port: HTTP_PORT, balance: name, ..Service::tcp(name, Family::V4, port) };
     vec![
         http("round-robin", 9001),
-        Service { weights: &WEIGHTS, ..http("weighted-round-robin", 9002) },
+        Service { weights: WEIGHTS.to_vec(), ..http("weighted-round-robin", 9002) },
         http("least-connections", 9003),
         http("power-of-two", 9004),
         http("maglev", 9005),
         http("source-hash", 9006),
-        Service { weights: &WEIGHTS, balance: "maglev", ..http("weighted-maglev", 9007) },
+        Service { weights: WEIGHTS.to_vec(), balance: "maglev", ..http("weighted-maglev", 9007) },
     ]
 }
 
