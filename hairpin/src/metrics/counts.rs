@@ -23,14 +23,8 @@ pub(super) enum Closed {
 
 impl Closed {
     /// All of them, in order.
-    pub(super) const ALL: [Closed; 6] = [
-        Closed::Refused,
-        Closed::GaveWay,
-        Closed::Timeout,
-        Closed::Malformed,
-        Closed::Broken,
-        Closed::AcceptFailed,
-    ];
+    pub(super) const ALL: [Closed; 6] =
+        [Closed::Refused, Closed::GaveWay, Closed::Timeout, Closed::Malformed, Closed::Broken, Closed::AcceptFailed];
 
     /// Its label.
     pub(super) fn name(self) -> &'static str {

@@ -157,13 +157,9 @@ pub const FAMILIES: &[Family] = &[
     family!(Gauge, "table_connections_max", NONE, "Connections there can be in the table.", |view, emit| {
         emit(&[], view.status.capacity.connections_max.into());
     }),
-    family!(
-        Counter,
-        "table_insert_failures",
-        NONE,
-        "Connections refused because the table was full.",
-        |view, emit| emit(&[], view.status.capacity.table_full_total.into())
-    ),
+    family!(Counter, "table_insert_failures", NONE, "Connections refused because the table was full.", |view, emit| {
+        emit(&[], view.status.capacity.table_full_total.into())
+    }),
     family!(
         Counter,
         "evictions",
@@ -235,7 +231,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     family!(
         Gauge,
-        "backend_health_since_seconds",
+        "backend_health_changed_timestamp_seconds",
         BACKEND,
         "Since when the backend has been up or down, in seconds since 1970.",
         |view, emit| checked(view, emit, |backend| backend.health.since_unix_s.into())
@@ -254,13 +250,9 @@ pub const FAMILIES: &[Family] = &[
         "Health checks made, by result: success or failure.",
         health_checks
     ),
-    family!(
-        Gauge,
-        "health_check_duration_seconds",
-        BACKEND,
-        "How long the last health check took.",
-        |view, emit| checked(view, emit, |backend| backend.health.last_duration_s.into())
-    ),
+    family!(Gauge, "health_check_duration_seconds", BACKEND, "How long the last health check took.", |view, emit| {
+        checked(view, emit, |backend| backend.health.last_duration_s.into())
+    }),
     family!(
         Counter,
         "backend_handshakes_failed",
@@ -278,13 +270,9 @@ pub const FAMILIES: &[Family] = &[
     family!(Gauge, "worker_connections_max", WORKER, "Connections the worker can track.", |view, emit| {
         workers(view, emit, |worker| worker.connections_max.into());
     }),
-    family!(
-        Gauge,
-        "worker_passes",
-        WORKER,
-        "Flows the worker has recognised as the kernel's own.",
-        |view, emit| workers(view, emit, |worker| worker.passes.into())
-    ),
+    family!(Gauge, "worker_passes", WORKER, "Flows the worker has recognised as the kernel's own.", |view, emit| {
+        workers(view, emit, |worker| worker.passes.into())
+    }),
     family!(
         Counter,
         "worker_frames",
@@ -372,13 +360,13 @@ pub const FAMILIES: &[Family] = &[
         "Packets dropped: kernel.* by the BPF programs, worker.* by a worker, device.* on the way between them.",
         |view, emit| reasons(emit, &[], &view.status.drops, drop_reasons(), |count: &Count| count.total)
     ),
-    family!(
-        Counter,
-        "events",
-        &["event"],
-        "What else became of packets that no rule carried.",
-        |view, emit| reasons(emit, &[], &view.status.events, event_names(), |count: &Count| count.total)
-    ),
+    family!(Counter, "events", &["event"], "What else became of packets that no rule carried.", |view, emit| reasons(
+        emit,
+        &[],
+        &view.status.events,
+        event_names(),
+        |count: &Count| count.total
+    )),
     // Reloads.
     family!(Counter, "reloads", &["result"], "Reloads of the configuration, by result.", |view, emit| {
         emit(&["success"], view.status.reloads.succeeded_total.into());

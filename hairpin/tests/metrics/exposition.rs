@@ -1,0 +1,231 @@
+//! What the numbers of a status look like to Prometheus.
+
+use crate::client::{get, get_with, server};
+use crate::parser::{Format, Page, parse};
+use hairpin::metrics::families::FAMILIES;
+use hairpin::status::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const OPEN_METRICS: &str = "Accept: application/openmetrics-text; version=1.0.0\r\n";
+
+/// Both forms of the metrics of `status`.
+fn pages(status: &Status) -> [Page; 2] {
+    let server = server(status.clone());
+    let open_metrics = get_with(server.address(), "/metrics", OPEN_METRICS);
+    let content_type = open_metrics.header("content-type");
+    assert_eq!(content_type, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    let prometheus = get(server.address(), "/metrics");
+    assert_eq!(prometheus.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let read = |format, text: &str| parse(format, text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+    [read(Format::OpenMetrics, &open_metrics.body), read(Format::Prometheus, &prometheus.body)]
+}
+
+fn traffic(packets: u64, bytes: u64) -> Traffic {
+    Traffic { packets, bytes, ..Traffic::default() }
+}
+
+pub(crate) fn backend(name: &str, address: &str) -> BackendStatus {
+    BackendStatus { name: name.into(), address: address.into(), state: "enabled".into(), ..BackendStatus::default() }
+}
+
+/// A status that has something to say about everything.
+pub(crate) fn full_status() -> Status {
+    let health = HealthStatus {
+        state: "down".into(),
+        reason: "connection refused".into(),
+        since_unix_s: 1_700_000_000.5,
+        checks_total: 10,
+        failed_total: 3,
+        last_duration_s: 0.25,
+        weight_share: 0.5,
+        passive_failed_total: 4,
+    };
+    let web_1 = BackendStatus {
+        weight: 3,
+        health,
+        connections: 5,
+        connections_total: 50,
+        software: traffic(100, 1000),
+        offloaded: traffic(900, 90_000),
+        ..backend("web1", "10.0.0.1:80")
+    };
+    let web_2 = BackendStatus { state: "drain".into(), connections: 1, ..backend("web2", "10.0.0.2:80") };
+    let service = ServiceStatus {
+        name: "web".into(),
+        listen: "192.0.2.1:80/tcp".into(),
+        established_total: 49,
+        refused_total: 2,
+        backends: vec![web_1, web_2],
+        ..ServiceStatus::default()
+    };
+    let worker = WorkerStatus { busy_s: 1.5, connections: 6, connections_max: 100, ..WorkerStatus::default() };
+    Status {
+        version: "1.2.3".into(),
+        instance: "edge".into(),
+        uptime_s: 61.5,
+        workers: vec![worker, WorkerStatus { id: 1, frames: 7, ..WorkerStatus::default() }],
+        services: vec![service],
+        offload: OffloadStatus {
+            rules: 12,
+            rules_max: 1000,
+            installed_total: 40,
+            removed_total: 28,
+            not_offloaded: BTreeMap::from([("engine-full".into(), 3)]),
+            latency: vec![(0.000_001, 1), (0.001, 2), (1.0, 4)],
+            latency_sum_s: 2.5,
+            ..OffloadStatus::default()
+        },
+        drops: BTreeMap::from([
+            ("worker.table-full".into(), Count { total: 9, per_s: 0.0 }),
+            ("kernel.new-in-this-version".into(), Count { total: 1, per_s: 0.0 }),
+        ]),
+        capacity: CapacityStatus {
+            connections: 6,
+            connections_peak: 60,
+            connections_max: 200,
+            table_full_total: 9,
+            evicted_total: 8,
+            rules_state: "nearly-full".into(),
+            ..CapacityStatus::default()
+        },
+        reloads: ReloadStatus {
+            succeeded_total: 2,
+            failed_total: 1,
+            last_unix_s: 1_700_000_100,
+            ..ReloadStatus::default()
+        },
+        adopted_connections: 11,
+        ..Status::default()
+    }
+}
+
+#[test]
+fn numbers_are_where_they_belong() {
+    let web_1 = [("service", "web"), ("backend", "web1")];
+    let with = |name, value| [web_1[0], web_1[1], (name, value)];
+    let kernel = ("engine", "kernel");
+    for page in pages(&full_status()) {
+        assert_eq!(page.value("hairpin_build_info", &[("version", "1.2.3"), ("name", "edge")]), 1.0);
+        assert_eq!(page.value("hairpin_uptime_seconds", &[]), 61.5);
+        assert_eq!(page.value("hairpin_adopted_connections", &[]), 11.0);
+        assert_eq!(page.value("hairpin_table_connections", &[]), 6.0);
+        assert_eq!(page.value("hairpin_table_connections_peak", &[]), 60.0);
+        assert_eq!(page.value("hairpin_table_connections_max", &[]), 200.0);
+        assert_eq!(page.value("hairpin_table_insert_failures_total", &[]), 9.0);
+        assert_eq!(page.value("hairpin_evictions_total", &[("reason", "table-full")]), 8.0);
+        assert_eq!(page.value("hairpin_connections", &web_1), 5.0);
+        assert_eq!(page.value("hairpin_connections_opened_total", &web_1), 50.0);
+        assert_eq!(page.value("hairpin_connections_established_total", &[web_1[0]]), 49.0);
+        assert_eq!(page.value("hairpin_connections_refused_total", &[web_1[0]]), 2.0);
+        assert_eq!(page.value("hairpin_packets_total", &with("path", "software")), 100.0);
+        assert_eq!(page.value("hairpin_bytes_total", &with("path", "offloaded")), 90_000.0);
+        assert_eq!(page.value("hairpin_backend_weight", &web_1), 3.0);
+        assert_eq!(page.value("hairpin_backend_state", &with("state", "enabled")), 1.0);
+        assert_eq!(page.value("hairpin_backend_state", &with("state", "drain")), 0.0);
+        assert_eq!(page.value("hairpin_backend_draining", &[web_1[0], ("backend", "web2")]), 1.0);
+        assert_eq!(page.value("hairpin_backend_up", &web_1), 0.0);
+        assert_eq!(page.value("hairpin_backend_health_changed_timestamp_seconds", &web_1), 1_700_000_000.5);
+        assert_eq!(page.value("hairpin_backend_weight_share", &web_1), 0.5);
+        assert_eq!(page.value("hairpin_health_checks_total", &with("result", "success")), 7.0);
+        assert_eq!(page.value("hairpin_health_checks_total", &with("result", "failure")), 3.0);
+        assert_eq!(page.value("hairpin_health_check_duration_seconds", &web_1), 0.25);
+        assert_eq!(page.value("hairpin_backend_handshakes_failed_total", &web_1), 4.0);
+        assert_eq!(page.value("hairpin_worker_busy_seconds_total", &[("worker", "0")]), 1.5);
+        assert_eq!(page.value("hairpin_worker_frames_total", &[("worker", "1")]), 7.0);
+        assert_eq!(page.value("hairpin_rules", &[kernel]), 12.0);
+        assert_eq!(page.value("hairpin_rules_max", &[kernel]), 1000.0);
+        assert_eq!(page.value("hairpin_rules_full", &[kernel]), 1.0);
+        assert_eq!(page.value("hairpin_rules_installed_total", &[kernel]), 40.0);
+        assert_eq!(page.value("hairpin_rules_removed_total", &[kernel]), 28.0);
+        assert_eq!(page.value("hairpin_rule_refusals_total", &[kernel, ("reason", "engine-full")]), 3.0);
+        assert_eq!(page.value("hairpin_rule_refusals_total", &[kernel, ("reason", "queue-full")]), 0.0);
+        assert_eq!(page.value("hairpin_rule_insertion_seconds_sum", &[kernel]), 2.5);
+        assert_eq!(page.value("hairpin_rule_insertion_seconds_count", &[kernel]), 7.0);
+        let bucket = |upper: f64| {
+            let of = |labels: &BTreeMap<String, String>| labels["le"].parse::<f64>().unwrap();
+            page.named("hairpin_rule_insertion_seconds_bucket").find(|(labels, _)| of(labels) == upper).unwrap().1
+        };
+        assert_eq!([0.000_001, 0.001, 1.0, f64::INFINITY].map(bucket), [1.0, 3.0, 7.0, 7.0]);
+        assert_eq!(page.value("hairpin_drops_total", &[("reason", "worker.table-full")]), 9.0);
+        assert_eq!(page.value("hairpin_drops_total", &[("reason", "kernel.new-in-this-version")]), 1.0);
+        assert_eq!(page.value("hairpin_reloads_total", &[("result", "success")]), 2.0);
+        assert_eq!(page.value("hairpin_reloads_total", &[("result", "failure")]), 1.0);
+        assert_eq!(page.value("hairpin_last_reload_timestamp_seconds", &[]), 1_700_000_100.0);
+        assert_eq!(page.value("hairpin_last_reload_successful", &[]), 0.0);
+    }
+}
+
+#[test]
+fn both_forms_have_the_same_series_and_every_family_has_some() {
+    let [open_metrics, prometheus] = pages(&full_status());
+    let series = |page: &Page| page.series.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(series(&open_metrics), series(&prometheus));
+    assert_eq!(open_metrics.families.len(), FAMILIES.len());
+    for (family, (kind, help)) in &prometheus.families {
+        let base = if kind == "histogram" { format!("{family}_count") } else { family.clone() };
+        assert!(prometheus.named(&base).next().is_some(), "{family} has no sample");
+        assert!(family.starts_with("hairpin_") && help.ends_with('.'), "{family}: {help}");
+        assert_eq!(kind == "counter", family.ends_with("_total"), "{family}");
+    }
+}
+
+#[test]
+fn a_status_with_nothing_in_it_is_fine() {
+    let [page, _] = pages(&Status::default());
+    assert_eq!(page.value("hairpin_rule_insertion_seconds_count", &[("engine", "kernel")]), 0.0);
+    assert_eq!(page.named("hairpin_backend_up").count(), 0);
+    assert_eq!(page.named("hairpin_last_reload_timestamp_seconds").count(), 0);
+    // A rate over these sees the first one only if it has seen them at zero.
+    assert_eq!(page.value("hairpin_drops_total", &[("reason", "worker.table-full")]), 0.0);
+    assert_eq!(page.value("hairpin_drops_total", &[("reason", "kernel.policed-client")]), 0.0);
+    assert_eq!(page.value("hairpin_drops_total", &[("reason", "worker.malformed.ip-version")]), 0.0);
+    assert_eq!(page.value("hairpin_events_total", &[("event", "kernel.to-worker")]), 0.0);
+}
+
+#[test]
+fn odd_names_come_through_whole() {
+    let odd = "we\"ird\\na\\me}\n# EOF\n{a=\"1\",} 2 ümläut \u{1f980}\t\r";
+    let mut status = full_status();
+    status.services[0].name = odd.into();
+    status.services[0].backends[0].name = odd.into();
+    status.instance = odd.into();
+    for page in pages(&status) {
+        assert_eq!(page.value("hairpin_connections", &[("service", odd), ("backend", odd)]), 5.0);
+        assert_eq!(page.value("hairpin_build_info", &[("version", "1.2.3"), ("name", odd)]), 1.0);
+    }
+}
+
+#[test]
+fn a_backend_that_drains_may_have_the_name_of_its_successor() {
+    let mut status = full_status();
+    let twin = BackendStatus { state: "removed".into(), connections: 4, ..backend("web1", "10.0.0.9:80") };
+    status.services[0].backends.push(twin);
+    let removed = status.services[0].clone();
+    status.services.push(ServiceStatus { listen: "192.0.2.9:80/tcp".into(), state: "removed".into(), ..removed });
+    for page in pages(&status) {
+        let connections =
+            |service, backend| page.value("hairpin_connections", &[("service", service), ("backend", backend)]);
+        assert_eq!(connections("web", "web1"), 5.0);
+        assert_eq!(connections("web", "web1 (10.0.0.9:80)"), 4.0);
+        assert_eq!(connections("web (192.0.2.9:80/tcp)", "web1"), 5.0);
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_left_out() {
+    let mut status = full_status();
+    status.uptime_s = f64::NAN;
+    status.services[0].backends[0].health.weight_share = f64::INFINITY;
+    for page in pages(&status) {
+        assert_eq!(page.named("hairpin_uptime_seconds").count(), 0);
+        assert_eq!(page.named("hairpin_backend_weight_share").count(), 0);
+    }
+}
+
+#[test]
+fn the_json_is_the_status() {
+    let server = server(full_status());
+    let response = get(server.address(), "/status");
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    assert_eq!(serde_json::from_str::<Status>(&response.body).unwrap(), full_status());
+}

@@ -1,0 +1,8 @@
+//! The metrics server from outside: over real sockets, with friendly and hostile clients.
+
+mod client;
+mod exposition;
+mod hostile;
+mod http;
+mod page;
+mod parser;
