@@ -1,0 +1,63 @@
+//! `hairpin backend`: backends changed by hand.
+
+use super::print;
+use super::target::Target;
+use crate::control::{Answer, BackendAction, BackendChange, Request, unexpected};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BackendCommand {
+    /// Keep the backend's connections, give it no new ones.
+    #[command(after_help = "Example: hairpin backend drain web 10.0.2.11:8080")]
+    Drain(Which),
+    /// Give the backend new connections again.
+    #[command(after_help = "Example: hairpin backend enable web 10.0.2.11:8080")]
+    Enable(Which),
+    /// Give the backend no new connections and end those it has.
+    #[command(after_help = "Example: hairpin backend disable web 10.0.2.11:8080")]
+    Disable(Which),
+    /// Give the backend another weight for new connections.
+    #[command(after_help = "Example: hairpin backend weight web 10.0.2.11:8080 5")]
+    Weight {
+        #[command(flatten)]
+        which: Which,
+        /// The weight, 0 to 65535; 0 gives it no new connections.
+        #[arg(value_name = "WEIGHT")]
+        weight: u16,
+    },
+    /// Take back what was set by hand: the configuration holds again.
+    #[command(after_help = "Example: hairpin backend reset web 10.0.2.11:8080")]
+    Reset(Which),
+}
+
+/// Which backend is meant.
+#[derive(Args, Debug)]
+pub(super) struct Which {
+    /// The service's name.
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    /// The backend's name or address.
+    #[arg(value_name = "BACKEND")]
+    backend: String,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl BackendCommand {
+    /// Asks for it and prints what is different now.
+    pub(super) fn perform(self) -> Result<()> {
+        let (which, action) = match self {
+            BackendCommand::Drain(which) => (which, BackendAction::Drain),
+            BackendCommand::Enable(which) => (which, BackendAction::Enable),
+            BackendCommand::Disable(which) => (which, BackendAction::Disable),
+            BackendCommand::Weight { which, weight } => (which, BackendAction::Weight(weight)),
+            BackendCommand::Reset(which) => (which, BackendAction::Reset),
+        };
+        let change = BackendChange { service: which.service, backend: which.backend, action };
+        match which.target.connect()?.request(&Request::Backend(change))? {
+            Answer::Done(sentence) => print(&format!("{sentence}\n")),
+            other => unexpected(other),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The command line: what there is to say, and who does it.
+
+mod backend;
+mod filter;
+mod listing;
+mod pages;
+mod process;
+mod target;
+
+use crate::config;
+use clap::{Parser, Subcommand, ValueEnum};
+use filter::Filter;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use target::Target;
+
+/// A layer-4 load balancer that hands established connections to the kernel's BPF hooks.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "`hairpin config` prints every field of the configuration file with its default.")]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Balance connections, in the foreground, until stopped.
+    ///
+    /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGTERM ends the process and leaves everything
+    /// it has made in the kernel, like `hairpin stop`: offloaded connections go on, and the next `run` adopts them all.
+    /// SIGINT (Ctrl-C) ends it and removes everything, like `hairpin stop --flush`.
+    #[command(after_help = "Example: hairpin run -c /etc/hairpin/hairpin.toml")]
+    Run {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+        config: PathBuf,
+        /// Remove what an earlier process has left, connections included, instead of adopting it.
+        #[arg(long)]
+        discard: bool,
+        /// Take over from the process that started this one. (`hairpin upgrade` does this.)
+        #[arg(long, hide = true)]
+        take_over: bool,
+    },
+    /// Check a configuration file and report every mistake in it.
+    #[command(after_help = "Example: hairpin validate -c new.toml")]
+    Validate {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+        config: PathBuf,
+    },
+    /// Show what an instance is doing: services, backends, health, workers, offload, drops.
+    #[command(after_help = "Example: hairpin status --watch=5")]
+    Status {
+        #[command(flatten)]
+        target: Target,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+        /// Show it again every so many seconds (one, unless given), until interrupted.
+        #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+        #[arg(default_missing_value = "1")]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+        watch: Option<u64>,
+    },
+    /// List connections.
+    ///
+    /// Listing reads the connection table a page at a time and does not hold up packets. A connection that lives through
+    /// the whole listing is listed once.
+    #[command(
+        after_help = "Examples: hairpin connections --service web --software\n          \
+                            hairpin connections --client 203.0.113.0/24 --all -o json"
+    )]
+    Connections {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        /// For people or for programs: JSON gives one object a line.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+        /// Connections at most.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+        limit: u64,
+        /// Every connection that fits, however many there are.
+        #[arg(long, conflicts_with_all = ["limit", "count"])]
+        all: bool,
+        /// Only say how many there are.
+        #[arg(long, conflicts_with_all = ["limit", "cursor"])]
+        count: bool,
+        /// Go on where an earlier listing ended, as its last line said.
+        #[arg(long, value_name = "CURSOR")]
+        cursor: Option<u64>,
+    },
+    /// Show what the flow engine holds, and why connections are or are not offloaded.
+    ///
+    /// With any of the filters: the connections that fit, one by one, each with its reason.
+    #[command(after_help = "Examples: hairpin offload\n          hairpin offload --client 203.0.113.7:40112")]
+    Offload {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Change a backend by hand: drain, enable or disable it, or give it another weight.
+    ///
+    /// What is set by hand holds across reloads, restarts and upgrades, until `reset` or until the configuration says
+    /// something else about this backend than it did.
+    #[command(after_help = "Example: hairpin backend drain web 10.0.2.11:8080")]
+    Backend {
+        #[command(subcommand)]
+        command: backend::BackendCommand,
+    },
+    /// Read the configuration file again and apply it, without touching connections.
+    ///
+    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand.
+    #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
+    Reload {
+        #[command(flatten)]
+        target: Target,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Show what a configuration file would change in a running instance.
+    #[command(after_help = "Example: hairpin diff new.toml\nExit status: 0 no change, 1 changes, 2 trouble")]
+    Diff {
+        /// The configuration file to compare with what runs.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        target: Target,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Hand over to a new process, without losing a packet: the way to another version of the program.
+    ///
+    /// The new process reads the configuration file, takes over connections, rules and devices, and then the old one ends.
+    /// If the new one cannot, the old one goes on.
+    #[command(after_help = "Example: hairpin upgrade --program /usr/local/bin/hairpin")]
+    Upgrade {
+        #[command(flatten)]
+        target: Target,
+        /// The program to start; the file the running process was started from, unless given.
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+    },
+    /// End an instance.
+    ///
+    /// Without --flush what it has made stays: offloaded connections go on, and the next `hairpin run` adopts them and all
+    /// others. Until then packets no rule takes are treated as `when_absent` in the configuration says.
+    #[command(after_help = "Example: hairpin stop --flush")]
+    Stop {
+        #[command(flatten)]
+        target: Target,
+        /// Remove every object the instance has made in the kernel, and its connections, even if its process is dead.
+        #[arg(long)]
+        flush: bool,
+    },
+    /// Print a commented configuration file: every field with its default.
+    #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
+    Config {
+        /// Print the reference as Markdown instead (docs/configuration.md).
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Print the manual page.
+    #[command(after_help = "Example: hairpin man --directory /usr/local/share/man/man1")]
+    Man {
+        /// Write a page for each command into this directory instead.
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
+    /// Print what a shell needs to complete commands and options.
+    #[command(after_help = "Example: hairpin completions bash > /usr/share/bash-completion/completions/hairpin")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Whom the output is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Tables.
+    Table,
+    /// JSON.
+    Json,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let command = Command::parse();
+    let trouble = command.action.trouble();
+    match command.action.perform() {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            trouble
+        }
+    }
+}
+
+/// Whether the reader of our output has gone, as in `hairpin status | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+impl Action {
+    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences.
+    fn trouble(&self) -> ExitCode {
+        ExitCode::from(if matches!(self, Action::Diff { .. }) { 2 } else { 1 })
+    }
+
+    fn perform(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Action::Run { config, discard, take_over } => process::run(config, discard, take_over),
+            Action::Validate { config } => process::validate(&config),
+            Action::Status { target, output, watch } => listing::status(&target, output, watch),
+            Action::Connections { target, filter, output, limit, all, count, cursor } => {
+                let extent = match (count, all) {
+                    (true, _) => listing::Extent::Count,
+                    (false, true) => listing::Extent::All,
+                    (false, false) => listing::Extent::Limit(limit),
+                };
+                listing::connections(&target, &filter, output, extent, cursor)
+            }
+            Action::Offload { target, filter, output } => listing::offload(&target, &filter, output),
+            Action::Backend { command } => command.perform(),
+            Action::Reload { target, output } => process::reload(&target, output),
+            Action::Diff { file, target, output } => return process::diff(&file, &target, output),
+            Action::Upgrade { target, program } => process::upgrade(&target, program),
+            Action::Stop { target, flush } => process::stop(&target, flush),
+            Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
+            Action::Man { directory } => pages::manual(directory.as_deref()),
+            Action::Completions { shell } => pages::completions(shell),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    // Standard output keeps an unfinished line to itself, and says nothing when it cannot get rid of it at the end.
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use std::path::Path;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for command in Command::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn an_instance_is_found_by_socket_file_or_name() {
+        let socket = |arguments: &[&str]| {
+            let line = ["hairpin", "status"].iter().chain(arguments);
+            match Command::try_parse_from(line).unwrap().action {
+                Action::Status { target, .. } => target.socket().unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(socket(&[]), Path::new("/run/hairpin/default.sock"));
+        assert_eq!(socket(&["-i", "edge"]), Path::new("/run/hairpin/edge.sock"));
+        assert_eq!(socket(&["--socket", "/x"]), Path::new("/x"));
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/full.toml");
+        assert_eq!(socket(&["-c", example]), Path::new("/run/hairpin/edge.sock"));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for line in [
+            "connections --offloaded --software",
+            "connections --all --count",
+            "connections --all --limit 5",
+            "connections --limit 0",
+            "offload --offloaded --software",
+            "backend weight web web-1",
+            "backend weight web web-1 65536",
+            "backend drain web",
+            "diff",
+            "completions tcsh",
+        ] {
+            let words = std::iter::once("hairpin").chain(line.split(' '));
+            assert!(Command::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Commands about a process: run, validate, reload, diff, upgrade, stop.
+
+use super::target::{Target, connect};
+use super::{Output, print};
+use crate::config::{self, Config, Severity};
+use crate::control::{Answer, Changes, Client, Request, unexpected};
+use crate::{render, run};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// `hairpin run`.
+pub(super) fn run(file: PathBuf, discard: bool, take_over: bool) -> Result<()> {
+    let config = config::load(&file)?;
+    report_warnings(&config);
+    run::run(config, run::RunOptions { file, discard, take_over })
+}
+
+fn report_warnings(config: &Config) {
+    for warning in &config.warnings {
+        debug_assert_eq!(warning.severity, Severity::Warning);
+        eprintln!("{warning}");
+    }
+    if let Some(warning) = run::port_range_warning(&config.snapshot.pool) {
+        eprintln!("warning: {warning}");
+    }
+}
+
+/// `hairpin validate`.
+pub(super) fn validate(file: &Path) -> Result<()> {
+    let config = config::load(file)?;
+    report_warnings(&config);
+    let services = config.snapshot.services.len();
+    let backends = config.snapshot.backends();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    print(&format!(
+        "{}: right: {services} service{}, {backends} backend{}\n",
+        file.display(),
+        plural(services),
+        plural(backends as usize)
+    ))
+}
+
+/// `hairpin reload`.
+pub(super) fn reload(target: &Target, output: Output) -> Result<()> {
+    match target.connect()?.request(&Request::Reload)? {
+        Answer::Changes(changes) => print(&shown(&changes, output, "reloaded: nothing has changed")?),
+        other => unexpected(other),
+    }
+}
+
+/// `hairpin diff`.
+pub(super) fn diff(file: &Path, target: &Target, output: Output) -> Result<ExitCode> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let request = Request::Diff { text, file: file.display().to_string() };
+    match connect(&target.socket_or_of(file)?)?.request(&request)? {
+        Answer::Changes(changes) => {
+            print(&shown(&changes, output, "no change")?)?;
+            let differs = !changes.changes.is_empty() || !changes.later.is_empty();
+            Ok(ExitCode::from(u8::from(differs)))
+        }
+        other => unexpected(other),
+    }
+}
+
+fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
+    Ok(match output {
+        Output::Table => render::changes(changes, none),
+        Output::Json => serde_json::to_string(changes)? + "\n",
+    })
+}
+
+/// `hairpin upgrade`.
+pub(super) fn upgrade(target: &Target, program: Option<PathBuf>) -> Result<()> {
+    // The instance's own working directory is another one.
+    let program = match program {
+        Some(path) => Some(path.canonicalize().with_context(|| format!("cannot use the program {}", path.display()))?),
+        None => None,
+    };
+    let pid = target.connect()?.upgrade(program)?;
+    print(&format!("process {pid} has taken over\n"))
+}
+
+/// `hairpin stop`.
+pub(super) fn stop(target: &Target, flush: bool) -> Result<()> {
+    let socket = target.socket()?;
+    match Client::connect(&socket)? {
+        Some(client) => client.stop(flush)?,
+        None if flush => {}
+        None => bail!("no instance answers at {}; --flush removes what a dead one has left", socket.display()),
+    }
+    if flush {
+        // The process has done it already, unless it was dead or had trouble: once more, from the record.
+        run::flush_dead(&socket)?;
+    }
+    Ok(())
+}

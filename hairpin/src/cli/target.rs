@@ -1,0 +1,66 @@
+//! Which instance a command is about.
+
+use crate::config;
+use crate::control::Client;
+use anyhow::{Result, bail};
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// Where control sockets are, unless a configuration says otherwise.
+const DIRECTORY: &str = "/run/hairpin";
+
+/// Which instance is meant.
+#[derive(Args, Debug)]
+pub(super) struct Target {
+    /// The instance's name; "default" unless given.
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["config", "socket"])]
+    instance: Option<String>,
+    /// The instance that this configuration file describes.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    /// The instance behind this control socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl Target {
+    /// Its control socket.
+    pub(super) fn socket(&self) -> Result<PathBuf> {
+        match (&self.socket, &self.config) {
+            (Some(socket), _) => Ok(socket.clone()),
+            (None, Some(file)) => Ok(config::load(file)?.settings.socket()),
+            (None, None) => {
+                Ok(config::socket_path(Path::new(DIRECTORY), self.instance.as_deref().unwrap_or("default")))
+            }
+        }
+    }
+
+    /// Its control socket; that of the instance `file` describes, if the command line names none and `file` is right.
+    pub(super) fn socket_or_of(&self, file: &Path) -> Result<PathBuf> {
+        let named = self.instance.is_some() || self.config.is_some() || self.socket.is_some();
+        match config::load(file) {
+            Ok(config) if !named => Ok(config.settings.socket()),
+            _ => self.socket(),
+        }
+    }
+
+    /// A connection to it.
+    pub(super) fn connect(&self) -> Result<Client> {
+        connect(&self.socket()?)
+    }
+}
+
+/// A connection to the instance behind `socket`.
+///
+/// # Errors
+/// Nobody is there, or it may not be used.
+pub(crate) fn connect(socket: &Path) -> Result<Client> {
+    match Client::connect(socket)? {
+        Some(client) => Ok(client),
+        None => bail!(
+            "no instance answers at {}; start one with `hairpin run`, or name the right one with --instance, --config \
+             or --socket",
+            socket.display()
+        ),
+    }
+}

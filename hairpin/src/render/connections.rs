@@ -1,0 +1,152 @@
+//! Connections, a line each, page after page.
+
+use super::{number, scaled, span};
+use crate::control::ConnectionView;
+use std::fmt::Write;
+
+/// The columns: title, and whether numbers stand in it.
+const COLUMNS: [(&str, bool); 10] = [
+    ("SERVICE", false),
+    ("CLIENT", false),
+    ("BACKEND", false),
+    ("STATE", false),
+    ("PATH", false),
+    ("PACKETS", true),
+    ("BYTES", true),
+    ("AGE", true),
+    ("IDLE", true),
+    ("WHY", false),
+];
+
+/// A table of connections that is written page by page: later pages keep the widths of earlier ones, so that nothing
+/// has to be kept. A cell that is wider still moves its own line only.
+#[derive(Debug, Default)]
+pub struct Listing {
+    widths: [usize; COLUMNS.len()],
+    begun: bool,
+}
+
+impl Listing {
+    /// The lines of a page, with the titles before the first that has any.
+    pub fn page(&mut self, connections: &[ConnectionView]) -> String {
+        let rows: Vec<_> = connections.iter().map(cells).collect();
+        for (column, width) in self.widths.iter_mut().enumerate() {
+            let longest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+            *width = (*width).max(longest).max(COLUMNS[column].0.len());
+        }
+        let mut out = String::new();
+        if !self.begun && !rows.is_empty() {
+            self.begun = true;
+            self.line(&COLUMNS.map(|(title, _)| title.to_string()), &mut out);
+        }
+        rows.iter().for_each(|row| self.line(row, &mut out));
+        out
+    }
+
+    fn line(&self, cells: &[String; COLUMNS.len()], out: &mut String) {
+        let start = out.len();
+        for ((cell, width), (_, right)) in cells.iter().zip(self.widths).zip(COLUMNS) {
+            let _ = if right { write!(out, "{cell:>width$}  ") } else { write!(out, "{cell:<width$}  ") };
+        }
+        out.truncate(start + out[start..].trim_end().len());
+        out.push('\n');
+    }
+}
+
+fn cells(connection: &ConnectionView) -> [String; COLUMNS.len()] {
+    let sum = |both: [u64; 2]| both[0].saturating_add(both[1]) as f64;
+    [
+        connection.service.clone(),
+        connection.client.clone(),
+        connection.backend.clone(),
+        connection.state.clone(),
+        path(connection).to_string(),
+        number(sum(connection.packets)),
+        format!("{}B", scaled(sum(connection.bytes))),
+        span(connection.age_s),
+        span(connection.idle_s),
+        connection.offload.clone(),
+    ]
+}
+
+fn path(connection: &ConnectionView) -> &'static str {
+    if connection.offloaded { "offloaded" } else { "software" }
+}
+
+/// A connection and why it is, or is not, with the engine: a short paragraph.
+pub fn explanation(connection: &ConnectionView) -> String {
+    let ConnectionView { service, protocol, client, vip, backend_end, state, worker, .. } = connection;
+    let source = connection.source.as_ref().map_or_else(String::new, |source| format!(" from {source}"));
+    let share = |direction: usize| {
+        let (offloaded, all) = (connection.packets_offloaded[direction], connection.packets[direction]);
+        format!("{} of {}", number(offloaded as f64), number(all as f64))
+    };
+    format!(
+        "{client} -> {vip}/{protocol} ({service}) ->{source} {backend_end}\n  \
+           {}, {state}, worker {worker}, since {}, last packet {} ago\n  \
+           packets the engine carried: {} from the client, {} from the backend\n  \
+           {}\n",
+        path(connection),
+        span(connection.age_s),
+        span(connection.idle_s),
+        share(0),
+        share(1),
+        if connection.offload.is_empty() { "no reason is given" } else { &connection.offload },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(port: u16) -> ConnectionView {
+        ConnectionView {
+            service: "web".into(),
+            protocol: "tcp".into(),
+            client: format!("203.0.113.7:{port}"),
+            vip: "192.0.2.10:80".into(),
+            backend: "web-1".into(),
+            backend_end: "10.0.2.11:8080".into(),
+            source: None,
+            state: "established".into(),
+            worker: 1,
+            offloaded: port > 9,
+            offload: if port > 9 { "offloaded".into() } else { "engine-full".into() },
+            packets: [10, 20],
+            bytes: [1_000, 2_000_000],
+            packets_offloaded: [8, 18],
+            age_s: 75.0,
+            idle_s: 2.0,
+        }
+    }
+
+    #[test]
+    fn pages_line_up_and_have_one_header() {
+        let mut listing = Listing::default();
+        assert_eq!(listing.page(&[]), "");
+        let first = listing.page(&[connection(40112), connection(9)]);
+        let second = listing.page(&[connection(5)]);
+        assert_eq!(
+            first + &second,
+            "\
+SERVICE  CLIENT             BACKEND  STATE        PATH       PACKETS    BYTES    AGE  IDLE  WHY
+web      203.0.113.7:40112  web-1    established  offloaded       30  2.00 MB  1m15s    2s  offloaded
+web      203.0.113.7:9      web-1    established  software        30  2.00 MB  1m15s    2s  engine-full
+web      203.0.113.7:5      web-1    established  software        30  2.00 MB  1m15s    2s  engine-full
+"
+        );
+    }
+
+    #[test]
+    fn an_explanation_names_both_sides_and_the_reason() {
+        let full_nat = ConnectionView { source: Some("10.0.2.1:16384".into()), ..connection(9) };
+        assert_eq!(
+            explanation(&full_nat),
+            "203.0.113.7:9 -> 192.0.2.10:80/tcp (web) -> from 10.0.2.1:16384 10.0.2.11:8080\n  \
+               software, established, worker 1, since 1m15s, last packet 2s ago\n  \
+               packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
+               engine-full\n"
+        );
+        assert!(explanation(&connection(40112)).starts_with("203.0.113.7:40112 -> 192.0.2.10:80/tcp (web) -> 10.0.2.11"));
+    }
+}

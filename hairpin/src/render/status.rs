@@ -1,0 +1,422 @@
+//! The status as tables.
+
+use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
+use crate::status::{BackendStatus, Count, Status, Traffic};
+use comfy_table::{Cell, Table};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The whole status as tables.
+pub fn status(status: &Status) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    status_at(status, now)
+}
+
+/// The same at a moment, in seconds since 1970.
+fn status_at(status: &Status, now: f64) -> String {
+    let mut out = String::new();
+    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s as u64));
+    let _ = writeln!(
+        out,
+        "hairpin {}, instance {}, process {}, up {uptime}, on {}",
+        status.version,
+        status.instance,
+        status.pid,
+        status.interfaces.join(", ")
+    );
+    for sentence in [beginning(status), reloads(status, now), capacity(status)].into_iter().flatten() {
+        let _ = writeln!(out, "{sentence}");
+    }
+    let _ = writeln!(out, "\n{}", services(status));
+    if let Some(table) = health(status, now) {
+        let _ = writeln!(out, "\n{table}");
+    }
+    let _ = writeln!(out, "\n{}", workers(status));
+    let _ = writeln!(out, "\n{}", offload(status));
+    if let Some(table) = counts("DROPPED", &status.drops) {
+        let _ = writeln!(out, "\n{table}");
+    }
+    if let Some(table) = counts("EVENT", &status.events) {
+        let _ = writeln!(out, "\n{table}");
+    }
+    trimmed(&out)
+}
+
+/// How the process began, if it did not begin from nothing.
+fn beginning(status: &Status) -> Option<String> {
+    let adopted = number(status.adopted_connections as f64);
+    match &*status.began {
+        "" | "fresh" => None,
+        "restart" => Some(format!("began by a restart: adopted {adopted} connections")),
+        "upgrade" => Some(format!("began by an upgrade: took over {adopted} connections")),
+        other => Some(format!("began by {other}: {adopted} connections adopted")),
+    }
+}
+
+fn reloads(status: &Status, now: f64) -> Option<String> {
+    let reloads = &status.reloads;
+    if reloads.last_unix_s == 0 {
+        return None;
+    }
+    let ago = span(now - reloads.last_unix_s as f64);
+    let last = match reloads.last_succeeded {
+        true => "applied".to_string(),
+        false => format!("refused: {}", reloads.last_error.trim_end()),
+    };
+    Some(format!(
+        "reloads: {} applied, {} refused; the last, {ago} ago, was {last}",
+        reloads.succeeded_total, reloads.failed_total
+    ))
+}
+
+/// How full the tables are, in words.
+fn capacity(status: &Status) -> Option<String> {
+    let capacity = &status.capacity;
+    if capacity.connections_max == 0 {
+        return None;
+    }
+    let [now, peak, max, evicted, refused] = [
+        capacity.connections,
+        capacity.connections_peak,
+        capacity.connections_max,
+        capacity.evicted_total,
+        capacity.table_full_total,
+    ]
+    .map(|count| number(count as f64));
+    let mut out = format!("connections: {now} of {max}, at most {peak} so far");
+    match &*capacity.connections_state {
+        "nearly-full" => out.push_str("; THE TABLE IS NEARLY FULL"),
+        "full" => out.push_str("; THE TABLE IS FULL: the oldest not established give way, else new ones are refused"),
+        _ => {}
+    }
+    if capacity.evicted_total + capacity.table_full_total > 0 {
+        let _ = write!(out, "; for want of room {evicted} have given way, {refused} were refused");
+    }
+    match &*capacity.rules_state {
+        "nearly-full" => out.push_str("\nTHE RULES ARE NEARLY FULL"),
+        "full" => out.push_str("\nTHE RULES ARE FULL: further connections stay in software"),
+        _ => {}
+    }
+    Some(out)
+}
+
+/// Backends that are checked. The reason comes last: it may be long.
+fn health(status: &Status, now: f64) -> Option<Table> {
+    let mut table = bare();
+    let words = ["BACKEND", "SERVICE", "HEALTH"].iter().map(Cell::new);
+    let numbers = ["SINCE", "CHECKS", "FAILED", "TOOK", "PASSIVE", "WEIGHT"].iter().map(right);
+    table.set_header(words.chain(numbers).chain([Cell::new("REASON")]));
+    for service in &status.services {
+        for backend in service.backends.iter().filter(|backend| is_checked(backend)) {
+            let health = &backend.health;
+            let since = match health.since_unix_s {
+                0.0 => String::new(),
+                since => format!("{} ago", span(now - since)),
+            };
+            let numbers = [
+                since,
+                number(health.checks_total as f64),
+                number(health.failed_total as f64),
+                format!("{:.1} ms", health.last_duration_s * 1e3),
+                number(health.passive_failed_total as f64),
+                format!("{:.0} %", health.weight_share * 100.0),
+            ];
+            let words = [&*backend.name, &service.name, &health.state];
+            let cells = words.iter().map(Cell::new).chain(numbers.iter().map(right));
+            table.add_row(cells.chain([Cell::new(&health.reason)]));
+        }
+    }
+    (table.row_count() > 0).then_some(table)
+}
+
+fn is_checked(backend: &BackendStatus) -> bool {
+    !matches!(&*backend.health.state, "" | "unchecked")
+}
+
+/// A backend's state, what its health makes of it, and whether somebody has set it.
+fn state(backend: &BackendStatus) -> String {
+    let mut state = backend.state.clone();
+    if backend.health.state == "down" {
+        state.push_str(", down");
+    }
+    if backend.by_hand {
+        state.push_str(" (by hand)");
+    }
+    state
+}
+
+fn services(status: &Status) -> Table {
+    let mut table = aligned(
+        &["SERVICE", "LISTEN", "MODE", "BALANCE", "WEIGHT", "STATE"],
+        &["CONNS", "TOTAL", "NEW/s", "SOFTWARE", "", "OFFLOADED", "", "SHARE"],
+    );
+    for service in &status.services {
+        let standing = if service.state == "removed" { "removed" } else { "" };
+        let words = [&*service.name, &service.listen, &service.mode, &service.balance, "", standing];
+        let share = percent(service.offloaded_share);
+        let connections = (service.connections, service.connections_total, service.connections_per_s);
+        add(&mut table, &words, &traffic_cells(connections, &service.software, &service.offloaded, share));
+        for backend in &service.backends {
+            let name = format!("  {}", backend.name);
+            let weight = backend.weight.to_string();
+            let state = state(backend);
+            let words = [&*name, &backend.address, "", "", &*weight, &*state];
+            let all = backend.software.packets + backend.offloaded.packets;
+            let share = match all {
+                0 => String::new(),
+                all => percent(backend.offloaded.packets as f64 / all as f64),
+            };
+            let connections = (backend.connections, backend.connections_total, backend.connections_per_s);
+            add(&mut table, &words, &traffic_cells(connections, &backend.software, &backend.offloaded, share));
+        }
+    }
+    table
+}
+
+fn traffic_cells(
+    (now, total, per_s): (u64, u64, f64),
+    software: &Traffic,
+    offloaded: &Traffic,
+    share: String,
+) -> [String; 8] {
+    [
+        number(now as f64),
+        number(total as f64),
+        number(per_s),
+        format!("{}packet/s", scaled(software.packets_per_s)),
+        format!("{}bit/s", scaled(software.bits_per_s)),
+        format!("{}packet/s", scaled(offloaded.packets_per_s)),
+        format!("{}bit/s", scaled(offloaded.bits_per_s)),
+        share,
+    ]
+}
+
+fn workers(status: &Status) -> Table {
+    let mut table = aligned(
+        &["WORKER", "CORE"],
+        &["BUSY", "CONNS", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"],
+    );
+    for worker in &status.workers {
+        let id = worker.id.to_string();
+        let cpu = worker.cpu.to_string();
+        let numbers = [
+            percent(worker.busy_share),
+            number(worker.connections as f64),
+            number(worker.connections_max as f64),
+            number(worker.passes as f64),
+            number(worker.frames as f64),
+            number(worker.frames_per_s),
+            number(worker.forwarded as f64),
+            number(worker.given_back as f64),
+            number(worker.answered as f64),
+        ];
+        add(&mut table, &[&id, &cpu], &numbers);
+    }
+    table
+}
+
+fn offload(status: &Status) -> Table {
+    let offload = &status.offload;
+    let mut table = aligned(&["POLICY"], &["RULES", "MAX", "INSTALLED", "/s", "REMOVED", "/s"]);
+    let numbers = [
+        number(offload.rules as f64),
+        number(offload.rules_max as f64),
+        number(offload.installed_total as f64),
+        number(offload.installed_per_s),
+        number(offload.removed_total as f64),
+        number(offload.removed_per_s),
+    ];
+    add(&mut table, &[&offload.policy], &numbers);
+    for (reason, count) in &offload.not_offloaded {
+        let row = format!("not offloaded: {reason}");
+        add(&mut table, &[&row], &[number(*count as f64)]);
+    }
+    table
+}
+
+fn counts(title: &str, counts: &BTreeMap<String, Count>) -> Option<Table> {
+    if counts.is_empty() {
+        return None;
+    }
+    let mut table = aligned(&[title], &["PACKETS", "/s"]);
+    for (reason, count) in counts {
+        add(&mut table, &[reason], &[number(count.total as f64), number(count.per_s)]);
+    }
+    Some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::squeezed;
+    use super::*;
+    use crate::status::{BackendStatus, CapacityStatus, HealthStatus, ReloadStatus, OffloadStatus, ServiceStatus, WorkerStatus};
+
+    #[test]
+    fn a_status_is_rendered_with_units() {
+        let traffic = |packets| Traffic { packets, bytes: packets * 1000, packets_per_s: 1500.0, bits_per_s: 12e6 };
+        let backend = BackendStatus {
+            name: "web-1".into(),
+            address: "10.0.2.11:8080".into(),
+            weight: 2,
+            state: "enabled".into(),
+            connections: 7,
+            connections_total: 70,
+            connections_per_s: 3.0,
+            software: traffic(10),
+            offloaded: traffic(90),
+            ..BackendStatus::default()
+        };
+        let service = ServiceStatus {
+            name: "web".into(),
+            listen: "192.0.2.10:80/tcp".into(),
+            mode: "nat".into(),
+            balance: "maglev".into(),
+            connections: 7,
+            connections_total: 70,
+            software: traffic(10),
+            offloaded: traffic(90),
+            offloaded_share: 0.9,
+            backends: vec![backend],
+            ..ServiceStatus::default()
+        };
+        let all = Status {
+            version: "1.2.3".into(),
+            instance: "edge".into(),
+            pid: 42,
+            uptime_s: 61.5,
+            interfaces: vec!["eth0".into(), "eth1".into()],
+            workers: vec![WorkerStatus {
+                id: 0,
+                cpu: 1,
+                busy_share: 0.125,
+                frames: 200_000,
+                ..WorkerStatus::default()
+            }],
+            services: vec![service],
+            offload: OffloadStatus {
+                policy: "always".into(),
+                rules: 14,
+                rules_max: 262_144,
+                not_offloaded: BTreeMap::from([("engine-full".to_string(), 3)]),
+                ..OffloadStatus::default()
+            },
+            drops: BTreeMap::from([("kernel.policed-client".to_string(), Count { total: 1234, per_s: 9.6 })]),
+            events: BTreeMap::new(),
+            ..Status::default()
+        };
+        let text = status(&all);
+        assert_eq!(
+            squeezed(&text),
+            [
+                "hairpin 1.2.3, instance edge, process 42, up 1m 1s, on eth0, eth1",
+                "",
+                "SERVICE LISTEN MODE BALANCE WEIGHT STATE CONNS TOTAL NEW/s SOFTWARE OFFLOADED SHARE",
+                "web 192.0.2.10:80/tcp nat maglev 7 70 0 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
+                "web-1 10.0.2.11:8080 2 enabled 7 70 3 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
+                "",
+                "WORKER CORE BUSY CONNS MAX PASSES FRAMES FRAMES/s FORWARDED GIVEN BACK ANSWERED",
+                "0 1 12.5 % 0 0 0 200 k 0 0 0 0",
+                "",
+                "POLICY RULES MAX INSTALLED /s REMOVED /s",
+                "always 14 262 k 0 0 0 0",
+                "not offloaded: engine-full 3",
+                "",
+                "DROPPED PACKETS /s",
+                "kernel.policed-client 1234 10",
+            ]
+        );
+    }
+
+    #[test]
+    fn health_and_what_was_set_by_hand_are_shown() {
+        let backend = |name: &str, state: &str, health: HealthStatus, by_hand| BackendStatus {
+            name: name.into(),
+            state: state.into(),
+            by_hand,
+            health,
+            ..BackendStatus::default()
+        };
+        let health = |state: &str, reason: &str, since_unix_s, weight_share| HealthStatus {
+            state: state.into(),
+            reason: reason.into(),
+            since_unix_s,
+            checks_total: 10,
+            failed_total: 3,
+            last_duration_s: 0.0125,
+            weight_share,
+            passive_failed_total: 2,
+        };
+        let backends = vec![
+            backend("web-1", "enabled", health("down", "connection refused", 900.0, 1.0), false),
+            backend("web-2", "drain", health("up", "", 400.0, 0.25), true),
+            backend("web-3", "enabled", HealthStatus { state: "unchecked".into(), ..HealthStatus::default() }, false),
+        ];
+        let removed =
+            ServiceStatus { name: "web".into(), state: "removed".into(), backends, ..ServiceStatus::default() };
+        let text = status_at(&Status { services: vec![removed], ..Status::default() }, 1000.0);
+        let lines = squeezed(&text);
+        let starts = |start: &str| lines.iter().any(|line| line.starts_with(start));
+        assert!(starts("web removed 0 0"), "{text}");
+        assert!(starts("web-1 0 enabled, down 0"), "{text}");
+        assert!(starts("web-2 0 drain (by hand) 0"), "{text}");
+        assert!(starts("web-3 0 enabled 0"), "{text}");
+        assert!(lines.contains(&"BACKEND SERVICE HEALTH SINCE CHECKS FAILED TOOK PASSIVE WEIGHT REASON".into()), "{text}");
+        assert!(lines.contains(&"web-1 web down 1m40s ago 10 3 12.5 ms 2 100 % connection refused".into()), "{text}");
+        assert!(lines.contains(&"web-2 web up 10m00s ago 10 3 12.5 ms 2 25 %".into()), "{text}");
+        assert!(!starts("web-3 web"), "{text}");
+    }
+
+    #[test]
+    fn what_is_full_is_said_in_words() {
+        let mut all = Status {
+            capacity: CapacityStatus {
+                connections: 950,
+                connections_peak: 990,
+                connections_max: 1000,
+                connections_state: "nearly-full".into(),
+                rules_state: "ok".into(),
+                ..CapacityStatus::default()
+            },
+            ..Status::default()
+        };
+        let line = |all: &Status| squeezed(&status_at(all, 0.0))[1].clone();
+        assert_eq!(line(&all), "connections: 950 of 1000, at most 990 so far; THE TABLE IS NEARLY FULL");
+        all.capacity.connections_state = "full".into();
+        all.capacity.evicted_total = 7;
+        assert!(line(&all).contains("THE TABLE IS FULL: "), "{}", line(&all));
+        assert!(line(&all).ends_with("for want of room 7 have given way, 0 were refused"), "{}", line(&all));
+        all.capacity.rules_state = "full".into();
+        let text = status_at(&all, 0.0);
+        assert!(text.contains("\nTHE RULES ARE FULL: further connections stay in software\n"), "{text}");
+    }
+
+    #[test]
+    fn the_beginning_and_the_last_reload_are_told() {
+        let all = Status {
+            began: "restart".into(),
+            adopted_connections: 1234,
+            reloads: ReloadStatus {
+                succeeded_total: 3,
+                failed_total: 1,
+                last_unix_s: 940,
+                last_succeeded: false,
+                last_error: "x.toml:1:1: error: odd\n".into(),
+            },
+            ..Status::default()
+        };
+        let lines = squeezed(&status_at(&all, 1000.0));
+        assert_eq!(lines[1], "began by a restart: adopted 1234 connections");
+        assert_eq!(lines[2], "reloads: 3 applied, 1 refused; the last, 1m00s ago, was refused: x.toml:1:1: error: odd");
+        assert_eq!(squeezed(&status_at(&Status { began: "fresh".into(), ..Status::default() }, 0.0))[1], "");
+    }
+
+    #[test]
+    fn json_keeps_its_field_names() {
+        let value = serde_json::to_value(Status { services: vec![ServiceStatus::default()], ..Status::default() });
+        let text = value.unwrap().to_string();
+        for name in ["uptime_s", "offloaded_share", "connections_per_s", "packets_per_s", "bits_per_s", "rules_max"] {
+            assert!(text.contains(&format!("\"{name}\"")), "{name}: {text}");
+        }
+    }
+}
