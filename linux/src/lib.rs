@@ -14,4 +14,5 @@ pub mod engine;
 pub mod memory;
 pub mod programs;
 mod query;
+pub mod shared;
 pub mod tap;

@@ -3,6 +3,7 @@
 
 use hairpin_core::table::slab::{Slot, slots_at};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 /// What a mapping is aligned to at least.
@@ -25,6 +26,24 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         // Huge pages save TLB misses; without them (no THP in the kernel) everything works all the same.
+        // SAFETY: the range is the mapping just made; the advice does not change its contents.
+        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        NonNull::new(start.cast())
+            .map(|start| Mapping { start, bytes })
+            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Maps the first `bytes` (at least one) of a file, which have to be there: touching a page beyond its end would
+    /// end the process. What is written is the file's at once, and stays when the process dies.
+    pub(crate) fn of_file(file: impl AsFd, bytes: usize, writable: bool) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let file = file.as_fd().as_raw_fd();
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
         // SAFETY: the range is the mapping just made; the advice does not change its contents.
         unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         NonNull::new(start.cast())

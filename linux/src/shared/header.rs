@@ -1,0 +1,214 @@
+//! The first page of a connection table's file: what it holds and how.
+
+use anyhow::{Context, Result, ensure};
+use hairpin_core::l4::connection::Connection;
+use hairpin_core::table::entry::LAYOUT;
+use hairpin_core::table::slab::Slot;
+
+/// Bytes before the first slot: a page, so that slots are aligned to cache lines.
+pub(super) const HEADER_BYTES: usize = 4096;
+/// Bytes of the header that are written when the file is made.
+pub(super) const FIXED_BYTES: usize = 256;
+/// Where the word is that says how the last process ended: in a cache line of its own.
+pub(super) const CLEAN_AT: usize = FIXED_BYTES;
+/// Longest name of an instance, in bytes.
+pub const INSTANCE_MAX: usize = 96;
+
+/// Names the format of the header itself.
+const MAGIC: [u8; 8] = *b"hairpin1";
+/// The kernel's name for this boot has so many characters.
+const BOOT_BYTES: usize = 36;
+const CHECKSUM_AT: usize = FIXED_BYTES - 8;
+
+/// What a connection table is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The instance it belongs to, 1 to [`INSTANCE_MAX`] bytes.
+    pub instance: String,
+    /// Workers, 1 to 256. Each has a region of its own.
+    pub workers: u16,
+    /// Connections a worker can have, at least 1 and at most 2^31.
+    pub slots_per_worker: u32,
+    /// The steering key (`Steering::key`), which has to outlive the process as well: connections lie with the worker
+    /// that it steers them to.
+    pub steering_key: [u64; 2],
+}
+
+/// Why bytes are no header of a table that can be adopted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The entries are of an earlier boot: their times mean nothing, and no engine holds their rules.
+    OtherBoot,
+    /// What is wrong with it.
+    Unusable(String),
+}
+
+impl Header {
+    /// Bytes of a file with this header. Fails if the numbers are out of their ranges.
+    pub(super) fn file_bytes(&self) -> Result<usize> {
+        ensure!(
+            (1..=INSTANCE_MAX).contains(&self.instance.len()),
+            "an instance's name has 1 to {INSTANCE_MAX} bytes, {:?} has {}",
+            self.instance,
+            self.instance.len()
+        );
+        ensure!((1..=256).contains(&self.workers), "{} workers: there are 1 to 256", self.workers);
+        ensure!((1..=1 << 31).contains(&self.slots_per_worker), "a worker has room for 1 to 2^31 connections");
+        let slots = usize::from(self.workers) * self.slots_per_worker as usize;
+        let bytes = slots.checked_mul(size_of::<Slot<Connection>>()).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
+        bytes.filter(|&bytes| bytes <= isize::MAX as usize).context("more connections than memory can address")
+    }
+
+    /// The header as it lies in the file, for this boot.
+    pub(super) fn encode(&self, boot: &str) -> [u8; FIXED_BYTES] {
+        let mut bytes = [0; FIXED_BYTES];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&LAYOUT.to_le_bytes());
+        put(&(size_of::<Slot<Connection>>() as u32).to_le_bytes());
+        put(&u32::from(self.workers).to_le_bytes());
+        put(&self.slots_per_worker.to_le_bytes());
+        put(&(self.instance.len() as u32).to_le_bytes());
+        self.steering_key.iter().for_each(|word| put(&word.to_le_bytes()));
+        put(&padded::<BOOT_BYTES>(boot.as_bytes()));
+        put(&padded::<INSTANCE_MAX>(self.instance.as_bytes()));
+        let sum = checksum(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header that another process has written. The layout is looked at first, because all that follows may
+    /// depend on it.
+    pub(super) fn decode(bytes: &[u8; FIXED_BYTES], boot: &str) -> std::result::Result<Header, Refusal> {
+        let mut parts = Parts(bytes);
+        if parts.take::<8>() != MAGIC {
+            return Err(Refusal::Unusable("it is not a connection table that this version knows".into()));
+        }
+        let (layout, slot_bytes) = (parts.u64(), parts.u32());
+        if layout != LAYOUT || slot_bytes as usize != size_of::<Slot<Connection>>() {
+            return Err(Refusal::Unusable(format!(
+                "another version of Hairpin made it: its layout is {layout:016x} with {slot_bytes} bytes for a \
+                 connection, this version's is {LAYOUT:016x} with {}",
+                size_of::<Slot<Connection>>()
+            )));
+        }
+        if checksum(&bytes[..CHECKSUM_AT]).to_le_bytes() != bytes[CHECKSUM_AT..] {
+            return Err(Refusal::Unusable("its header is damaged: the checksum is wrong".into()));
+        }
+        let (workers, slots_per_worker, length) = (parts.u32(), parts.u32(), parts.u32() as usize);
+        let steering_key = [parts.u64(), parts.u64()];
+        if parts.take::<BOOT_BYTES>() != padded::<BOOT_BYTES>(boot.as_bytes()) {
+            return Err(Refusal::OtherBoot);
+        }
+        let name = parts.take::<INSTANCE_MAX>();
+        let instance = name.get(..length).and_then(|name| std::str::from_utf8(name).ok());
+        let (Some(instance), Ok(workers)) = (instance, u16::try_from(workers)) else {
+            return Err(Refusal::Unusable("its header makes no sense".into()));
+        };
+        Ok(Header { instance: instance.into(), workers, slots_per_worker, steering_key })
+    }
+}
+
+/// The kernel's name for this boot.
+pub(super) fn boot() -> Result<String> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PATH).with_context(|| format!("cannot read {PATH}; is /proc mounted?"))?;
+    Ok(text.trim().to_string())
+}
+
+/// Bytes of a header, taken one after the other.
+struct Parts<'a>(&'a [u8]);
+
+impl Parts<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        match self.0.split_first_chunk::<N>() {
+            Some((part, rest)) => {
+                self.0 = rest;
+                *part
+            }
+            None => [0; N],
+        }
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+fn padded<const N: usize>(text: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let length = text.len().min(N);
+    bytes[..length].copy_from_slice(&text[..length]);
+    bytes
+}
+
+/// FNV-1a: against accidents, not against malice. Whoever can write the file could end the process anyway.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+const _: () = assert!(8 + 8 + 4 * 4 + 16 + BOOT_BYTES + INSTANCE_MAX <= CHECKSUM_AT && CLEAN_AT + 8 <= HEADER_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+    fn header() -> Header {
+        Header { instance: "edge".into(), workers: 3, slots_per_worker: 1000, steering_key: [5, u64::MAX] }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        assert_eq!(Header::decode(&header().encode(BOOT), BOOT), Ok(header()));
+        let longest = Header { instance: "x".repeat(INSTANCE_MAX), ..header() };
+        assert_eq!(Header::decode(&longest.encode(BOOT), BOOT), Ok(longest));
+    }
+
+    #[test]
+    fn every_wrong_bit_is_noticed() {
+        let good = header().encode(BOOT);
+        for bit in 0..FIXED_BYTES * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bad, BOOT).is_err(), "bit {bit}");
+        }
+        assert!(Header::decode(&[0; FIXED_BYTES], BOOT).is_err());
+    }
+
+    #[test]
+    fn another_boot_or_layout_is_told_apart() {
+        let bytes = header().encode(BOOT);
+        assert_eq!(Header::decode(&bytes, "fedcba98-89ab-cdef-0123-456789abcdef"), Err(Refusal::OtherBoot));
+        let mut other = bytes;
+        other[8] ^= 1;
+        let Err(Refusal::Unusable(why)) = Header::decode(&other, BOOT) else { panic!("another layout was accepted") };
+        assert!(why.contains("another version of Hairpin") && why.contains("192"), "{why}");
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert_eq!(header().file_bytes().unwrap(), 4096 + 3000 * 192);
+        for bad in [
+            Header { workers: 0, ..header() },
+            Header { workers: 257, ..header() },
+            Header { slots_per_worker: 0, ..header() },
+            Header { slots_per_worker: u32::MAX, ..header() },
+            Header { instance: String::new(), ..header() },
+            Header { instance: "x".repeat(INSTANCE_MAX + 1), ..header() },
+        ] {
+            assert!(bad.file_bytes().is_err(), "{bad:?}");
+        }
+        assert!(Header { workers: 256, slots_per_worker: 1 << 31, ..header() }.file_bytes().is_ok());
+        assert!(boot().unwrap().len() == BOOT_BYTES);
+    }
+}
