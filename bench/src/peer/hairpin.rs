@@ -117,6 +117,13 @@ impl Hairpin {
         &mut self.process
     }
 
+    /// What it has printed, all of its processes.
+    pub fn logs(&self) -> String {
+        let first = self.file.with_file_name("hairpin.log");
+        let more = (1..).map(|number| self.directory.join(format!("log-{number}"))).take_while(|path| path.exists());
+        std::iter::once(first).chain(more).map(|path| std::fs::read_to_string(path).unwrap_or_default()).collect()
+    }
+
     /// Its instance's name.
     pub fn instance(&self) -> &str {
         &self.instance

@@ -19,6 +19,42 @@ pub struct Status {
     pub drops: BTreeMap<String, Count>,
     /// What else became of packets that no rule carried.
     pub events: BTreeMap<String, Count>,
+    /// How full the tables are.
+    pub capacity: Capacity,
+    /// Reloads so far.
+    pub reloads: Reloads,
+    /// How this process began: `fresh`, `restart` or `upgrade`.
+    pub began: String,
+    /// Connections adopted from the process before.
+    pub adopted_connections: u64,
+}
+
+/// How full the tables are.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Capacity {
+    /// Connections now.
+    pub connections: u64,
+    /// The most there were.
+    pub connections_peak: u64,
+    /// Connections there can be.
+    pub connections_max: u64,
+    /// `ok`, `nearly-full` or `full`.
+    pub connections_state: String,
+    /// Connections refused because the table was full.
+    pub table_full_total: u64,
+    /// Connections not yet established that gave way to newer ones.
+    pub evicted_total: u64,
+}
+
+/// Reloads.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Reloads {
+    /// Those that were applied.
+    pub succeeded_total: u64,
+    /// Those that were refused.
+    pub failed_total: u64,
+    /// Why the last one was refused, if it was.
+    pub last_error: String,
 }
 
 /// A total.
@@ -70,10 +106,27 @@ pub struct ServiceStatus {
 pub struct BackendStatus {
     /// Its name.
     pub name: String,
+    /// Its weight.
+    pub weight: u16,
+    /// `enabled`, `drain`, `disabled` or `removed`.
+    pub state: String,
+    /// Whether it answers.
+    pub health: Health,
     /// Connections now.
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
+}
+
+/// A backend's health.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Health {
+    /// `unchecked`, `unknown`, `up` or `down`.
+    pub state: String,
+    /// What the last check found.
+    pub reason: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: f64,
 }
 
 /// The rules.
@@ -87,6 +140,11 @@ impl Status {
     /// The service of that name.
     pub fn service(&self, name: &str) -> Option<&ServiceStatus> {
         self.services.iter().find(|service| service.name == name)
+    }
+
+    /// The backend of that name of a service.
+    pub fn backend(&self, service: &str, backend: &str) -> Option<&BackendStatus> {
+        self.service(service)?.backends.iter().find(|have| have.name == backend)
     }
 
     /// Drops whose reason contains `part`.

@@ -6,11 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod balance;
+mod health;
 mod hostile;
 mod lifecycle;
 mod mtu;
 mod network;
 mod not_ours;
+mod restart;
+mod survival;
 mod transfer;
 
 use hairpin_bench::{cleanup, namespace};
@@ -40,6 +43,9 @@ fn main() -> ExitCode {
         mtu::trials(&networks),
         hostile::trials(),
         lifecycle::trials(),
+        restart::trials(),
+        health::trials(),
+        survival::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
