@@ -5,8 +5,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +17,8 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use rustix::io::Errno;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout_at};
 
 use super::target::{Check, HttpCheck, Target};
@@ -59,7 +60,14 @@ pub(super) async fn probe(target: &Target) -> Outcome {
 
 /// A connection to the target, which will be reset when it is dropped.
 async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failure> {
-    let Ok(connected) = timeout_at(deadline, TcpStream::connect(target.address)).await else {
+    let socket = match target.address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let socket = socket.map_err(|error| io_failure(&error))?;
+    // Now rather than when it is connected, since it can be dropped at any moment.
+    socket.set_zero_linger().map_err(|error| io_failure(&error))?;
+    let Ok(connected) = timeout_at(deadline, socket.connect(target.address)).await else {
         return Err(Failure::Backend(format!("no connection within {}", text(target.timeout))));
     };
     let stream = connected.map_err(|error| io_failure(&error))?;
@@ -67,7 +75,6 @@ async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failur
     if stream.local_addr().ok() == Some(target.address) {
         return Err(Failure::Backend("connection refused".into()));
     }
-    stream.set_zero_linger().map_err(|error| io_failure(&error))?;
     Ok(stream)
 }
 
@@ -101,8 +108,10 @@ async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> Outc
     let request = request(address, check)?;
     let mut client = http1::Builder::new();
     client.max_buf_size(HEAD_BYTES_MAX);
-    let (mut sender, connection) =
-        client.handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(|error| http_failure(&error))?;
+    let (mut sender, connection) = client
+        .handshake::<_, Empty<Bytes>>(TokioIo::new(Unclosed(stream)))
+        .await
+        .map_err(|error| http_failure(&error))?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(|error| http_failure(&error))?;
         judge(response, check).await
@@ -171,6 +180,29 @@ async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, Failure>
         }
     }
     Ok(false)
+}
+
+/// A connection that HTTP cannot shut down: a FIN before the backend's would end in TIME_WAIT in spite of the reset.
+struct Unclosed(TcpStream);
+
+impl AsyncRead for Unclosed {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, to: &mut ReadBuf) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, to)
+    }
+}
+
+impl AsyncWrite for Unclosed {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 fn http_failure(error: &hyper::Error) -> Failure {

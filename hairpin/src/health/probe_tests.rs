@@ -69,6 +69,7 @@ fn a_connection_is_not_answered() {
 fn socket_with_short_queue(address: SocketAddr) -> TcpListener {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
     bind(&socket, &address).unwrap();
     listen(&socket, 0).unwrap();
     socket.into()

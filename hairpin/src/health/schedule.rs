@@ -175,6 +175,8 @@ impl Schedule {
 
     /// Moves on to `now`: what is to be started and told, and when to come again if nothing happens before.
     pub(super) fn turn(&mut self, now: Moment) -> Turn {
+        // Before anything moves on, so that no state is passed over in silence: only turns begin checks and trials.
+        let mut changes = self.tell();
         let waited = self.waiting.len();
         while let Some(&(at, backend)) = self.due.first()
             && at <= now.instant
@@ -191,7 +193,8 @@ impl Schedule {
         }
         // First come, first served: what is left came last.
         self.totals.late += newly_due.min(self.waiting.len()) as u64;
-        Turn { jobs, changes: self.tell(), next: self.due.first().map(|&(at, _)| at) }
+        changes.extend(self.tell());
+        Turn { jobs, changes, next: self.due.first().map(|&(at, _)| at) }
     }
 
     fn fall_due(&mut self, backend: u16, now: Moment) {

@@ -225,18 +225,24 @@ fn a_trial_without_an_active_check() {
     assert_eq!((turn.changes[0].to, turn.next), (Health::Unknown, None));
     assert!(turn.jobs.is_empty());
 
-    // A trial that is planned is not planned twice by an update or a restart, and goes with the rule it came from.
+    // However late the turn comes, nothing is passed over.
     case.schedule.observe(1, Observed { established: 0, failed: 6 }, case.now);
+    case.pass(100 * SECOND);
+    let told: Vec<_> = case.schedule.turn(case.now).changes.iter().map(|change| change.to).collect();
+    assert_eq!(told, [Health::Down, Health::Unknown]);
+
+    // A trial that is planned is not planned twice by an update or a restart, and goes with the rule it came from.
+    case.schedule.observe(1, Observed { established: 0, failed: 9 }, case.now);
     let saved = case.schedule.saved();
     case.schedule.update(vec![Target { passive, ..target(1, address(), Check::None) }], case.now).unwrap();
-    assert_eq!(case.schedule.turn(case.now).next, Some(case.now.instant + 20 * SECOND));
+    assert_eq!(case.schedule.turn(case.now).next, Some(case.now.instant + 40 * SECOND));
     case.schedule.update(vec![target(1, address(), Check::None)], case.now).unwrap();
     assert_eq!((case.schedule.turn(case.now).next, case.health(1)), (None, Health::Unknown));
 
     let mut after = Case::new(vec![Target { passive, ..target(1, address(), Check::None) }]);
     after.schedule.restore(&saved, after.now);
     let turn = after.schedule.turn(after.now);
-    assert_eq!((turn.changes.len(), turn.next), (0, Some(after.now.instant + 20 * SECOND)));
+    assert_eq!((turn.changes.len(), turn.next), (0, Some(after.now.instant + 40 * SECOND)));
     assert_eq!(after.health(1), Health::Down);
 }
 

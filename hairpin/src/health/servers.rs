@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,12 @@ use super::{Check, HttpCheck, Target};
 
 /// An address of loopback that no other test uses, nor any ordinary program.
 pub(super) fn fresh_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(1);
-    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    // The process in it keeps test binaries that run side by side apart.
-    let process = std::process::id().to_le_bytes()[0];
-    (Ipv4Addr::new(127, 64 | (high & 63), process, low), 8080).into()
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let low = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert_ne!(low, 0, "more than 255 addresses; widen their part");
+    // The process in it keeps test binaries apart that run side by side.
+    let [.., high, middle] = std::process::id().to_be_bytes();
+    (Ipv4Addr::new(127, 64 | (high & 63), middle, low), 8080).into()
 }
 
 /// A target with short intervals and a patient timeout.
