@@ -10,5 +10,6 @@ pub mod frames;
 pub mod http;
 pub mod inside;
 pub mod packet_socket;
+pub mod pcapng;
 pub mod requests;
 pub mod transfers;

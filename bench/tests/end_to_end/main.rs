@@ -6,8 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod balance;
+mod commands;
+mod crash;
 mod health;
 mod hostile;
+mod intruders;
+mod leaks;
 mod lifecycle;
 mod mtu;
 mod network;
@@ -43,9 +47,13 @@ fn main() -> ExitCode {
         mtu::trials(&networks),
         hostile::trials(),
         lifecycle::trials(),
+        commands::trials(&networks),
         restart::trials(),
         health::trials(),
+        intruders::trials(),
         survival::trials(),
+        crash::trials(),
+        leaks::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
