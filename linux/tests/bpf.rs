@@ -6,6 +6,12 @@ mod packet;
 #[path = "bpf/rig.rs"]
 mod rig;
 
+#[path = "bpf/adoption.rs"]
+mod adoption;
+#[path = "tap/child.rs"]
+mod child;
+#[path = "bpf/crash.rs"]
+mod crash;
 #[path = "bpf/differential.rs"]
 mod differential;
 #[path = "bpf/engine.rs"]
@@ -18,6 +24,8 @@ mod hits;
 mod lifecycle;
 #[path = "bpf/misses.rs"]
 mod misses;
+#[path = "bpf/rules.rs"]
+mod rules;
 #[path = "bpf/traffic.rs"]
 mod traffic;
 // Shared with the tests of TAP frames, which use the rest.

@@ -160,15 +160,20 @@ fn clsact(
     links: &Path,
     before: Option<(&Path, bool)>,
 ) -> io::Result<Attachment> {
+    if let Some((marker, own_qdisc)) = before
+        && set_filter(program, ifindex).is_ok()
+    {
+        return Ok(Attachment::Clsact { ifindex, marker: marker.to_path_buf(), own_qdisc });
+    }
+    // There is no qdisc, or not any more.
     let mut hook = hook(ifindex);
     // SAFETY: the hook is complete and lives through the call.
     let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut hook) });
-    let created = match created {
+    let own_qdisc = match created {
         Ok(_) => true,
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => before.is_some_and(|(_, own)| own),
         Err(error) => return Err(error),
     };
-    let own_qdisc = created || before.is_some_and(|(_, own)| own);
     let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
     // Noted before the filter is there: one that nobody knows of would stay for ever.
     match before {
@@ -176,12 +181,18 @@ fn clsact(
         Some(_) => {}
         None => fs::create_dir(&marker)?,
     }
+    set_filter(program, ifindex)?;
+    Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
+}
+
+/// Puts our filter on the clsact qdisc of the device, in place of the one that may be there: no packet passes between.
+fn set_filter(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    let hook = hook(ifindex);
     let mut options = filter();
     options.prog_fd = raw(program);
     options.flags = libbpf_sys::BPF_TC_F_REPLACE;
     // SAFETY: hook and options are complete and live through the call.
-    checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) })?;
-    Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
+    checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) }).map(|_| ())
 }
 
 /// Removes our filter, and the qdisc if it is our own and no other filter is on it. A device that is gone, or has lost

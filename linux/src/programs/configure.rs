@@ -26,8 +26,8 @@ fn replace(map: &MapHandle, wanted: &HashMap<&[u8], &[u8]>) -> Result<()> {
     let mut unwanted: Vec<Vec<u8>> = map.keys().filter(|key| !wanted.contains_key(&key[..])).collect();
     for (key, value) in wanted {
         let mut added = map.update(key, value, MapFlags::ANY);
-        // No room for the old beside the new (E2BIG has no kind of its own): then the old must go first.
-        if matches!(&added, Err(error) if error.kind() == ErrorKind::Other) {
+        // No room for the old beside the new: then the old must go first.
+        if matches!(&added, Err(error) if error.kind() == ErrorKind::TooBig) {
             remove(map, &mut unwanted)?;
             added = map.update(key, value, MapFlags::ANY);
         }

@@ -8,7 +8,7 @@ use libbpf_rs::MapCore;
 use std::path::Path;
 
 /// Programs attached at the ingress of `left`: by tcx, by clsact.
-fn attached() -> (u32, usize) {
+pub(crate) fn attached() -> (u32, usize) {
     let left = Interface::by_name("left").unwrap();
     let mut found =
         libbpf_sys::bpf_prog_query_opts { sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _, ..Default::default() };
@@ -20,7 +20,7 @@ fn attached() -> (u32, usize) {
     (tcx, command("tc", &["filter", "show", "dev", "left", "ingress"]).matches("direct-action").count())
 }
 
-fn attached_by(mode: AttachMode) -> (u32, usize) {
+pub(crate) fn attached_by(mode: AttachMode) -> (u32, usize) {
     if mode == AttachMode::Tcx { (1, 0) } else { (0, 1) }
 }
 

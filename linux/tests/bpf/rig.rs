@@ -37,6 +37,10 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
         }
         command("mount", &["--make-rprivate", "/"]);
         command("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        // The machine's own BPF file system would keep what a test leaves, and show it to others.
+        if std::path::Path::new("/sys/fs/bpf").is_dir() {
+            command("mount", &["-t", "tmpfs", "tmpfs", "/sys/fs/bpf"]);
+        }
         command("ip", &["link", "set", "lo", "up"]);
         // Tickets and counters are per CPU: stay on one.
         cpu::pin(cpu::allowed().unwrap()[0]).unwrap();
@@ -78,6 +82,7 @@ pub(crate) struct Buffer {
 
 pub(crate) struct Rig {
     pub(crate) plane: Plane,
+    pub(crate) options: Options,
     pub(crate) left: Interface,
     pub(crate) right: Interface,
 }
@@ -119,28 +124,34 @@ pub(crate) fn snapshot() -> Snapshot {
     )
 }
 
+/// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), each with a peer, and
+/// forwarding.
+pub(crate) fn devices() -> (Interface, Interface) {
+    for (name, net) in [("left", 1), ("right", 2)] {
+        ip(&format!("link add {name} type veth peer name {name}-peer"));
+        for device in [name.to_string(), format!("{name}-peer")] {
+            ip(&format!("link set {device} up"));
+        }
+        ip(&format!("addr add 10.{net}.0.1/24 dev {name}"));
+        ip(&format!("addr add fd0{net}::1/64 dev {name} nodad"));
+        ip(&format!("neigh add 10.{net}.0.2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
+        ip(&format!("neigh add fd0{net}::2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
+    }
+    for file in [
+        "ipv4/conf/all/forwarding",
+        "ipv4/conf/left/forwarding",
+        "ipv4/conf/right/forwarding",
+        "ipv6/conf/all/forwarding",
+    ] {
+        std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
+    }
+    (Interface::by_name("left").unwrap(), Interface::by_name("right").unwrap())
+}
+
 impl Rig {
-    /// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), forwarding, a
-    /// plane with a heart that beats, rates without limit, every worker on a device.
+    /// The devices, a plane with a heart that beats, rates without limit, every worker on a device.
     pub(crate) fn new(workers: u16, change: impl FnOnce(&mut Options)) -> Rig {
-        for (name, net) in [("left", 1), ("right", 2)] {
-            ip(&format!("link add {name} type veth peer name {name}-peer"));
-            for device in [name.to_string(), format!("{name}-peer")] {
-                ip(&format!("link set {device} up"));
-            }
-            ip(&format!("addr add 10.{net}.0.1/24 dev {name}"));
-            ip(&format!("addr add fd0{net}::1/64 dev {name} nodad"));
-            ip(&format!("neigh add 10.{net}.0.2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
-            ip(&format!("neigh add fd0{net}::2 lladdr 02:00:00:00:0{net}:02 dev {name}"));
-        }
-        for file in [
-            "ipv4/conf/all/forwarding",
-            "ipv4/conf/left/forwarding",
-            "ipv4/conf/right/forwarding",
-            "ipv6/conf/all/forwarding",
-        ] {
-            std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
-        }
+        let (left, right) = devices();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut options = Options { instance: format!("test-{number}"), ..Options::default() };
@@ -148,10 +159,9 @@ impl Rig {
         change(&mut options);
         let mut plane = Plane::load(&options, Steering { key: KEY, workers }).unwrap();
         plane.configure(&snapshot()).unwrap();
-        let (left, right) = (Interface::by_name("left").unwrap(), Interface::by_name("right").unwrap());
         plane.attach(0, left.index, left.mac).unwrap();
         plane.attach(1, right.index, right.mac).unwrap();
-        let rig = Rig { plane, left, right };
+        let rig = Rig { plane, options, left, right };
         rig.beat();
         for service in 0..snapshot().services.len() {
             rig.plane.control().set_client_rate(service, u32::MAX);
