@@ -7,8 +7,11 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod diff;
 pub mod health;
 pub mod metrics;
+pub mod registry;
 pub mod render;
 pub mod run;
 pub mod status;
+mod top;

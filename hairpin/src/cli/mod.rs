@@ -14,6 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use target::Target;
+pub(crate) use target::connect;
 
 /// A layer-4 load balancer that hands established connections to the kernel's BPF hooks.
 #[derive(Debug, Parser)]
@@ -64,14 +65,21 @@ enum Action {
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         watch: Option<u64>,
     },
+    /// Watch an instance live: rates, connections, offloaded share, rule latency, workers, backends.
+    ///
+    /// Keys: q ends; p pauses; s sorts the services and backends by the next column; arrows, Page Up, Page Down, Home
+    /// and End scroll. When the instance goes away the last figures stay, and the view goes on when it is back.
+    #[command(after_help = "Example: hairpin top -i edge")]
+    Top {
+        #[command(flatten)]
+        target: Target,
+    },
     /// List connections.
     ///
     /// Listing reads the connection table a page at a time and does not hold up packets. A connection that lives through
     /// the whole listing is listed once.
-    #[command(
-        after_help = "Examples: hairpin connections --service web --software\n          \
-                            hairpin connections --client 203.0.113.0/24 --all -o json"
-    )]
+    #[command(after_help = "Examples: hairpin connections --service web --software\n          \
+                            hairpin connections --client 203.0.113.0/24 --all -o json")]
     Connections {
         #[command(flatten)]
         target: Target,
@@ -224,6 +232,7 @@ impl Action {
             Action::Run { config, discard, take_over } => process::run(config, discard, take_over),
             Action::Validate { config } => process::validate(&config),
             Action::Status { target, output, watch } => listing::status(&target, output, watch),
+            Action::Top { target } => crate::top::run(&target.socket()?),
             Action::Connections { target, filter, output, limit, all, count, cursor } => {
                 let extent = match (count, all) {
                     (true, _) => listing::Extent::Count,

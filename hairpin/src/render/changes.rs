@@ -41,7 +41,10 @@ mod tests {
              x.toml:3:1: warning: odd\n\
              warning: ports overlap\n"
         );
-        assert_eq!(changes(&Changes { changes: vec![], later: vec![], ..all }, "nothing").lines().next(), Some("nothing"));
+        assert_eq!(
+            changes(&Changes { changes: vec![], later: vec![], ..all }, "nothing").lines().next(),
+            Some("nothing")
+        );
         assert_eq!(changes(&Changes::default(), "nothing"), "nothing\n");
     }
 }

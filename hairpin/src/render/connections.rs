@@ -147,6 +147,8 @@ web      203.0.113.7:5      web-1    established  software        30  2.00 MB  1
                packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
                engine-full\n"
         );
-        assert!(explanation(&connection(40112)).starts_with("203.0.113.7:40112 -> 192.0.2.10:80/tcp (web) -> 10.0.2.11"));
+        assert!(
+            explanation(&connection(40112)).starts_with("203.0.113.7:40112 -> 192.0.2.10:80/tcp (web) -> 10.0.2.11")
+        );
     }
 }

@@ -250,7 +250,9 @@ fn counts(title: &str, counts: &BTreeMap<String, Count>) -> Option<Table> {
 mod tests {
     use super::super::squeezed;
     use super::*;
-    use crate::status::{BackendStatus, CapacityStatus, HealthStatus, ReloadStatus, OffloadStatus, ServiceStatus, WorkerStatus};
+    use crate::status::{
+        BackendStatus, CapacityStatus, HealthStatus, OffloadStatus, ReloadStatus, ServiceStatus, WorkerStatus,
+    };
 
     #[test]
     fn a_status_is_rendered_with_units() {
@@ -361,7 +363,10 @@ mod tests {
         assert!(starts("web-1 0 enabled, down 0"), "{text}");
         assert!(starts("web-2 0 drain (by hand) 0"), "{text}");
         assert!(starts("web-3 0 enabled 0"), "{text}");
-        assert!(lines.contains(&"BACKEND SERVICE HEALTH SINCE CHECKS FAILED TOOK PASSIVE WEIGHT REASON".into()), "{text}");
+        assert!(
+            lines.contains(&"BACKEND SERVICE HEALTH SINCE CHECKS FAILED TOOK PASSIVE WEIGHT REASON".into()),
+            "{text}"
+        );
         assert!(lines.contains(&"web-1 web down 1m40s ago 10 3 12.5 ms 2 100 % connection refused".into()), "{text}");
         assert!(lines.contains(&"web-2 web up 10m00s ago 10 3 12.5 ms 2 25 %".into()), "{text}");
         assert!(!starts("web-3 web"), "{text}");

@@ -1,0 +1,238 @@
+use super::model::{HISTORY, Model, Order, Row};
+use super::poll::{self, News};
+use super::view;
+use crate::control::{Answer, LatencyView, OffloadView, Request, serve};
+use crate::status::{
+    BackendStatus, CapacityStatus, Count, HealthStatus, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus,
+};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+
+fn traffic(packets_per_s: f64) -> Traffic {
+    Traffic { packets_per_s, bits_per_s: packets_per_s * 8000.0, ..Traffic::default() }
+}
+
+fn backend(name: &str, connections: u64) -> BackendStatus {
+    BackendStatus {
+        name: name.into(),
+        address: "10.0.2.11:8080".into(),
+        state: "enabled".into(),
+        connections,
+        connections_per_s: 100.0 - connections as f64,
+        offloaded: traffic(connections as f64),
+        ..BackendStatus::default()
+    }
+}
+
+fn example() -> Status {
+    let mut down = backend("web-2", 9);
+    down.health = HealthStatus { state: "down".into(), reason: "refused".into(), ..HealthStatus::default() };
+    down.by_hand = true;
+    let service = |name: &str, connections, backends| ServiceStatus {
+        name: name.into(),
+        listen: "192.0.2.10:80/tcp".into(),
+        connections,
+        connections_per_s: 25.0,
+        software: traffic(1000.0),
+        offloaded: traffic(3000.0),
+        backends,
+        ..ServiceStatus::default()
+    };
+    Status {
+        version: "1.2.3".into(),
+        instance: "edge".into(),
+        pid: 42,
+        uptime_s: 75.0,
+        interfaces: vec!["eth0".into()],
+        workers: vec![
+            WorkerStatus { id: 0, busy_share: 0.5, ..WorkerStatus::default() },
+            WorkerStatus { id: 1, busy_share: 1.0, ..WorkerStatus::default() },
+        ],
+        services: vec![
+            service("web", 12, vec![backend("web-1", 3), down]),
+            service("dns", 30, vec![backend("ns", 30)]),
+        ],
+        capacity: CapacityStatus {
+            connections_max: 45,
+            connections_state: "nearly-full".into(),
+            ..CapacityStatus::default()
+        },
+        offload: OffloadStatus::default(),
+        drops: [("kernel.policed-client".to_string(), Count { total: 9, per_s: 4.0 })].into(),
+        events: [("worker.quiet".to_string(), Count { total: 9, per_s: 0.0 })].into(),
+        ..Status::default()
+    }
+}
+
+fn engine() -> OffloadView {
+    OffloadView {
+        rules: [70, 4],
+        installed_per_s: 50.0,
+        latency_us: LatencyView { p50: 64.0, p99: 2000.0, count: 9, ..LatencyView::default() },
+        ..OffloadView::default()
+    }
+}
+
+fn figures(status: Status) -> News {
+    News::Figures(Box::new(status), Some(Box::new(engine())))
+}
+
+/// What stands on the screen, words one space apart.
+fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view::draw(frame, model)).unwrap();
+    let buffer = terminal.backend().buffer().clone();
+    let lines = buffer.content.chunks(usize::from(width));
+    lines
+        .map(|cells| cells.iter().map(|cell| cell.symbol()).collect::<String>())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+fn press(model: &mut Model, code: KeyCode) -> bool {
+    model.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+#[test]
+fn the_screen_shows_rates_load_and_backends() {
+    let mut model = Model::default();
+    model.take(figures(example()));
+    let lines = screen(&mut model, 120, 30);
+    let text = lines.join("\n");
+    for expected in [
+        "hairpin 1.2.3 instance edge process 42 up 1m15s on eth0",
+        "connections 50 new/s",
+        "software 2.00 kpacket/s 16.0 Mbit/s",
+        "offloaded 6.00 kpacket/s 48.0 Mbit/s",
+        "share 75.0 % ███████████████░░░░░",
+        "rules 50 new/s IPv4 70, IPv6 4; latency: half within 64 us, 99 % within 2.00 ms",
+        "connections: 42 of 45, NEARLY FULL",
+        "0 ██████████░░░░░░░░░░ 50.0 % 1 ████████████████████ 100.0 %",
+        "NAME ADDRESS STATE HEALTH CONNS NEW/s SOFTWARE OFFLOADED",
+        "web 192.0.2.10:80/tcp 12 25 8.00 Mbit/s 24.0 Mbit/s",
+        "web-1 10.0.2.11:8080 enabled 3 97 0 bit/s 24.0 kbit/s",
+        "web-2 10.0.2.11:8080 enabled* down: refused 9 91 0 bit/s 72.0 kbit/s",
+        "kernel.policed-client 4",
+        "q end p pause s sort (by configuration) arrows, page keys scroll",
+    ] {
+        assert!(text.contains(expected), "{expected}\n---\n{text}");
+    }
+    assert!(!text.contains("worker.quiet"), "{text}");
+}
+
+#[test]
+fn any_size_of_terminal_will_do() {
+    let mut model = Model::default();
+    for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (400, 100)] {
+        screen(&mut model, width, height);
+    }
+    let mut many = example();
+    many.workers = (0..64).map(|id| WorkerStatus { id, busy_share: f64::NAN, ..WorkerStatus::default() }).collect();
+    model.take(figures(many));
+    for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (400, 100)] {
+        screen(&mut model, width, height);
+    }
+}
+
+#[test]
+fn sorting_goes_through_the_columns_and_back() {
+    let mut model = Model::default();
+    model.take(figures(example()));
+    let names = |model: &Model| -> Vec<String> {
+        model
+            .rows()
+            .iter()
+            .map(|row| match row {
+                Row::Service(service) => service.name.clone(),
+                Row::Backend(backend) => backend.name.clone(),
+            })
+            .collect()
+    };
+    assert_eq!(names(&model), ["web", "web-1", "web-2", "dns", "ns"]);
+    press(&mut model, KeyCode::Char('s'));
+    assert_eq!(names(&model), ["dns", "ns", "web", "web-2", "web-1"]);
+    press(&mut model, KeyCode::Char('s'));
+    assert_eq!((model.order, names(&model)[1].as_str()), (Order::NewConnections, "web-1"));
+    press(&mut model, KeyCode::Char('s'));
+    assert_eq!((model.order, names(&model)[1].as_str()), (Order::Traffic, "web-2"));
+    press(&mut model, KeyCode::Char('s'));
+    assert_eq!(model.order, Order::Configuration);
+}
+
+#[test]
+fn a_long_table_scrolls_and_stays_within_bounds() {
+    let mut model = Model::default();
+    let mut long = example();
+    long.services[0].backends = (0..100).map(|n| backend(&format!("b-{n}"), n)).collect();
+    model.take(figures(long));
+    let first = |model: &mut Model| {
+        let lines = screen(model, 120, 30);
+        let header = lines.iter().position(|line| line.starts_with("NAME ")).unwrap();
+        lines[header + 1].split(' ').next().unwrap().to_string()
+    };
+    assert_eq!(first(&mut model), "web");
+    press(&mut model, KeyCode::Up);
+    assert_eq!(first(&mut model), "web");
+    press(&mut model, KeyCode::Down);
+    assert_eq!(first(&mut model), "b-0");
+    press(&mut model, KeyCode::PageDown);
+    assert_eq!(first(&mut model), format!("b-{}", model.room));
+    press(&mut model, KeyCode::End);
+    let text = screen(&mut model, 120, 30).join("\n");
+    assert!(text.contains("ns 10.0.2.11:8080") && text.contains(" to 103 of 103"), "{text}");
+    press(&mut model, KeyCode::PageDown);
+    assert_eq!(screen(&mut model, 120, 30).join("\n"), text);
+    // The table may become shorter.
+    model.take(figures(example()));
+    assert_eq!(first(&mut model), "web");
+    press(&mut model, KeyCode::Home);
+    assert_eq!(model.scroll, 0);
+}
+
+#[test]
+fn pausing_keeps_the_figures_but_not_the_history() {
+    let mut model = Model::default();
+    model.take(figures(example()));
+    press(&mut model, KeyCode::Char('p'));
+    model.take(figures(Status { pid: 43, ..example() }));
+    assert_eq!((model.status.as_ref().unwrap().pid, model.history.len()), (42, 2));
+    assert!(screen(&mut model, 120, 30)[0].contains("PAUSED"));
+    press(&mut model, KeyCode::Char('p'));
+    (0..2 * HISTORY).for_each(|_| model.take(figures(Status { pid: 43, ..example() })));
+    assert_eq!((model.status.as_ref().unwrap().pid, model.history.len()), (43, HISTORY));
+}
+
+#[test]
+fn keys_end_it() {
+    let mut model = Model::default();
+    assert!(press(&mut model, KeyCode::Char('q')) && press(&mut model, KeyCode::Esc));
+    assert!(model.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+    assert!(!press(&mut model, KeyCode::Char('c')) && !press(&mut model, KeyCode::Down));
+}
+
+#[test]
+fn an_instance_may_go_away_and_come_back() {
+    let directory = std::env::temp_dir().join(format!("hairpin-top-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let socket = directory.join("s");
+    let news = poll::begin(socket.clone()).unwrap();
+    let next = || news.recv_timeout(Duration::from_secs(20)).unwrap();
+    let mut model = Model::default();
+    model.take(next());
+    assert_eq!(model.away.as_deref(), Some("nobody answers"));
+    assert!(screen(&mut model, 120, 30)[0].contains("waiting for the instance AWAY: nobody answers"));
+    serve(&socket, |request| match request {
+        Request::Status => Answer::Status(Box::new(example())),
+        other => Answer::Error(format!("{other:?} is not for tests")),
+    })
+    .unwrap();
+    while model.away.is_some() {
+        model.take(next());
+    }
+    assert!(model.offload.is_none());
+    let text = screen(&mut model, 120, 30).join("\n");
+    assert!(text.contains("instance edge") && !text.contains("AWAY"), "{text}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
