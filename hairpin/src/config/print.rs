@@ -100,6 +100,8 @@ fn form(field: &Field) -> String {
         Kind::Ports => "`\"first-last\"`".to_string(),
         Kind::Listen => "`\"address:port/protocol\"`".to_string(),
         Kind::Endpoint => "`\"address:port\"`".to_string(),
+        Kind::EndpointOrOff => "`\"address:port\"` or `\"off\"`".to_string(),
+        Kind::Statuses => "numbers and ranges".to_string(),
         Kind::Endpoints => "list of `\"address:port\"`".to_string(),
         Kind::Tables => "table".to_string(),
     }

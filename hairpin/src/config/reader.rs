@@ -2,6 +2,7 @@
 
 use super::problem::Sink;
 use super::reference::{Fallback, Kind, SECTIONS, Section};
+use super::words::Word;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
@@ -42,11 +43,12 @@ impl<'a> Table<'a> {
     }
 
     fn refuse_unknown(&self) {
-        for key in self.entries.iter().flat_map(|entries| entries.keys()) {
+        for (key, value) in self.entries.iter().flat_map(|entries| entries.iter()) {
             let name = key.get_ref().as_ref();
             if self.section.field(name).is_none() {
                 let what = format!("unknown field `{name}` in {}", self.section.place());
-                self.sink.error(&key.span(), what, nearest_field(self.section, name));
+                let is_table = value.get_ref().as_table().is_some();
+                self.sink.error(&key.span(), what, nearest_field(self.section, name, is_table));
             }
         }
     }
@@ -125,15 +127,14 @@ impl<'a> Table<'a> {
         Some(text)
     }
 
-    /// The word of a choice, as a member of `values`, which are in the order of the reference.
-    pub(super) fn choice<T: Copy>(&self, name: &str, values: &[T]) -> Option<T> {
+    /// The value that a choice's word stands for.
+    pub(super) fn choice<T: Word>(&self, name: &str) -> Option<T> {
         let text = self.text(name)?;
         let Some(Kind::Choice(words)) = self.section.field(name).map(|field| field.kind) else { return None };
-        debug_assert_eq!(words.len(), values.len());
-        if let Some(index) = words.iter().position(|(word, _)| *word == text.value) {
-            return values.get(index).copied();
-        }
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        if words.contains(&text.value.as_str()) {
+            return T::from_word(&text.value);
+        }
         let remedy = match nearest(&text.value, &words) {
             Some(word) => format!("did you mean \"{word}\"? (one of {})", quoted(&words)),
             None => format!("use one of {}", quoted(&words)),
@@ -297,8 +298,10 @@ pub(crate) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     (score(best) <= (name.chars().count() / 3).max(1)).then_some(*best)
 }
 
-fn nearest_field(section: &Section, name: &str) -> String {
-    if let Some(elsewhere) = SECTIONS.iter().find(|other| other.field(name).is_some()) {
+fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
+    let fits =
+        |other: &&&Section| other.field(name).is_some_and(|field| matches!(field.kind, Kind::Tables) == is_table);
+    if let Some(elsewhere) = SECTIONS.iter().find(fits) {
         return format!("`{name}` belongs in {}", elsewhere.place());
     }
     let names: Vec<&str> = section.fields.iter().map(|field| field.name).collect();

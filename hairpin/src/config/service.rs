@@ -2,19 +2,19 @@
 
 use super::problem::Sink;
 use super::reader::{At, Table, is_empty_list, socket_address};
-use super::{BACKENDS_MAX, SERVICES_MAX, reference};
-use hairpin_core::config::{
-    Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
-};
+use super::words::Word;
+use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, health, reference};
+use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Timeouts};
 use hairpin_core::flow::{Endpoint, Protocol};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 /// A service as read, with where it stands.
 pub(super) struct Draft {
     /// Its settings; `backends` are filled in by [`numbered`].
     pub(super) service: Service,
     pub(super) backends: Vec<At<Backend>>,
+    /// What the workers need not know.
+    pub(super) settings: ServiceSettings,
     /// Where `name` stands, or the table.
     pub(super) name: std::ops::Range<usize>,
     /// Where `listen` stands.
@@ -28,7 +28,7 @@ pub(super) struct Draft {
 }
 
 /// The services whose end is right; all mistakes are reported.
-pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, timeouts: &Timeouts) -> Vec<Draft> {
+pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, common: &Common) -> Vec<Draft> {
     let tables = top.tables("service", &reference::SERVICE);
     if !top.has("service") {
         sink.error(&(0..0), "there is no service", "add one: [[service]] with `listen` and `backends`");
@@ -36,7 +36,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, timeouts: &Timeouts)
     if let Some(beyond) = tables.get(SERVICES_MAX) {
         sink.error(&beyond.span, format!("{} services", tables.len()), format!("have {SERVICES_MAX} at most"));
     }
-    let drafts: Vec<Draft> = tables.iter().filter_map(|table| read_one(sink, table, timeouts)).collect();
+    let drafts: Vec<Draft> = tables.iter().filter_map(|table| read_one(sink, table, common)).collect();
     let backends: usize = drafts.iter().map(|draft| draft.backends.len()).sum();
     if backends > BACKENDS_MAX {
         sink.error(&(0..0), format!("{backends} backends in all services"), format!("have {BACKENDS_MAX} at most"));
@@ -44,24 +44,29 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, timeouts: &Timeouts)
     drafts
 }
 
-/// The services, their backends numbered through.
-pub(super) fn numbered(drafts: Vec<Draft>) -> Box<[Service]> {
+/// The services, their backends numbered through, and what the workers need not know of each.
+pub(super) fn numbered(drafts: Vec<Draft>) -> (Box<[Service]>, Vec<ServiceSettings>) {
     let mut numbers = 0..;
     let mut service = |draft: Draft| {
         let backends = draft.backends.into_iter().map(|backend| backend.value);
         let numbered = backends.zip(&mut numbers).map(|(backend, number)| Backend { number, ..backend });
-        Service { backends: numbered.collect(), ..draft.service }
+        (Service { backends: numbered.collect(), ..draft.service }, draft.settings)
     };
-    drafts.into_iter().map(&mut service).collect()
+    let (services, settings): (Vec<_>, Vec<_>) = drafts.into_iter().map(&mut service).unzip();
+    (services.into(), settings)
 }
 
-fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> Option<Draft> {
+fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Option<Draft> {
     let listen = read_listen(sink, table);
     let name = table.name("name");
-    let forwarding = table.choice("mode", &[Forwarding::Nat, Forwarding::FullNat]);
-    let algorithm = table.choice("balance", &ALGORITHMS);
-    let unknown = table.choice("unknown", &[UnknownPacket::Drop, UnknownPacket::Reset, UnknownPacket::PickUp]);
-    let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), timeouts);
+    let forwarding = table.choice("mode").unwrap_or_default();
+    let algorithm = table.choice("balance").unwrap_or_default();
+    let unknown = table.choice("unknown").unwrap_or_default();
+    let all_down = table.choice("all_down").unwrap_or_default();
+    let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
+    let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), &common.timeouts);
+    let protocol = listen.as_ref().map(|listen| listen.value.1);
+    let health = health::read(sink, &table.table("health", &reference::HEALTH), protocol);
     let backends = read_backends(sink, table);
     if backends.is_none() {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
@@ -77,15 +82,16 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> O
             name: name_text.into(),
             endpoint: Endpoint::new(address.ip(), address.port()),
             protocol,
-            forwarding: forwarding.unwrap_or_default(),
-            algorithm: algorithm.unwrap_or_default(),
-            unknown: unknown.unwrap_or_default(),
+            forwarding,
+            algorithm,
+            unknown,
             timeouts,
-            drain_limit: Duration::ZERO,
-            all_down: Default::default(),
+            drain_limit,
+            all_down,
             backends: Box::new([]),
         },
         backends: backends.unwrap_or_default(),
+        settings: ServiceSettings { health },
         name: table.span_of("name"),
         listen: listen.span,
         mode: table.span_of("mode"),
@@ -94,22 +100,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, timeouts: &Timeouts) -> O
     })
 }
 
-/// In the order of the reference.
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::RoundRobin,
-    Algorithm::WeightedRoundRobin,
-    Algorithm::LeastConnections,
-    Algorithm::PowerOfTwo,
-    Algorithm::Maglev,
-    Algorithm::SourceHash,
-];
-
 fn listen_text(address: SocketAddr, protocol: Protocol) -> String {
-    let protocol = match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    };
-    format!("{address}/{protocol}")
+    format!("{address}/{}", protocol.word())
 }
 
 fn read_listen(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<(SocketAddr, Protocol)>> {
@@ -125,10 +117,8 @@ fn read_listen(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<(SocketAddr, Pro
     let Some((address, protocol)) = text.value.rsplit_once('/') else {
         return refuse(&format!("names no protocol; write \"{}/tcp\" or \"{0}/udp\"", text.value));
     };
-    let protocol = match protocol {
-        "tcp" => Protocol::Tcp,
-        "udp" => Protocol::Udp,
-        other => return refuse(&format!("has the unknown protocol \"{other}\"; use tcp or udp")),
+    let Some(protocol) = Protocol::from_word(protocol) else {
+        return refuse(&format!("has the unknown protocol \"{protocol}\"; use tcp or udp"));
     };
     match socket_address(address) {
         Ok(address) => Some(At { value: (address, protocol), span: text.span }),
@@ -164,7 +154,7 @@ fn read_backend(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<Backend>> {
     let endpoint = address.as_ref().and_then(|text| read_endpoint(sink, text));
     let name = table.name("name");
     let weight = table.integer("weight").and_then(|weight| u16::try_from(weight).ok());
-    let state = table.choice("state", &[BackendState::Enabled, BackendState::Draining, BackendState::Disabled]);
+    let state = table.choice("state");
     let address = address?;
     let backend = Backend {
         number: 0,

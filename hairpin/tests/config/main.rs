@@ -1,9 +1,11 @@
 //! The configuration reader: what it takes, and what it says about what it does not take.
 
 use hairpin::config::reference::{self, Fallback, Kind};
-use hairpin::config::{self, Attach, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
+use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
+use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
+mod health;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,7 +42,7 @@ fn refuses(text: &str, expected: &str) {
 
 #[test]
 fn the_least_file_gets_every_default() {
-    let Config { settings, snapshot, warnings } = good(GOOD);
+    let Config { settings, snapshot, services, warnings } = good(GOOD);
     assert_eq!(warnings, []);
     assert_eq!(settings.instance, "default");
     assert_eq!(settings.interfaces, ["eth0"]);
@@ -54,6 +56,9 @@ fn the_least_file_gets_every_default() {
     assert_eq!(settings.linux.heartbeat_timeout, Duration::from_secs(3));
     assert_eq!(settings.linux.handover_bound, Duration::from_millis(50));
     assert_eq!(settings.linux.pin_directory, Path::new("/sys/fs/bpf/hairpin"));
+    assert_eq!(settings.memory_directory, Path::new("/dev/shm"));
+    assert_eq!(settings.drain_limit, Duration::from_secs(3600));
+    assert_eq!(settings.metrics, Some("127.0.0.1:9560".parse().unwrap()));
     assert_eq!((snapshot.pool.port_first, snapshot.pool.port_last), (16384, 28671));
     assert_eq!(snapshot.pool.time_wait, Duration::from_secs(60));
     let [service] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
@@ -61,6 +66,9 @@ fn the_least_file_gets_every_default() {
     assert_eq!(service.endpoint.to_string(), "192.0.2.1:80");
     assert_eq!((service.protocol, service.forwarding), (Protocol::Tcp, Forwarding::Nat));
     assert_eq!((service.algorithm, service.unknown), (Algorithm::RoundRobin, UnknownPacket::Drop));
+    assert_eq!((service.all_down, service.drain_limit), (AllDown::Refuse, Duration::from_secs(3600)));
+    let [of_service] = &services[..] else { panic!("{services:?}") };
+    assert_eq!(of_service.health.kind(), CheckKind::None);
     let [backend] = &*service.backends else { panic!("{:?}", service.backends) };
     assert_eq!((&*backend.name, backend.weight, backend.state), ("10.0.0.1:80", 1, BackendState::Enabled));
 }
@@ -82,7 +90,7 @@ fn examples_are_right() {
 
 #[test]
 fn the_full_example_shows_every_field() {
-    let text = include_str!("../../examples/full.toml");
+    let text = include_str!("../../../examples/full.toml");
     for section in reference::SECTIONS {
         for field in section.fields {
             let shown = match field.kind {
@@ -98,13 +106,13 @@ fn the_full_example_shows_every_field() {
 
 #[test]
 fn everything_is_read() {
-    let text = include_str!("../../examples/full.toml");
-    let Config { settings, snapshot, .. } = good(text);
+    let text = include_str!("../../../examples/full.toml");
+    let Config { settings, snapshot, services, .. } = good(text);
     assert_eq!(settings.instance, "edge");
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Enable);
-    let [web, web6, dns] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
+    let [web, web6, dns, _] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
     let first = |service: &Service| service.backends[0].number;
-    assert_eq!((first(web), first(web6), first(dns), snapshot.backends()), (0, 3, 5, 7));
+    assert_eq!((first(web), first(web6), first(dns), snapshot.backends()), (0, 3, 5, 8));
     assert_eq!((web.algorithm, web.unknown), (Algorithm::LeastConnections, UnknownPacket::Reset));
     assert_eq!((&*web.backends[0].name, web.backends[0].weight), ("web-1", 2));
     assert_eq!(web.backends[2].state, BackendState::Draining);
@@ -112,6 +120,10 @@ fn everything_is_read() {
     assert_eq!(web6.timeouts.tcp_established, Duration::from_secs(600));
     assert_eq!(web6.timeouts.tcp_closed, Duration::from_secs(5));
     assert_eq!(web6.backends[1].endpoint.to_string(), "[fd00:2::12]:8080");
+    assert_eq!((web.all_down, web.drain_limit), (AllDown::UseAll, Duration::from_secs(600)));
+    assert_eq!((dns.all_down, dns.drain_limit), (AllDown::Refuse, Duration::from_secs(3600)));
+    let kinds: Vec<CheckKind> = services.iter().map(|service| service.health.kind()).collect();
+    assert_eq!(kinds, [CheckKind::Http, CheckKind::None, CheckKind::Udp, CheckKind::Udp]);
     assert_eq!((dns.protocol, dns.algorithm), (Protocol::Udp, Algorithm::SourceHash));
 }
 
@@ -121,6 +133,42 @@ fn global_timeouts_apply_unless_a_service_overrides_them() {
     let timeouts = good(&text).snapshot.services[0].timeouts;
     assert_eq!(timeouts.tcp_closed, Duration::from_secs(2));
     assert_eq!(timeouts.udp_established, Duration::from_secs(90));
+}
+
+#[test]
+fn the_drain_limit_applies_unless_a_service_has_its_own() {
+    let text = with("[limits]\ndrain_limit = \"5m\"");
+    assert_eq!(good(&text).snapshot.services[0].drain_limit, Duration::from_secs(300));
+    let config = good(&(text + "drain_limit = \"0s\"\n"));
+    assert_eq!((config.snapshot.services[0].drain_limit, config.settings.drain_limit.as_secs()), (Duration::ZERO, 300));
+    refuses(
+        &with("[limits]\ndrain_limit = \"31days\""),
+        "3:15: error: `drain_limit` is \"31days\", out of range; use \"0s\" to \"30days\"",
+    );
+}
+
+#[test]
+fn metrics_are_off_or_somewhere() {
+    let listen = |text: &str| with(&format!("[metrics]\nlisten = \"{text}\""));
+    assert_eq!(good(&listen("off")).settings.metrics, None);
+    for loopback in ["127.0.0.9:80", "[::1]:9560", "[::ffff:127.0.0.1]:9560"] {
+        let config = good(&listen(loopback));
+        assert_eq!((config.settings.metrics, config.warnings), (loopback.parse().ok(), vec![]));
+    }
+    for everybody in ["0.0.0.0:9560", "[::]:9560", "10.0.0.1:9560"] {
+        let [warning] = &warned(&listen(everybody))[..] else { panic!("{everybody}") };
+        let expected = format!("t.toml:3:10: warning: `listen` is \"{everybody}\", not a loopback address; whoever");
+        assert!(warning.starts_with(&expected), "{warning}");
+    }
+    let remedy = "write \"127.0.0.1:9560\", \"[::1]:9560\" or \"off\"";
+    for (text, wrong) in [
+        ("9560", ", not an address and port"),
+        ("localhost:9560", ", not an address and port"),
+        ("127.0.0.1:0", ", with port 0"),
+        ("224.0.0.1:9560", ", with a multicast address"),
+    ] {
+        refuses(&listen(text), &format!("3:10: error: `listen` is \"{text}\"{wrong}; {remedy}"));
+    }
 }
 
 #[test]
@@ -183,6 +231,10 @@ fn unknown_fields_name_the_nearest() {
     refuses(
         &with("[timeout]\ntcp_closed = \"1s\""),
         "2:2: error: unknown field `timeout` in the top level; did you mean `timeouts`?",
+    );
+    refuses(
+        &with("timeout = \"1s\""),
+        "2:1: error: unknown field `timeout` in the top level; `timeout` belongs in [service.health]",
     );
     refuses(
         &(GOOD.to_string() + "[[service.backend]]\naddress = \"10.0.0.2:80\"\nwieght = 3\n"),
@@ -258,6 +310,10 @@ fn names_and_paths_have_forms() {
     refuses(
         &with("[control]\ndirectory = \"run\""),
         "3:13: error: `directory` is \"run\", not an absolute path; start it with `/`",
+    );
+    refuses(
+        &with("[limits]\nmemory_directory = \"shm\""),
+        "3:20: error: `memory_directory` is \"shm\", not an absolute path; start it with `/`",
     );
 }
 

@@ -1,0 +1,198 @@
+//! Reads what is about the instance as a whole.
+
+use super::problem::Sink;
+use super::reader::{self, At, Table};
+use super::words::Plane;
+use super::{Common, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, reference};
+use hairpin_core::config::{Pool, Timeouts};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// The settings; `None` if one without default is wrong. All mistakes are reported.
+pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, common: &Common) -> Option<Settings> {
+    let offload = top.table("offload", &reference::OFFLOAD);
+    let control = top.table("control", &reference::CONTROL);
+    let metrics = top.table("metrics", &reference::METRICS);
+    top.choice::<Plane>("plane");
+
+    let instance = top.name("instance");
+    let interfaces = read_interfaces(sink, top);
+    let policy = offload.choice("policy");
+    let memory_directory = absolute_path(sink, limits, "memory_directory");
+    let control_directory = absolute_path(sink, &control, "directory");
+    let metrics = read_metrics(sink, &metrics);
+    let linux = read_linux(sink, &top.table("linux", &reference::LINUX));
+    Some(Settings {
+        instance: instance?.value,
+        interfaces,
+        workers: top.integer("workers").and_then(|workers| u16::try_from(workers).ok()),
+        connections_max: number(limits, "connections_max"),
+        rules_max: number(limits, "rules_max"),
+        memory_directory: memory_directory?,
+        drain_limit: common.drain_limit,
+        policy: policy?,
+        control_directory: control_directory?,
+        metrics: metrics?,
+        timeouts: common.timeouts,
+        linux: linux?,
+    })
+}
+
+/// Where metrics are served: `Some(None)` if nowhere, `None` if the text is wrong.
+fn read_metrics(sink: &Sink<'_>, table: &Table<'_>) -> Option<Option<SocketAddr>> {
+    let text = table.text("listen")?;
+    if text.value == "off" {
+        return Some(None);
+    }
+    let remedy = "write \"127.0.0.1:9560\", \"[::1]:9560\" or \"off\"";
+    let Ok(address) = text.value.parse::<SocketAddr>() else {
+        sink.error(&text.span, format!("`listen` is \"{}\", not an address and port", text.value), remedy);
+        return None;
+    };
+    if address.port() == 0 || address.ip().is_multicast() {
+        let wrong = if address.port() == 0 { "port 0" } else { "a multicast address" };
+        sink.error(&text.span, format!("`listen` is \"{}\", with {wrong}", text.value), remedy);
+        return None;
+    }
+    if !address.ip().to_canonical().is_loopback() {
+        let what = format!("`listen` is \"{}\", not a loopback address", text.value);
+        let remedy = "whoever reaches it can read the names and addresses of all services and backends: use \
+                      \"127.0.0.1:9560\", or see to it that only your monitoring reaches it";
+        sink.warning(&text.span, what, remedy);
+    }
+    Some(Some(address))
+}
+
+fn number(table: &Table<'_>, name: &str) -> u32 {
+    table.integer(name).and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX)
+}
+
+pub(super) fn read_timeouts(table: &Table<'_>) -> Timeouts {
+    Timeouts {
+        tcp_handshake: table.duration("tcp_handshake"),
+        tcp_established: table.duration("tcp_established"),
+        tcp_half_closed: table.duration("tcp_half_closed"),
+        tcp_closed: table.duration("tcp_closed"),
+        tcp_reset: table.duration("tcp_reset"),
+        udp_new: table.duration("udp_new"),
+        udp_established: table.duration("udp_established"),
+    }
+}
+
+/// Syntax only: whether they exist is seen at the start, on the machine that runs them.
+fn read_interfaces(sink: &Sink<'_>, top: &Table<'_>) -> Vec<String> {
+    if !top.has("interfaces") {
+        top.missing("interfaces");
+        return Vec::new();
+    }
+    let names = top.texts("interfaces");
+    for (index, name) in names.iter().enumerate() {
+        let text = &name.value;
+        let illegal = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || text.chars().any(illegal) {
+            let what = format!("\"{text}\" cannot be the name of an interface");
+            sink.error(&name.span, what, "names have 1 to 15 characters, none of them `/`, `:` or a space");
+        } else if text == "lo" {
+            let remedy = "name the interfaces that face clients and backends";
+            sink.error(&name.span, "the loopback interface carries no packets of other hosts", remedy);
+        } else if names[..index].iter().any(|earlier| earlier.value == *text) {
+            sink.error(&name.span, format!("interface \"{text}\" is named twice"), "leave one out");
+        }
+    }
+    let span = top.span_of("interfaces");
+    let none = top.given("interfaces").is_some_and(reader::is_empty_list);
+    if none {
+        sink.error(&span, "`interfaces` names none", "name the interfaces that face clients and backends");
+    } else if names.len() > INTERFACES_MAX {
+        sink.error(&span, format!("{} interfaces", names.len()), format!("name {INTERFACES_MAX} at most"));
+    }
+    names.into_iter().map(|name| name.value).collect()
+}
+
+fn read_linux(sink: &Sink<'_>, table: &Table<'_>) -> Option<LinuxSettings> {
+    let forwarding = table.choice("forwarding");
+    let when_absent = table.choice("when_absent");
+    let attach = table.choice("attach");
+    let pin_directory = absolute_path(sink, table, "pin_directory");
+    let policer_floor = number(table, "policer_floor");
+    let policer_ceiling = number(table, "policer_ceiling");
+    if policer_floor > policer_ceiling {
+        let given = if table.has("policer_ceiling") { "policer_ceiling" } else { "policer_floor" };
+        let what = format!("`policer_ceiling` ({policer_ceiling}) is below `policer_floor` ({policer_floor})");
+        sink.error(&table.span_of(given), what, "the rate moves between them: lower the one or raise the other");
+    }
+    Some(LinuxSettings {
+        heartbeat_timeout: table.duration("heartbeat_timeout"),
+        policer_floor,
+        policer_ceiling,
+        policer_backend: number(table, "policer_backend"),
+        handover_bound: table.duration("handover_bound"),
+        tap_queue: number(table, "tap_queue"),
+        forwarding: forwarding?,
+        when_absent: when_absent?,
+        attach: attach?,
+        pin_directory: pin_directory?,
+    })
+}
+
+fn absolute_path(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<PathBuf> {
+    let text = table.text(name)?;
+    let path = PathBuf::from(&text.value);
+    if path.is_absolute() && !text.value.contains('\0') {
+        return Some(path);
+    }
+    let what = format!("`{name}` is \"{}\", not an absolute path", text.value);
+    sink.error(&text.span, what, "start it with `/`");
+    None
+}
+
+pub(super) fn read_pool(sink: &Sink<'_>, table: &Table<'_>) -> At<Pool> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in table.texts("addresses") {
+        let usable = match text.value.parse::<IpAddr>() {
+            Ok(address) => reader::unicast(address).map(|()| address),
+            Err(_) => {
+                Err("is not an IP address; write \"10.0.2.1\" or \"fd00::1\", without port or prefix".to_string())
+            }
+        };
+        match usable {
+            Ok(address) if addresses.contains(&address) => {
+                sink.error(&text.span, format!("pool address {address} is named twice"), "leave one out");
+            }
+            Ok(address) => addresses.push(address),
+            Err(wrong) => sink.error(&text.span, format!("pool address \"{}\" {wrong}", text.value), ""),
+        }
+    }
+    let span = table.span_of("addresses");
+    if addresses.len() > POOL_ADDRESSES_MAX {
+        sink.error(&span, format!("{} pool addresses", addresses.len()), format!("name {POOL_ADDRESSES_MAX} at most"));
+    }
+    let (port_first, port_last) = read_ports(sink, table).unwrap_or((1024, 65_535));
+    let pool = Pool {
+        addresses: addresses.into_iter().map(Into::into).collect(),
+        port_first,
+        port_last,
+        time_wait: table.duration("time_wait"),
+    };
+    At { value: pool, span }
+}
+
+fn read_ports(sink: &Sink<'_>, table: &Table<'_>) -> Option<(u16, u16)> {
+    let text = table.text("ports")?;
+    let ends = text
+        .value
+        .split_once('-')
+        .and_then(|(first, last)| Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?)));
+    let what = format!("`ports` is \"{}\"", text.value);
+    match ends {
+        Some((first, last)) if first > last => {
+            sink.error(&text.span, what, format!("the first port comes first: \"{last}-{first}\""));
+        }
+        Some((first, _)) if first < 1024 => {
+            sink.error(&text.span, what, "use ports from 1024 on: those below belong to services");
+        }
+        Some(ends) => return Some(ends),
+        None => sink.error(&text.span, what, "write first and last port, such as \"16384-28671\""),
+    }
+    None
+}

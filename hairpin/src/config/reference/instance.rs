@@ -1,0 +1,256 @@
+//! The sections about the instance as a whole.
+
+use super::Fallback::{From, Required, Value};
+use super::{DAY_MS, Kind, Section, field};
+
+/// The top level.
+pub const TOP: Section = Section {
+    header: "",
+    doc: "Fields of the instance come first in the file, before any table.",
+    fields: &[
+        field(
+            "instance",
+            Kind::Name { length_max: 9 },
+            Value("default"),
+            "\"edge\"",
+            "Name of this instance: it names the worker devices (`hp-<instance>-<n>`), the pins and the control \
+             socket, so that several instances can share a machine. 1 to 9 characters.",
+        ),
+        field(
+            "interfaces",
+            Kind::Interfaces,
+            Required,
+            "[\"eth0\", \"eth1\"]",
+            "The network interfaces packets are balanced on: those that face clients and those that face backends. \
+             1 to 64; Ethernet.",
+        ),
+        field(
+            "workers",
+            Kind::IntegerOrAuto { min: 1, max: 64 },
+            Value("auto"),
+            "4",
+            "Worker threads, each pinned to a core. `\"auto\"`: one for each core this process may use.",
+        ),
+        field(
+            "plane",
+            Kind::Choice(&[("linux", "the kernel's own network devices and BPF hooks")]),
+            Value("linux"),
+            "\"linux\"",
+            "How packets reach the workers.",
+        ),
+        field("limits", Kind::Tables, From("each field's default"), "", "See [limits]."),
+        field("offload", Kind::Tables, From("each field's default"), "", "See [offload]."),
+        field("pool", Kind::Tables, From("each field's default"), "", "See [pool]."),
+        field("linux", Kind::Tables, From("each field's default"), "", "See [linux]."),
+        field("control", Kind::Tables, From("each field's default"), "", "See [control]."),
+        field("metrics", Kind::Tables, From("each field's default"), "", "See [metrics]."),
+        field("timeouts", Kind::Tables, From("each field's default"), "", "See [timeouts]."),
+        field("service", Kind::Tables, Required, "", "See [[service]]."),
+    ],
+};
+
+/// `[limits]`
+pub const LIMITS: Section = Section {
+    header: "[limits]",
+    doc: "What the instance holds at most. Memory is set aside at the start and touched only as it fills. When the \
+          connection table is full, packets that would open a connection are dropped and counted; connections that \
+          exist are never evicted for new ones.",
+    fields: &[
+        field(
+            "connections_max",
+            Kind::Integer { min: 64, max: 67_108_864 },
+            Value("1000000"),
+            "1000000",
+            "Connections of the whole instance, divided evenly over the workers.",
+        ),
+        field(
+            "rules_max",
+            Kind::Integer { min: 64, max: 16_777_216 },
+            Value("262144"),
+            "262144",
+            "Rules in the kernel for each address family; an offloaded connection has two. Connections beyond that \
+             stay with the workers. Their memory, about half a kilobyte each, is taken at the start.",
+        ),
+        field(
+            "memory_directory",
+            Kind::Text,
+            Value("/dev/shm"),
+            "\"/dev/shm\"",
+            "Where the connection table lies, in a file that outlives the process; on a file system in memory. \
+             Absolute.",
+        ),
+        field(
+            "drain_limit",
+            Kind::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
+            Value("1h"),
+            "\"1h\"",
+            "How long connections go on whose backend drains, or whose backend or service is no longer in the \
+             configuration; then they are ended. `\"0s\"`: until they end by themselves.",
+        ),
+    ],
+};
+
+/// `[offload]`
+pub const OFFLOAD: Section = Section {
+    header: "[offload]",
+    doc: "Which connections the kernel's BPF programs carry without waking a worker.",
+    fields: &[field(
+        "policy",
+        Kind::Choice(&[
+            ("always", "every connection, as soon as it is established"),
+            ("never", "none: every packet goes through a worker"),
+        ]),
+        Value("always"),
+        "\"always\"",
+        "Which connections are offloaded.",
+    )],
+};
+
+/// `[pool]`
+pub const POOL: Section = Section {
+    header: "[pool]",
+    doc: "Source addresses and ports for services with `mode = \"full-nat\"`. Hairpin alone uses these ports of these \
+          addresses; backends must have a route to them.",
+    fields: &[
+        field(
+            "addresses",
+            Kind::Addresses,
+            Value("[]"),
+            "[\"10.0.2.1\", \"fd00:2::1\"]",
+            "The addresses, of either family. Needed for each family a full-NAT service has. 256 at most.",
+        ),
+        field(
+            "ports",
+            Kind::Ports,
+            Value("16384-28671"),
+            "\"16384-28671\"",
+            "First and last port, 1024 to 65535. Keep them out of net.ipv4.ip_local_port_range (32768 to 60999 unless \
+             changed), from which the kernel takes ports of the host's own connections.",
+        ),
+        field(
+            "time_wait",
+            Kind::Duration { min_ms: 0, max_ms: 600_000 },
+            Value("60s"),
+            "\"60s\"",
+            "How long a port rests after a connection that the backend may still hold in TIME_WAIT.",
+        ),
+    ],
+};
+
+/// `[linux]`
+pub const LINUX: Section = Section {
+    header: "[linux]",
+    doc: "The linux plane.",
+    fields: &[
+        field(
+            "forwarding",
+            Kind::Choice(&[
+                ("check", "refuse to start if the kernel does not forward on a named interface, and say what to run"),
+                ("enable", "switch it on where it is off, and back when Hairpin's objects are removed"),
+            ]),
+            Value("check"),
+            "\"enable\"",
+            "Packets that Hairpin routes need IP forwarding on the named interfaces, for each family in use.",
+        ),
+        field(
+            "when_absent",
+            Kind::Choice(&[
+                ("pass", "leave them to the kernel, as if Hairpin were not there"),
+                ("drop", "drop and count them"),
+            ]),
+            Value("pass"),
+            "\"pass\"",
+            "What becomes of packets for services that no rule takes while no Hairpin process is alive.",
+        ),
+        field(
+            "heartbeat_timeout",
+            Kind::Duration { min_ms: 500, max_ms: 3_600_000 },
+            Value("3s"),
+            "\"3s\"",
+            "How long the BPF programs wait for a sign of life before they apply `when_absent`.",
+        ),
+        field(
+            "policer_floor",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("2000"),
+            "2000",
+            "Packets per second of no known connection that a service admits to the workers, per core, however \
+             useless they turn out to be. Services of which that is so at the same time share it.",
+        ),
+        field(
+            "policer_ceiling",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("200000"),
+            "200000",
+            "The same for each service, while most of what is admitted becomes established connections. Not below \
+             the floor; between the two the rate adapts.",
+        ),
+        field(
+            "policer_backend",
+            Kind::Integer { min: 1, max: 4_000_000_000 },
+            Value("20000"),
+            "20000",
+            "Packets per second of no known connection that are admitted from backends, per core and service.",
+        ),
+        field(
+            "handover_bound",
+            Kind::Duration { min_ms: 1, max_ms: 1_000 },
+            Value("50ms"),
+            "\"50ms\"",
+            "How long, at most, a connection's packets stay with the worker after its rule is in force so that they \
+             keep their order.",
+        ),
+        field(
+            "tap_queue",
+            Kind::Integer { min: 64, max: 65_536 },
+            Value("4096"),
+            "4096",
+            "Packets that may wait for a worker in its device.",
+        ),
+        field(
+            "attach",
+            Kind::Choice(&[
+                ("auto", "tcx where the kernel has it (6.6 and later), else clsact"),
+                ("clsact", "a clsact filter, even where the kernel has tcx"),
+            ]),
+            Value("auto"),
+            "\"auto\"",
+            "How the BPF programs are attached at tc ingress.",
+        ),
+        field(
+            "pin_directory",
+            Kind::Text,
+            Value("/sys/fs/bpf/hairpin"),
+            "\"/sys/fs/bpf/hairpin\"",
+            "Where programs, maps and links are pinned, in a directory per instance; on a bpf file system. Absolute.",
+        ),
+    ],
+};
+
+/// `[control]`
+pub const CONTROL: Section = Section {
+    header: "[control]",
+    doc: "How `hairpin status` and `hairpin stop` reach the process.",
+    fields: &[field(
+        "directory",
+        Kind::Text,
+        Value("/run/hairpin"),
+        "\"/run/hairpin\"",
+        "Where the control socket (`<instance>.sock`, for root only) and the lock file (`<instance>.lock`) live. \
+         Absolute.",
+    )],
+};
+
+/// `[metrics]`
+pub const METRICS: Section = Section {
+    header: "[metrics]",
+    doc: "Numbers for monitoring over HTTP: `/metrics` in the form of Prometheus, `/status` in JSON.",
+    fields: &[field(
+        "listen",
+        Kind::EndpointOrOff,
+        Value("127.0.0.1:9560"),
+        "\"off\"",
+        "Address and port, or `\"off\"`. Whoever reaches it can read the names and addresses of all services and \
+         backends, so keep it on loopback or behind a filter. Instances on one machine need a port each.",
+    )],
+};

@@ -1,0 +1,291 @@
+//! The sections about services.
+
+use super::Fallback::{From, Required, Value};
+use super::{DAY_MS, Kind, Section, field};
+
+const STATE_TIMEOUT: Kind = Kind::Duration { min_ms: 100, max_ms: 30 * DAY_MS };
+const CHECK_TIME: Kind = Kind::Duration { min_ms: 10, max_ms: DAY_MS };
+const IN_A_ROW: Kind = Kind::Integer { min: 1, max: 1000 };
+
+/// `[timeouts]`, and `[service.timeouts]` with other defaults.
+pub const TIMEOUTS: Section = Section {
+    header: "[timeouts]",
+    doc: "How long a silent connection is remembered, by state. `[service.timeouts]` under a service takes the same \
+          fields and overrides these for that service. 100ms to 30days.",
+    fields: &[
+        field(
+            "tcp_handshake",
+            STATE_TIMEOUT,
+            Value("30s"),
+            "\"30s\"",
+            "TCP, from the first SYN until the handshake is complete.",
+        ),
+        field("tcp_established", STATE_TIMEOUT, Value("1h"), "\"1h\"", "TCP, established."),
+        field("tcp_half_closed", STATE_TIMEOUT, Value("2m"), "\"2m\"", "TCP, one side has sent FIN."),
+        field("tcp_closed", STATE_TIMEOUT, Value("5s"), "\"5s\"", "TCP, both sides have sent FIN."),
+        field(
+            "tcp_reset",
+            STATE_TIMEOUT,
+            Value("5s"),
+            "\"5s\"",
+            "TCP, after a RST; traffic in this time brings the connection back, so a forged RST kills nothing.",
+        ),
+        field(
+            "udp_new",
+            STATE_TIMEOUT,
+            Value("30s"),
+            "\"30s\"",
+            "UDP, until the backend has answered and the client spoken again: one question and its answer end here.",
+        ),
+        field("udp_established", STATE_TIMEOUT, Value("3m"), "\"3m\"", "UDP, both sides have spoken."),
+    ],
+};
+
+/// `[[service]]`
+pub const SERVICE: Section = Section {
+    header: "[[service]]",
+    doc: "A service: what clients connect to and who serves it. One `[[service]]` for each, 1024 at most. The address \
+          (VIP) must be this host's own, or be routed to it.",
+    fields: &[
+        field(
+            "name",
+            Kind::Name { length_max: 64 },
+            From("`listen`"),
+            "\"web\"",
+            "Its name in status and messages; unique.",
+        ),
+        field(
+            "listen",
+            Kind::Listen,
+            Required,
+            "\"192.0.2.10:80/tcp\"",
+            "Address, port and protocol (tcp or udp); an IPv6 address in brackets: `\"[2001:db8::10]:80/tcp\"`.",
+        ),
+        field(
+            "mode",
+            Kind::Choice(&[
+                (
+                    "nat",
+                    "only the destination changes: backends see the client's address, and must route back \
+                         through this host",
+                ),
+                (
+                    "full-nat",
+                    "the source changes too, to an address and port of [pool]: backends need no special route",
+                ),
+            ]),
+            Value("nat"),
+            "\"full-nat\"",
+            "How packets are translated.",
+        ),
+        field(
+            "balance",
+            Kind::Choice(&[
+                ("round-robin", "one backend after the other; weights are ignored"),
+                ("weighted-round-robin", "in proportion to weights, interleaved"),
+                ("least-connections", "the fewest connections per weight"),
+                ("power-of-two", "the less loaded of two drawn at random by weight"),
+                ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
+                ("source-hash", "consistent hashing of the client's address: one client, one backend"),
+            ]),
+            Value("round-robin"),
+            "\"maglev\"",
+            "How the backend of a new connection is chosen.",
+        ),
+        field(
+            "unknown",
+            Kind::Choice(&[
+                ("drop", "dropped and counted"),
+                ("reset", "answered with RST"),
+                (
+                    "pick-up",
+                    "taken as part of an established connection of the backend that Maglev names, so that \
+                             another balancer's connections can be taken over; with full NAT the same as drop",
+                ),
+            ]),
+            Value("drop"),
+            "\"reset\"",
+            "What becomes of a TCP packet, not a SYN, that belongs to no known connection.",
+        ),
+        field(
+            "all_down",
+            Kind::Choice(&[
+                ("refuse", "they are refused: RST, or ICMP port unreachable"),
+                (
+                    "use-all",
+                    "they are spread over all enabled backends as if these were up: the checks may be what is wrong",
+                ),
+            ]),
+            Value("refuse"),
+            "\"use-all\"",
+            "What becomes of new connections while all enabled backends are down.",
+        ),
+        field(
+            "drain_limit",
+            Kind::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
+            From("`drain_limit` of [limits]"),
+            "\"10m\"",
+            "How long connections go on whose backend drains or was removed, or when this service is; `\"0s\"`: until \
+             they end by themselves.",
+        ),
+        field(
+            "backends",
+            Kind::Endpoints,
+            Value("[]"),
+            "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
+            "Backends that need no more than address and port. A service has at least one backend, here or as \
+             [[service.backend]]; 16384 in the whole file.",
+        ),
+        field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
+        field("health", Kind::Tables, From("each field's default"), "", "See [service.health]."),
+        field("timeouts", Kind::Tables, From("[timeouts]"), "", "See [timeouts]."),
+    ],
+};
+
+/// `[service.health]`
+pub const HEALTH: Section = Section {
+    header: "[service.health]",
+    doc: "How the health of the backends of the service above it is found out. A backend that is down gets no new \
+          connections; over TCP it keeps those it has. The first check of a backend decides at once.",
+    fields: &[
+        field(
+            "check",
+            Kind::Choice(&[
+                ("none", "nothing: backends count as up"),
+                ("tcp", "a connection is opened, and reset at once"),
+                ("http", "a request is sent over HTTP/1.1, without TLS; redirects are not followed"),
+                ("udp", "a datagram is sent and must be answered"),
+            ]),
+            Value("none"),
+            "\"http\"",
+            "What is done to find out whether a backend is well.",
+        ),
+        field("interval", CHECK_TIME, Value("2s"), "\"2s\"", "Time from one check of a backend to the next."),
+        field(
+            "timeout",
+            CHECK_TIME,
+            Value("1s"),
+            "\"1s\"",
+            "How long a check may take as a whole; not longer than `interval`.",
+        ),
+        field("rise", IN_A_ROW, Value("2"), "2", "Successes in a row that bring a backend up."),
+        field("fall", IN_A_ROW, Value("3"), "3", "Failures in a row that take a backend down."),
+        field(
+            "port",
+            Kind::Integer { min: 1, max: 65_535 },
+            From("each backend's own"),
+            "8081",
+            "The port that is checked, at each backend's address.",
+        ),
+        field("method", Kind::Text, Value("GET"), "\"HEAD\"", "HTTP: the request's method."),
+        field("path", Kind::Text, Value("/"), "\"/healthz\"", "HTTP: the request's path, with its query."),
+        field(
+            "host",
+            Kind::Text,
+            From("the backend's address and port"),
+            "\"www.example.com\"",
+            "HTTP: the Host header.",
+        ),
+        field(
+            "status",
+            Kind::Statuses,
+            Value("200-399"),
+            "\"200,204\"",
+            "HTTP: the statuses that are well, numbers and ranges.",
+        ),
+        field(
+            "body",
+            Kind::Text,
+            From("anything"),
+            "\"ok\"",
+            "HTTP: what the first 64 KiB of the answer's body must contain.",
+        ),
+        field(
+            "send",
+            Kind::Text,
+            From("required for `check = \"udp\"`, or `send_hex`"),
+            "\"ping\"",
+            "UDP: what is sent, 1452 bytes at most; may be empty.",
+        ),
+        field(
+            "send_hex",
+            Kind::Text,
+            From("`send`"),
+            "\"00 01 0a ff\"",
+            "UDP: the same in hexadecimal digits; spaces may stand between bytes.",
+        ),
+        field("expect", Kind::Text, From("any answer"), "\"pong\"", "UDP: what the first answer must contain."),
+        field(
+            "expect_hex",
+            Kind::Text,
+            From("`expect`"),
+            "\"81 80\"",
+            "UDP: the same in hexadecimal digits; spaces may stand between bytes.",
+        ),
+        field(
+            "passive",
+            Kind::Integer { min: 0, max: 1000 },
+            Value("0"),
+            "5",
+            "Clients' connections to a backend that fail in a row (refused, unanswered, or unreachable) and take it \
+             down, whatever the checks say; 0: they are not looked at. Off by default because clients have a part in \
+             it: with many addresses that never answer, a dishonest one can make good backends look bad.",
+        ),
+        field(
+            "passive_retry",
+            CHECK_TIME,
+            Value("10s"),
+            "\"30s\"",
+            "How long a backend without check that `passive` took down stays so before connections try it again; \
+             doubles, up to eightfold, while they fail.",
+        ),
+        field(
+            "slow_start",
+            Kind::Duration { min_ms: 0, max_ms: DAY_MS },
+            Value("0s"),
+            "\"30s\"",
+            "How long a backend that was down takes to get its full share of new connections; it grows from a \
+             sixteenth. `round-robin`, `maglev` and `source-hash` know no shares: there it gets all at once.",
+        ),
+    ],
+};
+
+/// `[[service.backend]]`
+pub const BACKEND: Section = Section {
+    header: "[[service.backend]]",
+    doc: "A backend of the service above it.",
+    fields: &[
+        field(
+            "address",
+            Kind::Endpoint,
+            Required,
+            "\"10.0.2.11:8080\"",
+            "Address and port; of the service's address family.",
+        ),
+        field(
+            "name",
+            Kind::Name { length_max: 64 },
+            From("`address`"),
+            "\"web-1\"",
+            "Its name in status and messages; unique in its service.",
+        ),
+        field(
+            "weight",
+            Kind::Integer { min: 0, max: 65_535 },
+            Value("1"),
+            "10",
+            "Its share of new connections beside the other backends' weights; with 0 it gets none.",
+        ),
+        field(
+            "state",
+            Kind::Choice(&[
+                ("enabled", "takes new connections"),
+                ("drain", "keeps the connections it has, for up to `drain_limit`, and takes no new ones"),
+                ("disabled", "has no connections: packets of those it had are dropped"),
+            ]),
+            Value("enabled"),
+            "\"drain\"",
+            "Whether it takes connections.",
+        ),
+    ],
+};

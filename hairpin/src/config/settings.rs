@@ -1,0 +1,195 @@
+//! What a file says, apart from the data plane's snapshot.
+
+use super::words::Word;
+use crate::health::{Check, Passive, Target};
+use hairpin_core::config::{Backend, Service, Timeouts};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Which connections are offloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// Every established one.
+    Always,
+    /// None.
+    Never,
+}
+
+impl PolicyChoice {
+    /// Its word in the file.
+    pub fn name(self) -> &'static str {
+        self.word()
+    }
+}
+
+/// What is done about IP forwarding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardingChoice {
+    /// Refuse to start where it is off.
+    Check,
+    /// Switch it on, and back at the end.
+    Enable,
+}
+
+/// What becomes of misses while no process is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenAbsent {
+    /// The kernel gets them.
+    Pass,
+    /// Dropped and counted.
+    Drop,
+}
+
+/// How the BPF programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// tcx if the kernel has it, else clsact.
+    Auto,
+    /// clsact.
+    Clsact,
+}
+
+/// Settings of the linux plane.
+#[derive(Clone, Debug)]
+pub struct LinuxSettings {
+    /// IP forwarding.
+    pub forwarding: ForwardingChoice,
+    /// Misses while no process is alive.
+    pub when_absent: WhenAbsent,
+    /// After what silence the process counts as dead.
+    pub heartbeat_timeout: Duration,
+    /// Unknown client packets per second, CPU and service that are always admitted.
+    pub policer_floor: u32,
+    /// Unknown client packets per second, CPU and service that are admitted at most.
+    pub policer_ceiling: u32,
+    /// Unknown packets from backends per second, CPU and service.
+    pub policer_backend: u32,
+    /// Bound of a hand-over.
+    pub handover_bound: Duration,
+    /// Packets that may wait in a worker's device.
+    pub tap_queue: u32,
+    /// How programs are attached.
+    pub attach: Attach,
+    /// Where objects are pinned; the instance's own directory is below it.
+    pub pin_directory: PathBuf,
+}
+
+/// All of the file that is not the data plane's snapshot.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The instance's name.
+    pub instance: String,
+    /// The interfaces, in the order of the file; their position is their slot.
+    pub interfaces: Vec<String>,
+    /// Worker threads; `None`: one for each core.
+    pub workers: Option<u16>,
+    /// Connections of all workers.
+    pub connections_max: u32,
+    /// Rules for each address family.
+    pub rules_max: u32,
+    /// Where the connection table lies.
+    pub memory_directory: PathBuf,
+    /// How long connections of draining and removed backends go on, in services that do not say otherwise; zero: until
+    /// they end.
+    pub drain_limit: Duration,
+    /// Which connections are offloaded.
+    pub policy: PolicyChoice,
+    /// Where the socket and the lock file are.
+    pub control_directory: PathBuf,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// How long silence is borne in services that do not say otherwise.
+    pub timeouts: Timeouts,
+    /// The linux plane's.
+    pub linux: LinuxSettings,
+}
+
+impl Settings {
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        socket_path(&self.control_directory, &self.instance)
+    }
+}
+
+/// The control socket of an instance.
+pub fn socket_path(directory: &Path, instance: &str) -> PathBuf {
+    directory.join(format!("{instance}.sock"))
+}
+
+/// What is done to find out whether a backend is well, without how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckKind {
+    /// Nothing.
+    #[default]
+    None,
+    /// A connection is opened.
+    Tcp,
+    /// A request is sent.
+    Http,
+    /// A datagram is sent.
+    Udp,
+}
+
+/// How the health of a service's backends is found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthSettings {
+    /// What is done.
+    pub check: Check,
+    /// From one check of a backend to the next.
+    pub interval: Duration,
+    /// For the whole of a check; not longer than the interval.
+    pub timeout: Duration,
+    /// Successes in a row that bring a backend up.
+    pub rise: u32,
+    /// Failures in a row that take a backend down.
+    pub fall: u32,
+    /// The port that is checked; `None`: each backend's own.
+    pub port: Option<u16>,
+    /// Whether clients' failing connections count as well.
+    pub passive: Option<Passive>,
+    /// How long a backend that was down takes to get its full share.
+    pub slow_start: Duration,
+}
+
+impl HealthSettings {
+    /// What the checker is to do about a backend of `service`.
+    pub fn target(&self, service: &Service, backend: &Backend) -> Target {
+        let port = self.port.unwrap_or(backend.endpoint.port);
+        let address = SocketAddr::new(IpAddr::from(backend.endpoint.address), port);
+        self.aimed(backend.number, service.name.to_string(), backend.name.to_string(), address)
+    }
+
+    pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> Target {
+        Target {
+            backend,
+            service,
+            name,
+            address,
+            check: self.check.clone(),
+            rise: self.rise,
+            fall: self.fall,
+            interval: self.interval,
+            timeout: self.timeout,
+            slow_start: self.slow_start,
+            passive: self.passive,
+        }
+    }
+
+    /// What is done, without how.
+    pub fn kind(&self) -> CheckKind {
+        match self.check {
+            Check::None => CheckKind::None,
+            Check::Tcp => CheckKind::Tcp,
+            Check::Http(_) => CheckKind::Http,
+            Check::Udp { .. } => CheckKind::Udp,
+        }
+    }
+}
+
+/// What the file says about a service and the workers need not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// How the health of its backends is found out.
+    pub health: HealthSettings,
+}

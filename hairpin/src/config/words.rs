@@ -1,0 +1,101 @@
+//! The words of the file for settings that are one of a few.
+
+use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
+use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, UnknownPacket};
+use hairpin_core::flow::Protocol;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// A setting that has a word for each of its values.
+pub trait Word: Copy + PartialEq + 'static {
+    /// Every value and its word.
+    const WORDS: &'static [(Self, &'static str)];
+
+    /// The word.
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(value, _)| *value == self).map_or("?", |(_, word)| word)
+    }
+
+    /// The value of a word.
+    fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)
+    }
+}
+
+/// How packets reach the workers; so far there is one way.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Plane {
+    /// The kernel's devices.
+    Linux,
+}
+
+macro_rules! words {
+    ($kind:ident { $($value:ident = $word:literal),+ $(,)? }) => {
+        impl Word for $kind {
+            const WORDS: &'static [($kind, &'static str)] = &[$(($kind::$value, $word)),+];
+        }
+    };
+}
+
+words!(Plane { Linux = "linux" });
+words!(PolicyChoice { Always = "always", Never = "never" });
+words!(ForwardingChoice { Check = "check", Enable = "enable" });
+words!(WhenAbsent { Pass = "pass", Drop = "drop" });
+words!(Attach { Auto = "auto", Clsact = "clsact" });
+words!(Protocol { Tcp = "tcp", Udp = "udp" });
+words!(Forwarding { Nat = "nat", FullNat = "full-nat" });
+words!(Algorithm {
+    RoundRobin = "round-robin",
+    WeightedRoundRobin = "weighted-round-robin",
+    LeastConnections = "least-connections",
+    PowerOfTwo = "power-of-two",
+    Maglev = "maglev",
+    SourceHash = "source-hash",
+});
+words!(UnknownPacket { Drop = "drop", Reset = "reset", PickUp = "pick-up" });
+words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
+// `removed` is no word of the file: the reference does not list it.
+words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
+words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Udp = "udp" });
+
+/// Writes a word, for `#[serde(with = "words")]`.
+pub(crate) fn serialize<T: Word, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(value.word())
+}
+
+/// Reads a word.
+pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    T::from_word(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is none of the words for this")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::{self, Kind, Section};
+    use super::*;
+
+    fn agrees<T: Word>(section: &Section, name: &str) {
+        let Some(Kind::Choice(listed)) = section.field(name).map(|field| field.kind) else { panic!("{name}") };
+        let listed: Vec<&str> = listed.iter().map(|(word, _)| *word).collect();
+        let words: Vec<&str> = T::WORDS.iter().map(|(_, word)| *word).filter(|word| *word != "removed").collect();
+        assert_eq!(listed, words, "{name}");
+        for (value, word) in T::WORDS {
+            assert!(value.word() == *word && T::from_word(word) == Some(*value), "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_reference() {
+        agrees::<Plane>(&reference::TOP, "plane");
+        agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
+        agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
+        agrees::<WhenAbsent>(&reference::LINUX, "when_absent");
+        agrees::<Attach>(&reference::LINUX, "attach");
+        agrees::<Forwarding>(&reference::SERVICE, "mode");
+        agrees::<Algorithm>(&reference::SERVICE, "balance");
+        agrees::<UnknownPacket>(&reference::SERVICE, "unknown");
+        agrees::<AllDown>(&reference::SERVICE, "all_down");
+        agrees::<BackendState>(&reference::BACKEND, "state");
+        agrees::<CheckKind>(&reference::HEALTH, "check");
+    }
+}
