@@ -4,7 +4,7 @@
 //! it is odd, asked but silent. Otherwise a frame: two bytes of length (little endian), its bytes; bit 0 of the first byte
 //! says it came back as too big, bit 1 that its checksum is partial, bit 2 that it is a super-packet.
 
-use hairpin_core::balance::Loads;
+use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, Refusal, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
@@ -112,7 +112,8 @@ impl Scene {
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1031, time_wait };
         let snapshot = Arc::new(Snapshot::new(services.into(), pool));
         let worker = Worker::new(WorkerOptions {
-            loads: Loads::new(snapshot.backends()),
+            loads: Loads::default(),
+            standings: Standings::new(),
             snapshot,
             steering: Steering { key: [1, 2], workers: 1 },
             worker: 0,

@@ -48,6 +48,8 @@ const NOBODY: u32 = u32::MAX;
 pub struct PortPool {
     families: [Family; 2],
     queues: Vec<Queue>,
+    /// The queue of each backend end and protocol.
+    ends: BTreeMap<(Endpoint, Protocol), u32>,
     /// The queue of each backend of the snapshot, or [`NOBODY`].
     queue_of: Box<[u32]>,
     /// The ticks a pair rests.
@@ -85,6 +87,12 @@ impl Family {
         family.codes = codes.into();
         family.places = places.into();
         family
+    }
+
+    /// Whether places mean the same pairs in both.
+    fn is_like(&self, other: &Family) -> bool {
+        self.addresses == other.addresses
+            && (self.port_first, self.ports, self.codes.len()) == (other.port_first, other.ports, other.codes.len())
     }
 
     fn end(&self, code: u32) -> Endpoint {
@@ -239,10 +247,10 @@ impl PortPool {
     ) -> PortPool {
         let families = [false, true].map(|is_ipv4| Family::new(pool, is_ipv4, steering, worker));
         let mut queues: Vec<Queue> = Vec::new();
-        let mut known = BTreeMap::new();
+        let mut ends = BTreeMap::new();
         let mut queue_of = vec![NOBODY; count];
         for (number, (end, protocol)) in backends {
-            queue_of[number] = *known.entry((end, protocol)).or_insert_with(|| {
+            queue_of[number] = *ends.entry((end, protocol)).or_insert_with(|| {
                 let family = usize::from(end.address.is_ipv4());
                 let count = families[family].codes.len();
                 // The steering secret makes the start one that outsiders cannot know.
@@ -252,7 +260,25 @@ impl PortPool {
                 queues.len() as u32 - 1
             });
         }
-        PortPool { queue_of: queue_of.into(), families, queues, rest: rest_ticks(pool.time_wait) }
+        PortPool { queue_of: queue_of.into(), families, queues, ends, rest: rest_ticks(pool.time_wait) }
+    }
+
+    /// Goes on where `before` is, the same worker's part under another snapshot, if addresses and ports are the same:
+    /// whatever backend ends both have, their pairs stay in use and rest as they do, and `before` is left with what is of
+    /// no use any more. Otherwise says `false` and does nothing; pairs in use must then be told with [`PortPool::mark`], and
+    /// those that rest are forgotten.
+    ///
+    /// Allocates nothing; takes time in proportion to the backends.
+    pub fn follow(&mut self, before: &mut PortPool) -> bool {
+        if self.families.iter().zip(&before.families).any(|(family, old)| !family.is_like(old)) {
+            return false;
+        }
+        for (end, &queue) in &self.ends {
+            if let Some(&old) = before.ends.get(end) {
+                core::mem::swap(&mut self.queues[queue as usize], &mut before.queues[old as usize]);
+            }
+        }
+        true
     }
 
     /// A source for a new connection to `backend` (its number).

@@ -9,7 +9,8 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// The state after a packet with `flags` in `direction`.
 ///
-/// A SYN from the client on a connection that is over starts it anew; the caller decides whether it may.
+/// A SYN from the client on a connection that is over starts it anew; the caller decides whether it may. That a client's
+/// packet in [`State::SynReceived`] acknowledges the SYN-ACK ([`acknowledges`]) is the caller's to see.
 pub fn next(state: State, direction: Direction, flags: u8) -> State {
     use Direction::{FromBackend, FromClient};
     if flags & RST != 0 {
@@ -25,14 +26,30 @@ pub fn next(state: State, direction: Direction, flags: u8) -> State {
     }
     let fin = flags & FIN != 0;
     match (state, direction) {
-        (State::SynSent, _) if !fin => state,
-        (State::SynSent | State::SynReceived | State::Established, FromClient) if fin => State::FinClient,
-        (State::SynSent | State::SynReceived | State::Established, FromBackend) if fin => State::FinBackend,
+        (State::SynReceived | State::Established, FromClient) if fin => State::FinClient,
+        (State::SynReceived | State::Established, FromBackend) if fin => State::FinBackend,
         (State::SynReceived, FromClient) => State::Established,
         (State::FinClient, FromBackend) if fin => State::Closed,
         (State::FinBackend, FromClient) if fin => State::Closed,
         _ => state,
     }
+}
+
+/// How far behind the SYN-ACK the first acknowledgement may be: what a backend can have sent on its heels (RFC 7413).
+const PROOF_WINDOW: u32 = 1 << 16;
+
+/// What a client acknowledges at least that has got a SYN-ACK of this sequence number. Never 0.
+pub fn proof(sequence: u32) -> u32 {
+    match sequence.wrapping_add(1) {
+        0 => u32::MAX,
+        next => next,
+    }
+}
+
+/// Whether an acknowledgement number shows that the SYN-ACK of this proof has been received. Who has not, and guesses,
+/// is right once in 65,536 times.
+pub fn acknowledges(proof: u32, acknowledgement: u32) -> bool {
+    proof != 0 && acknowledgement.wrapping_sub(proof) < PROOF_WINDOW
 }
 
 #[cfg(test)]
@@ -71,6 +88,25 @@ mod tests {
         assert_eq!(run(&[(FromClient, ACK)]), State::SynSent);
         assert_eq!(run(&[(FromBackend, ACK)]), State::SynSent);
         assert_eq!(run(&[(FromBackend, RST | ACK)]), State::Reset);
+    }
+
+    #[test]
+    fn a_fin_out_of_nowhere_opens_nothing() {
+        assert_eq!(run(&[(FromClient, FIN | ACK)]), State::SynSent);
+        assert_eq!(run(&[(FromBackend, FIN | ACK)]), State::SynSent);
+    }
+
+    #[test]
+    fn only_who_got_the_syn_ack_acknowledges_it() {
+        for sequence in [0, 1, 70_000, u32::MAX - 70_000, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
+            let proof = proof(sequence);
+            assert!(acknowledges(proof, sequence.wrapping_add(1)), "{sequence}");
+            assert!(acknowledges(proof, sequence.wrapping_add(1000)));
+            assert!(
+                !acknowledges(proof, sequence.wrapping_sub(1)) && !acknowledges(proof, sequence.wrapping_add(70_000))
+            );
+        }
+        assert!(!acknowledges(0, 0) && !acknowledges(0, 1), "there was no SYN-ACK");
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl<P: OffloadPolicy> Worker<P> {
                 let held = BOTH.into_iter().fold(0, |bits, way| bits | u8::from(held(way)) << way as u8);
                 worker.take_in(now, position, held, &mut adopted);
                 let connection = worker.slab.at(position);
-                if connection.state.is_embryonic() {
+                if !connection.flags.has(Flags::PROVEN) {
                     embryos.push((connection.created, position));
                 }
             }

@@ -52,9 +52,6 @@ impl<P: OffloadPolicy> Worker<P> {
         connection.state = next;
         connection.changed = now;
         self.count(position, !next.is_over());
-        if next.is_established() {
-            self.prove(position);
-        }
         let shorter = next.is_over() || matches!(next, State::FinClient | State::FinBackend | State::SynSent);
         if shorter && before != next {
             let timeout = self.timeout(self.slab.at(position));
@@ -62,11 +59,12 @@ impl<P: OffloadPolicy> Worker<P> {
         }
     }
 
-    /// Notes that both ends of a connection have agreed to talk.
+    /// Notes that both ends of a connection have agreed to talk: it does not give way to newer ones any more.
     pub(super) fn prove(&mut self, position: Position) {
         let connection = self.slab.at_mut(position);
         if !connection.flags.has(Flags::PROVEN) {
             connection.flags.set(Flags::PROVEN);
+            self.statistics.embryos_now -= 1;
             let service = usize::from(connection.service);
             self.statistics.services[service].established += 1;
         }
@@ -74,14 +72,19 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// When [`Worker::handle_timeout`] next has something to do; it may be early.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
-        let unfinished = self.unfinished_until(now);
-        let due = self.wheel.next(now);
-        unfinished.into_iter().chain(due).min()
+        let standings = self.standings_have_changed().then_some(now);
+        let others = [self.sweep.due(), self.unfinished_until(now), standings];
+        self.wheel.next(now).into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Judges connections whose time has come, a bounded number of them; [`Worker::poll_timeout`] says when to go on.
+    /// Judges connections whose time has come and ends those that [`Worker::end_backend`] wants ended, a bounded number of
+    /// them; [`Worker::poll_timeout`] says when to go on.
     pub fn handle_timeout(&mut self, now: Time) {
+        if self.standings_have_changed() {
+            self.follow_standings(now);
+        }
         self.finish_adoption(now);
+        self.sweep(now);
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
         self.wheel.expire(now, &mut due);
         for position in due {
@@ -134,6 +137,7 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Puts a connection back on the wheel if it has gone on, else concludes it.
     fn judge(&mut self, now: Time, position: Position) {
+        self.weigh_report(position);
         if now >= self.deadline(self.slab.at(position)) {
             return self.conclude(now, position);
         }
@@ -157,6 +161,9 @@ impl<P: OffloadPolicy> Worker<P> {
             self.transition(now, position, State::Established);
             let deadline = self.deadline(self.slab.at(position));
             return self.wheel.schedule(position, deadline);
+        }
+        if connection.state == State::SynSent {
+            self.failed(position);
         }
         if !self.doom(now, position) {
             self.wheel.schedule(position, now + QUEUE_FULL_FOR);

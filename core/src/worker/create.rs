@@ -1,7 +1,7 @@
 //! Connections' beginning and end: creation, Pass entries, doom, release.
 
-use super::{Drop, Worker, value};
-use crate::config::{BackendState, Forwarding, ServiceState, UnknownPacket};
+use super::{Drop, Worker, passive, value};
+use crate::config::{Forwarding, UnknownPacket};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
@@ -22,6 +22,9 @@ impl<P: OffloadPolicy> Worker<P> {
         let settings = &self.snapshot.services[usize::from(service)];
         let (unknown, forwarding) = (settings.unknown, settings.forwarding);
         let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
+        if first && passive::is_broken(&frame, &at) {
+            return self.drop_frame(Drop::Checksum);
+        }
         let made = match (first, unknown, forwarding) {
             (true, _, _) => self.create(now, &at.key, service, false),
             (false, UnknownPacket::PickUp, Forwarding::Nat) => self.create(now, &at.key, service, true),
@@ -29,7 +32,10 @@ impl<P: OffloadPolicy> Worker<P> {
             (false, _, _) => return self.drop_frame(Drop::Unknown),
         };
         match made {
-            Ok(position) => self.carry(now, frame, at, position, Direction::FromClient, tx),
+            Ok(position) => {
+                self.excuse_odd(position, frame.bytes(), &at);
+                self.carry(now, frame, at, position, Direction::FromClient, tx)
+            }
             Err(reason) => {
                 self.statistics.services[usize::from(service)].refused += 1;
                 match reason {
@@ -63,17 +69,30 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// Ends the oldest connection that anybody may have made up, if one is found soon: a flood of first packets pushes
-    /// itself out, never an established connection.
+    /// itself out, never a connection that has been established.
     fn make_room(&mut self, now: Time) -> bool {
         for _ in 0..EVICTION_TRIES_MAX {
-            let Some((position, generation)) = self.embryos.pop_front() else { return false };
-            let there = self.slab.contains(position) && self.slab.generation(position) == generation;
-            if there && self.slab.at(position).state.is_embryonic() && self.doom(now, position) {
-                self.statistics.evicted += 1;
-                return self.slab.len() < self.slab.capacity();
+            let Some(embryo) = self.embryos.pop_front() else { return false };
+            if !self.is_embryo(embryo) {
+                continue;
+            }
+            if !self.doom(now, embryo.0) {
+                self.embryos.push_back(embryo);
+                continue;
+            }
+            self.statistics.evicted += 1;
+            // one that began anew with its rules in force takes a while to go
+            if self.slab.len() < self.slab.capacity() {
+                return true;
             }
         }
         false
+    }
+
+    /// Whether a remembered connection is still there, and still nobody has shown that its client hears.
+    fn is_embryo(&self, (position, generation): (Position, u32)) -> bool {
+        let there = self.slab.contains(position) && self.slab.generation(position) == generation;
+        there && self.slab.at(position).flags.0 & (Flags::PROVEN | Flags::DOOMED) == 0
     }
 
     /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
@@ -143,13 +162,22 @@ impl<P: OffloadPolicy> Worker<P> {
     pub(super) fn count_in(&mut self, position: Position) {
         self.note_known(self.slab.at(position), true);
         let number = self.backend_number(position);
-        self.statistics.connections_now += 1;
-        self.statistics.backends[number].connections_now += 1;
+        let statistics = &mut self.statistics;
+        statistics.connections_now += 1;
+        statistics.connections_peak = statistics.connections_peak.max(statistics.connections_now);
+        statistics.embryos_now += u64::from(!self.slab.at(position).flags.has(Flags::PROVEN));
+        statistics.backends[number].connections_now += 1;
     }
 
-    /// Queues a new connection for [`Worker::make_room`]. One that has grown up since stays in the queue until its turn;
-    /// when the queue is full the oldest goes, and will not be evicted.
+    /// Queues a connection that nobody has shown to be real for [`Worker::make_room`]. One that has grown up since stays in
+    /// the queue until its turn, which comes soon: up to two go for each that comes. When the queue is full the oldest goes,
+    /// and will not be evicted.
     pub(super) fn remember_embryo(&mut self, position: Position) {
+        for _ in 0..2 {
+            if self.embryos.front().is_some_and(|&oldest| !self.is_embryo(oldest)) {
+                self.embryos.pop_front();
+            }
+        }
         if self.embryos.len() >= self.slab.capacity() {
             self.embryos.pop_front();
         }
@@ -186,10 +214,9 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Whether the backend of a connection that is over would take a new one.
     pub(super) fn takes_connections(&self, position: Position) -> bool {
-        let Some((service, backend)) = self.snapshot.backend(self.slab.at(position).backend_number) else {
-            return false;
-        };
-        service.state == ServiceState::Active && backend.state == BackendState::Enabled && backend.weight > 0
+        let place = self.snapshot.place(self.slab.at(position).backend_number);
+        let balancer = |service| self.balancers.get(usize::from(service));
+        place.is_some_and(|(service, index)| balancer(service).is_some_and(|balancer| balancer.is_open(index)))
     }
 
     /// Ends a connection: out of the index at once, out of the slab as soon as the engine holds no rule of it.
@@ -222,11 +249,16 @@ impl<P: OffloadPolicy> Worker<P> {
     pub(super) fn restart(&mut self, now: Time, position: Position) {
         let number = self.backend_number(position);
         let connection = self.slab.at_mut(position);
+        let was_proven = connection.flags.has(Flags::PROVEN);
         connection.created = now;
-        connection.flags.clear(Flags::PROVEN);
-        connection.flags.clear(Flags::REVIVED);
-        connection.flags.clear(Flags::BACKEND_CLOSED_FIRST);
+        connection.proof = 0;
+        connection.flags.clear(Flags::PROVEN | Flags::REVIVED | Flags::BACKEND_CLOSED_FIRST);
+        connection.flags.clear(Flags::JUDGED | Flags::REPORTED);
         let service = usize::from(connection.service);
+        if was_proven {
+            self.statistics.embryos_now += 1;
+            self.remember_embryo(position);
+        }
         self.statistics.services[service].created += 1;
         self.statistics.backends[number].connections += 1;
     }
@@ -242,6 +274,7 @@ impl<P: OffloadPolicy> Worker<P> {
             return;
         }
         self.statistics.connections_now -= 1;
+        self.statistics.embryos_now -= u64::from(!connection.flags.has(Flags::PROVEN));
         self.statistics.backends[number].connections_now -= 1;
         self.note_known(&connection, false);
         self.return_port(now, &connection);

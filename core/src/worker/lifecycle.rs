@@ -124,15 +124,13 @@ impl<P: OffloadPolicy> Worker<P> {
         self.statistics.offload.rules = u64::from(self.rules);
         let connection = self.slab.at_mut(position);
         match completion {
-            Completion::Installed(_) => connection.rules |= 1 << direction as u8,
-            Completion::Rejected(_, why) => {
-                connection.kept = match why {
-                    Refusal::Full => Kept::EngineFull,
-                    Refusal::Unsupported => Kept::Unsupported,
-                    Refusal::Failed => Kept::Failed,
-                };
-                connection.offer_after = now + REFUSED_FOR;
+            Completion::Installed(_) => {
+                self.statistics.offload.latency.add(now.since(connection.offer_after));
+                connection.rules |= 1 << direction as u8;
             }
+            Completion::Rejected(_, Refusal::Full) => connection.kept = Kept::EngineFull,
+            Completion::Rejected(_, Refusal::Unsupported) => connection.kept = Kept::Unsupported,
+            Completion::Rejected(_, Refusal::Failed) => connection.kept = Kept::Failed,
             Completion::Removed(_, counters) => connection.settled(direction, counters.as_ref()),
         }
         connection.answers_due = connection.answers_due.saturating_sub(1);
@@ -146,6 +144,9 @@ impl<P: OffloadPolicy> Worker<P> {
         let connection = self.slab.at_mut(position);
         let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
         let doomed = connection.flags.has(Flags::DOOMED);
+        if connection.kept != Kept::Nothing {
+            connection.offer_after = now + REFUSED_FOR;
+        }
         if connection.rules == 0 {
             connection.ledger = Ledger::Software;
             if doomed {

@@ -3,7 +3,8 @@
 //!
 //! Polling order of a main loop: receive, [`Worker::handle_batch`], transmit, then [`Worker::poll_op`] until it has
 //! none, hand those to the engine, [`Worker::handle_completion`] for its answers, [`Worker::poll_samples`] and
-//! [`Worker::handle_samples`], and [`Worker::handle_timeout`] when [`Worker::poll_timeout`] is due.
+//! [`Worker::handle_samples`], and [`Worker::handle_timeout`] when [`Worker::poll_timeout`] is due. Between two bursts
+//! [`Worker::reconfigure`] and [`Worker::end_backend`] may be called.
 //!
 //! Invariants: a connection's slot is free only when the engine holds no rule of it and owes no answer about it; the
 //! index holds both keys of every connection that is not doomed, and nothing else; every frame of a batch is either in
@@ -16,17 +17,24 @@ mod create;
 mod known;
 mod lifecycle;
 mod packets;
+mod passive;
 mod statistics;
+mod sweep;
 #[cfg(test)]
 mod tests;
+mod update;
 
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
-pub use statistics::{BackendStatistics, Drop, OffloadStatistics, ServiceStatistics, Statistics};
+pub use statistics::{
+    BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
+};
+pub use sweep::Which;
+pub use update::{Retired, Update};
 
-use crate::balance::{Balancer, Loads};
-use crate::config::Snapshot;
+use crate::balance::{Balancer, Loads, Standings, Tables};
+use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol, Steering};
 use crate::l4::connection::Connection;
@@ -37,11 +45,13 @@ use crate::table::two_choice::TwoChoice;
 use crate::table::wheel::Wheel;
 use crate::table::{Hasher, Position, Table};
 use crate::time::Duration;
-use alloc::collections::{BTreeMap, VecDeque};
+use adopt::Unfinished;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use adopt::Unfinished;
 use answers::Answers;
+use sweep::Sweep;
 
 /// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
 const OPS_MAX: usize = 4096;
@@ -66,6 +76,8 @@ pub struct WorkerOptions<P> {
     pub memory: &'static mut [Slot<Connection>],
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
+    /// What part of their weight backends have now, shared by all workers.
+    pub standings: Standings,
     /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
     pub known: Known,
     /// What the engine can do.
@@ -83,10 +95,16 @@ pub struct Worker<P> {
     slab: Slab<Connection>,
     wheel: Wheel,
     services: BTreeMap<(Endpoint, Protocol), u16>,
-    backends: BTreeMap<(Endpoint, Protocol), ()>,
+    backends: BTreeSet<(Endpoint, Protocol)>,
     balancers: Vec<Balancer>,
     ports: PortPool,
     loads: Loads,
+    standings: Standings,
+    /// The version of `standings` that balancers go by.
+    standings_seen: u32,
+    /// The shares they go by, by backend number.
+    shares: Box<[u16]>,
+    sweep: Sweep,
     known: Known,
     caps: EngineCaps,
     policy: P,
@@ -104,24 +122,17 @@ pub struct Worker<P> {
 impl<P: OffloadPolicy> Worker<P> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P>) -> Worker<P> {
-        let WorkerOptions { snapshot, steering, worker, seeds, memory, loads, known, caps, policy } = options;
+        let WorkerOptions { snapshot, steering, worker, seeds, memory, loads, standings, known, caps, policy } =
+            options;
         let capacity = memory.len();
-        let mut services = BTreeMap::new();
-        let mut backends = BTreeMap::new();
-        for (number, service) in snapshot.services.iter().enumerate() {
-            services.insert((service.endpoint, service.protocol), number as u16);
-            for backend in &service.backends {
-                backends.insert((backend.endpoint, service.protocol), ());
-            }
-        }
-        let balancers = snapshot
-            .services
-            .iter()
-            .enumerate()
-            .map(|(n, s)| Balancer::new(s, loads.clone(), worker, steering.workers, seeds[3].wrapping_add(n as u64)))
-            .collect();
+        let tables = Tables::new(&snapshot, &Tables::default());
+        let Update { services, backends, mut balancers, ports, .. } =
+            Update::new(snapshot.clone(), &tables, &loads, &steering, worker, seeds[3]);
+        let standings_seen = standings.version();
+        let shares = (0..BACKENDS_MAX as u16).map(|number| standings.share(number)).collect();
+        balancers.iter_mut().for_each(|balancer| balancer.refresh(&standings));
         Worker {
-            ports: PortPool::for_snapshot(&snapshot, &steering, worker),
+            ports,
             hasher: Hasher::new(seeds),
             table: TwoChoice::new(capacity * 2),
             wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
@@ -141,6 +152,10 @@ impl<P: OffloadPolicy> Worker<P> {
             backends,
             balancers,
             loads,
+            standings,
+            standings_seen,
+            shares,
+            sweep: Sweep::default(),
             known,
             caps,
             policy,

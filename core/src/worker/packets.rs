@@ -1,6 +1,6 @@
 //! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop).
 
-use super::{Drop, Worker};
+use super::{Drop, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
@@ -83,6 +83,9 @@ impl<P: OffloadPolicy> Worker<P> {
         rx: &mut Batch<IO::Frame>,
         tx: &mut Batch<IO::Frame>,
     ) {
+        if self.standings_have_changed() {
+            self.follow_standings(now);
+        }
         let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
         let mut keys: ArrayVec<Option<FlowKey>, BATCH_MAX> = ArrayVec::new();
         let mut hashes: ArrayVec<Hash, BATCH_MAX> = ArrayVec::new();
@@ -114,7 +117,7 @@ impl<P: OffloadPolicy> Worker<P> {
                     None => self.stranger(now, frame, at, tx),
                 },
                 View::TooBig(at, mtu) => self.too_big(now, io, frame, (at, mtu), found, tx),
-                View::Icmp(error) => self.icmp_error(frame, error, found, tx),
+                View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
                 View::Other => self.give_back(frame, tx),
                 View::Bad(Ok(reason)) => self.drop_frame(reason),
                 View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
@@ -188,9 +191,21 @@ impl<P: OffloadPolicy> Worker<P> {
                 self.drop_frame(Drop::Stale)
             };
         }
-        if !self.advance(now, position, direction, &at) {
-            return self.drop_frame(Drop::Stale);
+        if self.begins_anew(position, direction, &at) {
+            if passive::is_broken(&frame, &at) {
+                return self.drop_frame(Drop::Checksum);
+            }
+            if !self.takes_connections(position) {
+                return if self.doom(now, position) {
+                    self.stranger(now, frame, at, tx)
+                } else {
+                    self.drop_frame(Drop::Stale)
+                };
+            }
+            self.restart(now, position);
+            self.excuse_odd(position, frame.bytes(), &at);
         }
+        self.advance(now, position, direction, &at, frame.bytes());
         let (packets, bytes) = volume(frame.meta(), &at);
         let connection = self.slab.at_mut(position);
         connection.last_seen = now;
@@ -213,16 +228,28 @@ impl<P: OffloadPolicy> Worker<P> {
         accepts && over && connection.protocol == Protocol::Tcp && !connection.flags.has(Flags::FULL_NAT)
     }
 
-    /// Lets a packet move its connection's state; `false` if it is a SYN that cannot start it anew.
-    fn advance(&mut self, now: Time, position: Position, direction: Direction, at: &Transport) -> bool {
+    /// Whether it is the first packet of another connection between the ends of one that is over.
+    fn begins_anew(&self, position: Position, direction: Direction, at: &Transport) -> bool {
+        let over = self.slab.at(position).state.is_over();
+        over && direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN
+    }
+
+    /// Lets a packet move its connection's state.
+    fn advance(&mut self, now: Time, position: Position, direction: Direction, at: &Transport, bytes: &[u8]) {
+        let hears = self.hears(position, direction, at, bytes);
         let connection = *self.slab.at(position);
         let next = match connection.protocol {
+            // what does not acknowledge the SYN-ACK may come from anybody, and opens nothing
+            Protocol::Tcp if connection.state == State::SynReceived && !hears && at.tcp_flags & RST == 0 => {
+                connection.state
+            }
             Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
             Protocol::Udp => {
                 // A forged client does not speak again after the answer that it never got.
                 let [sent, answered] = connection.carried.map(|volume| volume.packets);
                 if answered == 0 && direction == Direction::FromBackend {
                     self.statistics.services[usize::from(connection.service)].answered += 1;
+                    self.succeeded(position);
                 }
                 let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
                 match (connection.state, direction) {
@@ -231,17 +258,15 @@ impl<P: OffloadPolicy> Worker<P> {
                 }
             }
         };
-        if connection.state.is_over() && next == State::SynSent && !self.takes_connections(position) {
-            self.doom(now, position);
-            return false;
-        }
-        if connection.state.is_over() && next == State::SynSent {
-            self.restart(now, position);
-        }
         if next == State::SynReceived && connection.ledger == Ledger::Offloaded {
             // started anew with its rules still in force: the client's ACK will not come by here
+            self.prove(position);
+            self.succeeded(position);
             self.transition(now, position, State::Established);
         } else if next != connection.state {
+            if next == State::UdpEstablished {
+                self.prove(position);
+            }
             if next == State::FinBackend {
                 self.slab.at_mut(position).flags.set(Flags::BACKEND_CLOSED_FIRST);
             }
@@ -249,7 +274,11 @@ impl<P: OffloadPolicy> Worker<P> {
         } else if next.is_over() && at.tcp_flags & (FIN | RST) != 0 {
             self.slab.at_mut(position).changed = now;
         }
-        true
+        let refuses = direction == Direction::FromBackend && at.tcp_flags & (RST | ACK) == RST | ACK;
+        if connection.state == State::SynSent && refuses {
+            // the answer to a SYN acknowledges it; one to a stray ACK of the client would not (RFC 9293, 3.5.2)
+            self.failed(position);
+        }
     }
 
     /// Asks the policy about an established connection that software still carries.
@@ -258,7 +287,8 @@ impl<P: OffloadPolicy> Worker<P> {
         let misses = connection.flags.has(Flags::MISSTEERED);
         let open = matches!(connection.state, State::Established | State::UdpEstablished)
             || misses && connection.state.is_established();
-        if !open || connection.ledger != Ledger::Software || now < connection.offer_after {
+        let in_doubt = connection.flags.0 & (Flags::REPORTED | Flags::JUDGED) == Flags::REPORTED;
+        if !open || in_doubt || connection.ledger != Ledger::Software || now < connection.offer_after {
             return;
         }
         let stats = FlowStats {
@@ -282,7 +312,7 @@ impl<P: OffloadPolicy> Worker<P> {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.newcomer(now, frame, at, service, tx);
         }
-        if self.backends.contains_key(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
+        if self.backends.contains(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
             self.pass(now, &at.key);
         }
         self.give_back(frame, tx);
@@ -341,6 +371,7 @@ impl<P: OffloadPolicy> Worker<P> {
     /// An ICMP error about a packet we sent: its quote is translated back, and it goes to who sent the packet.
     fn icmp_error<F: Frame>(
         &mut self,
+        now: Time,
         mut frame: F,
         error: IcmpError,
         found: Option<(Position, Direction)>,
@@ -353,6 +384,9 @@ impl<P: OffloadPolicy> Worker<P> {
         }
         if error.ttl <= 1 {
             return self.drop_frame(Drop::TimeToLive);
+        }
+        if toward == Direction::FromBackend {
+            self.note_report(now, position, error.kind);
         }
         // found by the flow that comes from where the error comes from; the packet in trouble went the other way
         let sent = connection.key(toward.reversed());

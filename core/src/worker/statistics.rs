@@ -2,6 +2,7 @@
 
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
+use crate::time::Duration;
 use crate::wire::Malformed;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -36,11 +37,13 @@ pub enum Drop {
     AnswerLimit,
     /// No frame or no room in the transmit batch for another piece of a packet.
     NoFrame,
+    /// A SYN with a wrong checksum, which no backend would answer.
+    Checksum,
 }
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 13] = [
+    pub const ALL: [Drop; 14] = [
         Drop::Unknown,
         Drop::Flags,
         Drop::NoBackend,
@@ -54,6 +57,7 @@ impl Drop {
         Drop::Unanswerable,
         Drop::AnswerLimit,
         Drop::NoFrame,
+        Drop::Checksum,
     ];
 
     /// Its name in status.
@@ -72,6 +76,7 @@ impl Drop {
             Drop::Unanswerable => "unanswerable",
             Drop::AnswerLimit => "answer-limit",
             Drop::NoFrame => "no-frame",
+            Drop::Checksum => "tcp-checksum",
         }
     }
 }
@@ -98,8 +103,39 @@ pub struct BackendStatistics {
     pub connections: u64,
     /// Connections it has.
     pub connections_now: u64,
+    /// Connections it has taken up: TCP handshakes completed (and connections picked up), UDP flows answered.
+    pub established: u64,
+    /// Connections it has not: it answered a SYN with RST, or not at all, or was said to be unreachable. A client cannot
+    /// make it fail by what it sends later, only by a first packet that the backend does not like.
+    pub failed: u64,
     /// What software carried: [from client, from backend].
     pub software: [Volume; 2],
+}
+
+/// Buckets of [`Latency`].
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// How long something took, and how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Latency {
+    /// How many times it took less than 2^i microseconds, and not less than half of that; the first counts all below one
+    /// microsecond, the last also all that took longer (2^23 microseconds are 8.4 s).
+    pub buckets: [u64; LATENCY_BUCKETS],
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl Latency {
+    /// Counts one.
+    pub fn add(&mut self, took: Duration) {
+        let micros = took.as_micros();
+        let bucket = (u128::BITS - micros.leading_zeros()) as usize;
+        self.buckets[bucket.min(LATENCY_BUCKETS - 1)] += 1;
+        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.count += 1;
+    }
 }
 
 /// Numbers of the rules' life cycle.
@@ -123,6 +159,8 @@ pub struct OffloadStatistics {
     pub queue_full: u64,
     /// Pass rules not made because there are as many as there may be.
     pub passes_full: u64,
+    /// From the request for a rule until the engine has confirmed it, time in the worker's queue included.
+    pub latency: Latency,
 }
 
 /// All of a worker's numbers.
@@ -144,21 +182,27 @@ pub struct Statistics {
     pub revived: u64,
     /// Connections given up for newer ones before they were established, because the table was full.
     pub evicted: u64,
+    /// Connections ended because their backend was disabled, removed, drained for too long, or (UDP) went down.
+    pub ended: u64,
     /// Frames dropped, by [`Drop`].
     pub drops: [u64; Drop::ALL.len()],
     /// Frames dropped as malformed, by [`Malformed`].
     pub malformed: [u64; Malformed::ALL.len()],
     /// Connections now, Pass entries not among them.
     pub connections_now: u64,
+    /// The most connections there have been at a time.
+    pub connections_peak: u64,
+    /// Connections now that anybody may have made up: they give way when the table is full.
+    pub embryos_now: u64,
     /// Pass entries now.
     pub passes_now: u64,
     /// Connections there can be.
     pub connections_max: u64,
     /// Rules.
     pub offload: OffloadStatistics,
-    /// By service, in the snapshot's order.
+    /// By service number; as long as the longest snapshot so far.
     pub services: Box<[ServiceStatistics]>,
-    /// By backend, in the snapshot's order.
+    /// By backend number; as long as the longest snapshot so far.
     pub backends: Box<[BackendStatistics]>,
 }
 
@@ -174,9 +218,12 @@ impl Statistics {
             fragmented: 0,
             revived: 0,
             evicted: 0,
+            ended: 0,
             drops: [0; Drop::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             connections_now: 0,
+            connections_peak: 0,
+            embryos_now: 0,
             passes_now: 0,
             connections_max: connections_max as u64,
             offload: OffloadStatistics::default(),

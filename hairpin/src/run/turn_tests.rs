@@ -1,6 +1,6 @@
 use super::*;
 use etherparse::PacketBuilder;
-use hairpin_core::balance::Loads;
+use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, RuleOp};
 use hairpin_core::flow::Steering;
 use hairpin_core::frame::VecFrame;
@@ -93,7 +93,8 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always> 
     let snapshot = Arc::new(crate::config::parse("t", FILE).unwrap().snapshot);
     let engine = Engine { room: engine_room, ..Engine::default() };
     let worker = Worker::new(WorkerOptions {
-        loads: Loads::new(snapshot.backends()),
+        loads: Loads::default(),
+        standings: Standings::new(),
         snapshot,
         steering: Steering { key: [1, 2], workers: 1 },
         worker: 0,
@@ -113,7 +114,8 @@ fn segment(from: ([u8; 4], u16), to: ([u8; 4], u16), flags: &str, (cpu, number):
         builder = match flag {
             'S' => builder.syn(),
             'F' => builder.fin(),
-            _ => builder.ack(7),
+            // everybody's sequence number is 1000
+            _ => builder.ack(1001),
         };
     }
     let mut bytes = Vec::new();

@@ -82,6 +82,7 @@ enum Op {
     Release(u32, usize, bool),
     ReleaseStranger(u32, u16),
     Wait(u64),
+    Reload,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -90,6 +91,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0..5u32, any::<usize>(), any::<bool>()).prop_map(|(b, which, rest)| Op::Release(b, which, rest)),
         1 => (0..6u32, any::<u16>()).prop_map(|(backend, port)| Op::ReleaseStranger(backend, port)),
         2 => (0..3 * TICK).prop_map(Op::Wait),
+        1 => Just(Op::Reload),
     ]
 }
 
@@ -149,6 +151,11 @@ proptest! {
                     }
                 }
                 Op::Wait(pause) => now += pause,
+                Op::Reload => {
+                    let mut next = PortPool::new(&pool, &steering(2), 1, &backends());
+                    prop_assert!(next.follow(&mut ports));
+                    ports = next;
+                }
             }
             for (backend, &queue) in QUEUES.iter().enumerate() {
                 prop_assert_eq!(ports.in_use(backend as u32) as usize, models[queue].in_use.len());
@@ -235,4 +242,22 @@ fn a_snapshot_names_the_backends() {
     assert_eq!(ports.take(Time::ZERO, 0), Err(Exhausted));
     assert!(ports.take(Time::ZERO, 3).is_ok());
     assert_eq!((ports.in_use(2), ports.in_use(3), ports.in_use(4), ports.in_use(5)), (0, 1, 1, 0));
+}
+
+/// Ends that stay keep their queues, whatever number they have now; others begin anew; another pool is another matter.
+#[test]
+fn a_reload_keeps_what_is_in_use() {
+    let old = [(end("10.0.0.1", 80), Protocol::Tcp), (end("10.0.0.2", 80), Protocol::Tcp)];
+    let new = [old[1], (end("10.0.0.3", 80), Protocol::Tcp), (old[0].0, Protocol::Udp)];
+    let mut before = PortPool::new(&pool(1000, 1009), &steering(1), 0, &old);
+    let held = before.take(Time::ZERO, 1).expect("a pair");
+    let mut other = PortPool::new(&pool(1000, 1008), &steering(1), 0, &new);
+    assert!(!other.follow(&mut before));
+    assert!(other.mark(0, held) != (held.port == 1009), "a pair that the new pool has not cannot be marked");
+    let mut after = PortPool::new(&pool(1000, 1009), &steering(1), 0, &new);
+    assert!(after.follow(&mut before));
+    assert_eq!([0, 1, 2].map(|backend| after.in_use(backend)), [1, 0, 0]);
+    assert!(after.release(Time::ZERO, 0, held, true));
+    let left: BTreeSet<Endpoint> = std::iter::from_fn(|| after.take(Time::ZERO, 0).ok()).collect();
+    assert!(left.len() == 19 && !left.contains(&held), "it rests");
 }

@@ -1,5 +1,6 @@
 //! The worker against scripted packets, a real-enough engine, and drawn sequences of both.
 
+mod change;
 mod drawn;
 mod stage;
 

@@ -1,8 +1,8 @@
 //! A worker with a service, an engine, and packets to throw at them.
 
-use super::super::{Drop, Known, Worker, WorkerOptions};
-use crate::balance::Loads;
-use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
+use super::super::{Drop, Known, Update, Which, Worker, WorkerOptions};
+use crate::balance::{Loads, SHARE_FULL, Standings, Tables};
+use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
@@ -94,6 +94,7 @@ pub(super) struct Stage {
     pub(super) now: Time,
     snapshot: Arc<Snapshot>,
     loads: Loads,
+    pub(super) standings: Standings,
     capacity: usize,
 }
 
@@ -139,7 +140,8 @@ impl Stage {
 
     fn of(snapshot: Snapshot, capacity: usize) -> Stage {
         let snapshot = Arc::new(snapshot);
-        let loads = Loads::new(snapshot.backends());
+        let loads = Loads::default();
+        let standings = Standings::new();
         let memory = boxed::<Connection>(capacity);
         let worker = Worker::new(WorkerOptions {
             snapshot: snapshot.clone(),
@@ -148,6 +150,7 @@ impl Stage {
             seeds: [1, 2, 3, 4],
             memory,
             loads: loads.clone(),
+            standings: standings.clone(),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 100_000,
@@ -159,7 +162,7 @@ impl Stage {
             policy: Always,
         });
         let engine = Engine { room: 100_000, ..Engine::default() };
-        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, capacity }
+        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, standings, capacity }
     }
 
     pub(super) fn shrink_pool(&mut self, ports: u16) {
@@ -193,7 +196,7 @@ impl Stage {
         self.worker.statistics().drops[reason as usize]
     }
     pub(super) fn loads(&self) -> u32 {
-        (0..self.snapshot.backends()).map(|n| self.loads.now(n)).sum()
+        (0..BACKENDS_MAX).map(|n| self.loads.now(n)).sum()
     }
     pub(super) fn only(&self) -> Connection {
         let all: Vec<_> = self.worker.connections().collect();
@@ -222,6 +225,35 @@ impl Stage {
         counters.packets += 1;
         counters.bytes += 100;
         counters.last_seen = Some(self.now);
+    }
+
+    /// The worker takes over other services; `order` says what else the update is to do.
+    pub(super) fn reconfigure(&mut self, services: Vec<Service>, order: impl FnOnce(&mut Update)) {
+        self.reload(Snapshot::new(services.into(), self.snapshot.pool.clone()), order);
+    }
+
+    /// The worker takes over another snapshot.
+    pub(super) fn reload(&mut self, snapshot: Snapshot, order: impl FnOnce(&mut Update)) {
+        self.snapshot = Arc::new(snapshot);
+        let tables = Tables::new(&self.snapshot, &Tables::default());
+        let mut update = Update::new(self.snapshot.clone(), &tables, &self.loads, &self.steering(), 0, 4);
+        order(&mut update);
+        drop(self.worker.reconfigure(self.now, update));
+    }
+
+    /// Ends what a backend has.
+    pub(super) fn end_backend(&mut self, number: u16, which: Which) {
+        self.worker.end_backend(self.now, number, which);
+    }
+
+    /// One turn of the main loop at this instant, without answers of the engine.
+    pub(super) fn turn(&mut self) {
+        self.worker.handle_timeout(self.now);
+    }
+
+    /// Says whether a backend answers.
+    pub(super) fn set_up(&mut self, number: u16, up: bool) {
+        self.standings.set(number, if up { SHARE_FULL } else { 0 });
     }
 
     /// Lets time pass, with everything a main loop does.
@@ -391,6 +423,7 @@ pub(super) fn packet(from: Endpoint, to: Endpoint, way: Way) -> Packet {
     VecFrame::new(&data)
 }
 
+/// Everybody's sequence number is 256, and everybody acknowledges 511.
 fn tcp(from: u16, to: u16, flags: u8, payload: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(from.to_be_bytes());
