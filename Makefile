@@ -7,7 +7,7 @@ BENCH ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench fuzz clean deps
+.PHONY: build test demo bench fuzz clean deps crashes restarts
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -17,6 +17,18 @@ deps:
 
 test: deps
 	scripts/test
+
+# Kills the process so many times at random instants under load; starts it again so many times. `make test` does less.
+CRASHES ?= 500
+RESTARTS ?= 1000
+
+crashes: deps
+	$(CARGO) build --package hairpin
+	HAIRPIN_CRASHES=$(CRASHES) $(CARGO) test --package hairpin-bench --test end_to_end -- crash:
+
+restarts: deps
+	$(CARGO) build --package hairpin
+	HAIRPIN_RESTARTS=$(RESTARTS) $(CARGO) test --package hairpin-bench --test end_to_end -- leaks:
 
 demo: build
 	target/release/hairpin-bench demo

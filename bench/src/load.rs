@@ -190,6 +190,20 @@ fn parse_iperf(text: &str, udp: bool) -> Result<Iperf> {
     Ok(Iperf { bits_per_s, lost, retransmits: all["sum_sent"]["retransmits"].as_u64().unwrap_or(0) })
 }
 
+/// From iperf3's JSON: the bits per second that its intervals show from `from_s` seconds on.
+pub fn goodput_after(text: &str, from_s: f64) -> Result<f64> {
+    let report: Value = serde_json::from_str(text)?;
+    if let Some(error) = report["error"].as_str() {
+        bail!("{error}");
+    }
+    let intervals = report["intervals"].as_array().into_iter().flatten().map(|interval| &interval["sum"]);
+    let later = intervals.filter(|sum| sum["start"].as_f64().is_some_and(|start| start >= from_s - 0.01));
+    let field = |sum: &Value, name: &str| sum[name].as_f64().unwrap_or(0.0);
+    let (bytes, seconds) =
+        later.fold((0.0, 0.0), |(bytes, seconds), sum| (bytes + field(sum, "bytes"), seconds + field(sum, "seconds")));
+    if seconds == 0.0 { bail!("no interval after {from_s} s") } else { Ok(8.0 * bytes / seconds) }
+}
+
 /// What curl brought.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -246,6 +260,16 @@ mod tests {
         let text = r#"{"end": {"sum": {"bits_per_second": 1e9, "lost_percent": 10}}}"#;
         assert_eq!(parse_iperf(text, true).unwrap().bits_per_s, 0.9e9);
         assert!(parse_iperf(r#"{"error": "unable to connect", "end": {}}"#, false).is_err());
+    }
+
+    #[test]
+    fn intervals_of_iperf() {
+        let interval = |start: u32, bytes: u32| {
+            format!(r#"{{"sum": {{"start": {start}.0001, "seconds": 1.0, "bytes": {bytes}}}}}"#)
+        };
+        let intervals = [interval(0, 1_000_000), interval(1, 1000), interval(2, 3000)].join(", ");
+        assert_eq!(goodput_after(&format!(r#"{{"intervals": [{intervals}]}}"#), 1.0).unwrap(), 16_000.0);
+        assert!(goodput_after(r#"{"intervals": []}"#, 1.0).is_err());
     }
 
     #[test]

@@ -7,8 +7,10 @@
 
 mod http;
 mod machine;
+mod many;
 pub mod report;
 pub mod samples;
+mod scrape;
 mod tcp;
 mod udp;
 
@@ -46,12 +48,15 @@ struct Benchmark {
     run: fn(&Plan) -> Result<Vec<Row>>,
 }
 
-const BENCHMARKS: [Benchmark; 7] = [
+const BENCHMARKS: [Benchmark; 10] = [
     Benchmark { name: "tcp", about: "iperf3 TCP, 1 and 8 streams, beside plain routing", run: tcp::bulk },
     Benchmark { name: "wrk", about: "keep-alive requests of 1 KB, beside plain routing", run: http::keep_alive },
     Benchmark { name: "connections", about: "new connections, beside proxies and DNAT", run: http::connections },
     Benchmark { name: "udp", about: "small UDP packets over 1 k and 100 k flows", run: udp::small_packets },
     Benchmark { name: "flood", about: "TCP goodput under a flood of unknown packets", run: tcp::under_flood },
+    Benchmark { name: "synflood", about: "TCP goodput under SYNs from more sources than fit", run: tcp::under_syns },
+    Benchmark { name: "million", about: "memory and time that a million connections take", run: many::connections },
+    Benchmark { name: "scrape", about: "what reading the metrics costs the packets", run: scrape::scrapes },
     Benchmark { name: "bpf", about: "the BPF program's cost, and rule installation", run: machine::bpf },
     Benchmark { name: "idle", about: "processor time when nothing happens", run: machine::idle },
 ];

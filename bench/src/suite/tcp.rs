@@ -10,7 +10,7 @@ use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use crate::tool::flood;
 use crate::tool::frames::Link;
 use crate::topology::{Cards, Family, Options, Topology, server_address, vip};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -107,4 +107,76 @@ fn flooded(plan: &Plan, topology: &Topology, case: &str, met_by: &str, per_secon
     let rest = format!("under {:.2} Mpps", flood_rate / 1e6);
     progress(case, met_by, result.bits_per_s, "bit/s", &rest);
     Ok(result.bits_per_s)
+}
+
+/// Connections the table takes under the flood of SYNs, and sources of that flood.
+const SYN_TABLE: u64 = 20_000;
+const SYN_SOURCES: usize = 10 * SYN_TABLE as usize;
+/// SYNs a second, of all threads.
+const SYNS_PER_SECOND: u32 = 100_000;
+
+/// iperf3, established before the flood, while 100,000 SYNs a second come from ten times as many sources as the table
+/// has entries: met by Hairpin, and by a BPF program that drops everything.
+pub(super) fn under_syns(plan: &Plan) -> Result<Vec<Row>> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let case = "tcp under SYNs";
+    let (mut ours, mut bare) = (Samples::default(), Samples::default());
+    for repetition in 0..plan.repetitions {
+        let mut order = [("hairpin", &mut ours), ("bare drop", &mut bare)];
+        if repetition % 2 == 1 {
+            order.reverse();
+        }
+        for (met_by, samples) in order {
+            samples.push(under_syns_once(plan, &topology, case, met_by)?);
+        }
+    }
+    let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
+    Ok(vec![Row::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9))])
+}
+
+/// The goodput in bit/s of the transfer while the flood lasts.
+fn under_syns_once(plan: &Plan, topology: &Topology, case: &str, met_by: &str) -> Result<f64> {
+    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let by_hairpin = met_by == "hairpin";
+    let services =
+        [service(), Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
+    let hairpin_options = HairpinOptions {
+        more_interfaces: if by_hairpin { vec!["flood0"] } else { Vec::new() },
+        tables: format!("[limits]\nconnections_max = {SYN_TABLE}\n"),
+        ..HairpinOptions::default()
+    };
+    let mut hairpin = Hairpin::start(topology, &services, &hairpin_options)?;
+    if !by_hairpin {
+        topology.balancer.drop_arrivals("flood0")?;
+    }
+    let cpus: Vec<usize> = (0..std::thread::available_parallelism()?.get()).collect();
+    // Established before: the flood begins a second later and ends after it.
+    let iperf = load::iperf_command(&topology.client, vip(Family::V4), IPERF_PORTS[0], &options(plan, 1));
+    let mut iperf = topology.client.start(iperf, &topology.scratch.file("iperf3-syns"))?;
+    std::thread::sleep(Duration::from_secs(1));
+    let targets = [(vip(Family::V4), HTTP_PORT), (vip(Family::V6), HTTP_PORT)];
+    let targets = targets.map(|(address, port)| std::net::SocketAddr::new(address, port));
+    let each = SYNS_PER_SECOND / cpus.len() as u32;
+    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, SYN_SOURCES, &cpus, each);
+    let ended = iperf.wait(plan.duration + Duration::from_secs(30));
+    let flood_rate = flood.stop()?;
+    if !by_hairpin {
+        topology.balancer.admit_arrivals("flood0")?;
+    }
+    ensure!(ended?.success(), "iperf3 failed: {}", iperf.log());
+    hairpin.process().check()?;
+    let goodput = load::goodput_after(&iperf.log(), 1.0)?;
+    let status = hairpin.status()?;
+    let (connections, room) = status.connections();
+    ensure!(connections <= room && room <= SYN_TABLE + 64, "{connections} connections of {room}");
+    let capacity = &status.capacity;
+    let rest = format!(
+        "under {:.0} k SYN/s; {connections} of {room} connections, {} evicted, {} refused",
+        flood_rate / 1e3,
+        capacity.evicted_total,
+        capacity.table_full_total
+    );
+    progress(case, met_by, goodput, "bit/s", &rest);
+    Ok(goodput)
 }

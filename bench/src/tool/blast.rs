@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Payload bytes of each packet: with the headers, 60 bytes of Ethernet frame.
 const PAYLOAD: usize = 18;
 /// Flows per source address.
-const PORTS: usize = 20_000;
+pub(super) const PORTS: usize = 20_000;
 /// First source port.
-const FIRST_PORT: usize = 10_000;
+pub(super) const FIRST_PORT: usize = 10_000;
 
 /// The frames of a blast, shared out over the sending threads.
 #[derive(Clone, Debug)]

@@ -28,6 +28,37 @@ pub fn start(
     Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect(), pace)
 }
 
+/// A flood of SYNs alone, from `sources` different addresses, to `targets`; each thread sends at most `per_second`.
+pub fn syns(
+    namespace: &Namespace,
+    interface: &'static str,
+    link: Link,
+    targets: &[SocketAddr],
+    sources: usize,
+    cpus: &[usize],
+    per_second: u32,
+) -> Sending {
+    let pace = Pace { per_second: Some(per_second), fresh: true };
+    let each = sources / cpus.len();
+    let shares =
+        cpus.iter().enumerate().map(|(i, &cpu)| (cpu, Arc::new(syns_of(link, targets, i * each..(i + 1) * each))));
+    Sending::start(namespace, interface, shares.collect(), pace)
+}
+
+fn syns_of(link: Link, targets: &[SocketAddr], sources: std::ops::Range<usize>) -> Vec<Vec<u8>> {
+    let one = |source: usize| {
+        let target = targets[source % targets.len()];
+        let number = (source as u32).wrapping_mul(0x9e37_79b9);
+        let address: IpAddr = match target.ip() {
+            // 11.0.0.0/8 and 2001:db8::/32, which nobody here has.
+            IpAddr::V4(_) => Ipv4Addr::from(0x0b00_0000 | source as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from((0x2001_0db8_u128 << 96) | source as u128).into(),
+        };
+        frames::tcp(link, SocketAddr::new(address, number as u16 | 1024), target, SYN, (number, 0), &[])
+    };
+    sources.map(one).collect()
+}
+
 /// What a flood aims at if nothing else is said: services of both families, a port that is none, a backend.
 pub fn usual_targets() -> Vec<SocketAddr> {
     let others = [(vip(Family::V4), 9999), (server_address(Family::V4, 2), HTTP_PORT)];
@@ -116,6 +147,16 @@ fn fragment(mut frame: Vec<u8>, random: &mut Rng) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn syns_have_as_many_sources_as_asked_for() {
+        let link = Link { to: [2; 6], from: [4; 6] };
+        let targets = ["10.0.100.1:80".parse().unwrap(), "[fd00:100::1]:80".parse().unwrap()];
+        let frames = syns_of(link, &targets, 0..10_000);
+        let source = |frame: &Vec<u8>| if frame[12] == 0x08 { frame[26..30].to_vec() } else { frame[22..38].to_vec() };
+        let sources: std::collections::BTreeSet<Vec<u8>> = frames.iter().map(source).collect();
+        assert_eq!(sources.len(), 10_000);
+    }
 
     #[test]
     fn a_seed_gives_the_same_flood_and_every_kind() {

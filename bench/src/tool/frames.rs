@@ -13,7 +13,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// The Ethernet ends of a link: from the sender's card to the receiver's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The receiver's address.
     pub to: [u8; 6],

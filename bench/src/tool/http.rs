@@ -56,7 +56,9 @@ impl Connection {
         let deadline = Instant::now() + timeout;
         let last = if close { "Connection: close\r\n" } else { "" };
         self.stream.set_write_timeout(Some(timeout))?;
-        self.stream.write_all(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n{last}\r\n").as_bytes()).context("send")?;
+        self.stream
+            .write_all(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n{last}\r\n").as_bytes())
+            .context("send")?;
         let head = loop {
             if let Some(end) = self.ahead.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 let head: Vec<u8> = self.ahead.drain(..end + 4).collect();

@@ -7,6 +7,7 @@ pub mod blast;
 pub mod echo;
 pub mod flood;
 pub mod frames;
+pub mod handshakes;
 pub mod http;
 pub mod inside;
 pub mod packet_socket;

@@ -57,7 +57,8 @@ fn connections(network: &mut Network) -> Result<()> {
     for word in ["full-http4", "established", "server"] {
         ensure!(row.contains(word), "no {word} in {row}");
     }
-    let lines = tell(network, &["connections", "--service", "full-http4", "--state", "established", "--all", "-o", "json"])?;
+    let lines =
+        tell(network, &["connections", "--service", "full-http4", "--state", "established", "--all", "-o", "json"])?;
     let views: Vec<Value> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     for connection in &open {
         let end = connection.own_end()?.to_string();
@@ -67,8 +68,10 @@ fn connections(network: &mut Network) -> Result<()> {
     let client = client_address(Family::V4).to_string();
     let filter = ["--service", "full-http4", "--state", "established", "--client", &client];
     let counted = tell(network, &[&["connections", "--count"], &filter[..]].concat())?;
-    let counted: usize =
-        counted.split_whitespace().find_map(|word| word.parse().ok()).with_context(|| format!("no count: {counted}"))?;
+    let counted: usize = counted
+        .split_whitespace()
+        .find_map(|word| word.parse().ok())
+        .with_context(|| format!("no count: {counted}"))?;
     ensure!(counted >= 30, "{counted} connections are counted");
     let refused = tell(network, &["connections", "--client", "10.0.0.300"]).err().context("10.0.0.300 was taken")?;
     ensure!(format!("{refused:#}").contains("10.0.0.300"), "{refused:#}");
@@ -122,7 +125,8 @@ fn capture(network: &Network, arguments: &[&str], name: &str) -> Result<(Process
     let _ = std::fs::remove_file(&file);
     let mut capture = network.hairpin.command(&network.topology, &["capture"])?;
     capture.args(arguments).arg("-w").arg(&file);
-    let mut process = network.topology.balancer.start(capture, &network.topology.scratch.file(format!("{name}.log")))?;
+    let mut process =
+        network.topology.balancer.start(capture, &network.topology.scratch.file(format!("{name}.log")))?;
     process.wait_until(TIMEOUT, || file.metadata().is_ok_and(|metadata| metadata.len() > 0))?;
     // The file may be begun a moment before its sockets listen.
     sleep(Duration::from_millis(300));
@@ -149,7 +153,17 @@ fn bytes(packets: &[pcapng::Packet], from: (IpAddr, Option<u16>), to: (IpAddr, O
 fn fetch(network: &Network, name: &str) -> Result<()> {
     let topology = &network.topology;
     let mut curl = topology.client.command("curl");
-    curl.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--limit-rate", "3M", "--output", "/dev/null"]);
+    curl.args([
+        "--silent",
+        "--show-error",
+        "--fail",
+        "--max-time",
+        "60",
+        "--limit-rate",
+        "3M",
+        "--output",
+        "/dev/null",
+    ]);
     command::output(curl.arg(format!("http://{}/10m", service(name).listen()))).map(drop)
 }
 

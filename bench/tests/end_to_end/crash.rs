@@ -133,7 +133,8 @@ impl Scene {
     /// One request through every service.
     fn works(&self) -> Result<()> {
         let page = std::fs::read(self.topology.scratch.file("pages/1k"))?;
-        let ends: Vec<SocketAddr> = services().iter().map(|service| service.listen().parse()).collect::<Result<_, _>>()?;
+        let ends: Vec<SocketAddr> =
+            services().iter().map(|service| service.listen().parse()).collect::<Result<_, _>>()?;
         inside::run(&self.topology.client, move || {
             for to in ends {
                 http::once(to, "1k", &page, TIMEOUT).with_context(|| format!("a request to {to}"))?;
@@ -166,7 +167,10 @@ impl Scene {
             // The longest timeout is 5 s, and offloaded connections are sampled in between.
             if start.elapsed() > Duration::from_secs(40) {
                 let left = self.hairpin.connections(&json!({}))?;
-                bail!("{connections} connections are left, and {view:?}: {:?}", left.iter().take(5).collect::<Vec<_>>());
+                bail!(
+                    "{connections} connections are left, and {view:?}: {:?}",
+                    left.iter().take(5).collect::<Vec<_>>()
+                );
             }
             sleep(Duration::from_millis(200));
         }

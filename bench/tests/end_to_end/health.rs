@@ -47,7 +47,9 @@ struct Scene {
 /// Lines of `[service.health]` with the times above.
 fn health(lines: &str) -> String {
     let interval = INTERVAL.as_millis();
-    format!("[service.health]\ninterval = \"{interval}ms\"\ntimeout = \"400ms\"\nfall = {FALL}\nrise = {RISE}\n{lines}\n")
+    format!(
+        "[service.health]\ninterval = \"{interval}ms\"\ntimeout = \"400ms\"\nfall = {FALL}\nrise = {RISE}\n{lines}\n"
+    )
 }
 
 impl Scene {
@@ -277,11 +279,8 @@ fn drained() -> Result<()> {
 }
 
 fn by_hand() -> Result<()> {
-    let mut scene = Scene::start(
-        Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) },
-        "",
-        "",
-    )?;
+    let mut scene =
+        Scene::start(Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) }, "", "")?;
     scene.by_hand(&["weight", "web", "server1", "5"])?;
     sleep(Duration::from_millis(100));
     let answers = scene.answers(80)?;

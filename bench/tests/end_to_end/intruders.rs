@@ -60,10 +60,17 @@ fn intruded(intrude: fn(&Topology, &Hairpin) -> Result<()>) -> Result<()> {
 fn garbage() -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(9);
     let mut all: Vec<Vec<u8>> = [
-        "\n", "{}\n", "null\n", "[]\n", "{\"request\":\"no such\"}\n", "{\"request\":\"status\",\"more\":1}\n",
-        "{\"request\":\"upgrade\",\"program\":\"/dev/null\"}\n", "{\"request\":\"backend\"}\n",
+        "\n",
+        "{}\n",
+        "null\n",
+        "[]\n",
+        "{\"request\":\"no such\"}\n",
+        "{\"request\":\"status\",\"more\":1}\n",
+        "{\"request\":\"upgrade\",\"program\":\"/dev/null\"}\n",
+        "{\"request\":\"backend\"}\n",
         "{\"request\":\"connections\",\"limit\":4294967295,\"cursor\":18446744073709551615}\n",
-        "{\"request\":\"connections\",\"limit\":-1}\n", "{\"request\":\"diff\",\"text\":\"[[[[\",\"file\":\"x\"}\n",
+        "{\"request\":\"connections\",\"limit\":-1}\n",
+        "{\"request\":\"diff\",\"text\":\"[[[[\",\"file\":\"x\"}\n",
         "GET / HTTP/1.1\r\n\r\n",
     ]
     .iter()
@@ -158,9 +165,12 @@ fn modes() -> Result<()> {
     let hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let socket = hairpin.socket();
     let mode = |path: &Path| -> Result<u32> { Ok(path.symlink_metadata()?.permissions().mode() & 0o7777) };
-    for path in [socket.clone(), socket.with_extension("lock")].into_iter().chain(remnants::memory(hairpin.instance())) {
+    for path in [socket.clone(), socket.with_extension("lock")].into_iter().chain(remnants::memory(hairpin.instance()))
+    {
         let mode = mode(&path)?;
-        if path.is_dir() { continue }
+        if path.is_dir() {
+            continue;
+        }
         ensure!(mode == 0o600, "{} has the mode {mode:o}", path.display());
     }
     ensure!(!remnants::memory(hairpin.instance()).is_empty(), "there is no shared memory");

@@ -48,7 +48,10 @@ fn restarts() -> Result<()> {
     }
     let now = hairpin.process().resident_bytes()?;
     // The first process has not touched all of its code either.
-    ensure!(now < memory + memory / 4 + (16 << 20), "{memory} bytes were resident, and {now} are after {count} restarts");
+    ensure!(
+        now < memory + memory / 4 + (16 << 20),
+        "{memory} bytes were resident, and {now} are after {count} restarts"
+    );
     for session in sessions.stop()? {
         ensure!(session.failed.is_none() && session.servers.len() == 1, "{session:?}");
     }
@@ -148,7 +151,8 @@ fn objects(instance: &str) -> Result<(u64, u64, u64)> {
         paths.into_iter().any(|path| path.split('/').any(|part| part == instance))
     };
     let programs: Vec<Value> = show("prog")?.into_iter().filter(ours).collect();
-    let used = |id: &Value| programs.iter().flat_map(|program| program["map_ids"].as_array()).flatten().any(|m| m == id);
+    let used =
+        |id: &Value| programs.iter().flat_map(|program| program["map_ids"].as_array()).flatten().any(|m| m == id);
     let maps: Vec<Value> = show("map")?.into_iter().filter(|map| ours(map) || used(&map["id"])).collect();
     let memory = maps.iter().filter_map(|map| map["bytes_memlock"].as_u64()).sum();
     Ok((programs.len() as u64, maps.len() as u64, memory))

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load;
 use hairpin_bench::peer::{Hairpin, HairpinOptions};
+use hairpin_bench::remnants;
 use hairpin_bench::servers::{HTTP_PORT, Servers};
 use hairpin_bench::tool::inside;
 use hairpin_bench::topology::{Family, Options, Topology, server_address};
@@ -21,10 +22,10 @@ use std::time::Duration;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("lifecycle: ctrl-c leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGINT))),
-        trial("lifecycle: sigterm leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGTERM))),
         trial("lifecycle: stop --flush leaves nothing", || leaves_nothing(|hairpin| hairpin.stop(true))),
         trial("lifecycle: killed, the next one starts", killed),
-        trial("lifecycle: killed, stop --flush clears up", killed_and_flushed),
+        trial("lifecycle: killed, stop --flush clears up", || ended_and_flushed(Signal::SIGKILL)),
+        trial("lifecycle: sigterm leaves everything, stop --flush clears up", || ended_and_flushed(Signal::SIGTERM)),
         trial("lifecycle: an established connection of others goes on", others_go_on),
         trial("lifecycle: offloaded connections outlive stop without --flush", offloaded_go_on),
         trial("lifecycle: a second instance is refused", second),
@@ -106,6 +107,8 @@ fn nothing_left(
         let path = Path::new(directory).join(instance);
         ensure!(!path.exists(), "{} is still there", path.display());
     }
+    let memory = remnants::memory(instance);
+    ensure!(memory.is_empty(), "{memory:?} is still there");
     let qdiscs = topology.balancer.script("tc qdisc show\n")?;
     ensure!(!qdiscs.contains("clsact"), "a clsact qdisc is left: {qdiscs}");
     // The kernel frees programs and maps a moment after their last user is gone.
@@ -121,7 +124,7 @@ fn nothing_left(
     anyhow::bail!("BPF programs {:?} and maps {:?} are left", left.0, left.1)
 }
 
-/// A killed Hairpin leaves its objects; the next one of the same name clears them away, works, and leaves nothing.
+/// A killed Hairpin leaves its objects; the next one of the same name takes them up, works, and leaves nothing.
 fn killed() -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;
@@ -140,8 +143,8 @@ fn killed() -> Result<()> {
     nothing_left(&topology, &before, &instance, &programs, &maps)
 }
 
-/// A killed Hairpin's objects go by `hairpin stop --flush`, too.
-fn killed_and_flushed() -> Result<()> {
+/// What a Hairpin leaves that was killed, or told to end by SIGTERM, goes by `hairpin stop --flush`, too.
+fn ended_and_flushed(signal: Signal) -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;
     let before = topology.balancer.interfaces()?;
@@ -149,7 +152,9 @@ fn killed_and_flushed() -> Result<()> {
     works(&topology)?;
     let instance = hairpin.instance().to_owned();
     let (programs, maps) = bpf_objects(&instance)?;
-    let _ = hairpin.end(Signal::SIGKILL)?;
+    let _ = hairpin.end(signal)?;
+    let (left, _) = bpf_objects(&instance)?;
+    ensure!(left == programs, "of the programs {programs:?} {left:?} are left");
     flush(&topology)?;
     nothing_left(&topology, &before, &instance, &programs, &maps)
 }

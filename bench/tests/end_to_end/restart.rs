@@ -43,8 +43,7 @@ impl Scene {
     fn start(top: &str, tables: &str) -> Result<Scene> {
         let topology = Topology::create(Options::default())?;
         let servers = Servers::start(&topology)?;
-        let options =
-            HairpinOptions { top: top.to_owned(), tables: tables.to_owned(), ..HairpinOptions::default() };
+        let options = HairpinOptions { top: top.to_owned(), tables: tables.to_owned(), ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
         let mut iperf = topology.client.command("iperf3");
         let to = vip(Family::V4).to_string();
@@ -88,9 +87,10 @@ impl Scene {
             ensure!(new.state == old.state && new.age_s >= old.age_s, "it was {old:?}, now {new:?}");
             let not_less = (0..2).all(|i| new.packets[i] >= old.packets[i] && new.bytes[i] >= old.bytes[i]);
             ensure!(not_less, "counters went back: {old:?}, now {new:?}");
-            let idle = self.idle.iter().any(|connection| {
-                connection.own_end().is_ok_and(|end| name.starts_with(&format!("{end} ")))
-            });
+            let idle = self
+                .idle
+                .iter()
+                .any(|connection| connection.own_end().is_ok_and(|end| name.starts_with(&format!("{end} "))));
             // The time limit of what is silent runs on.
             ensure!(!idle || new.idle_s >= old.idle_s, "it was {old:?}, now {new:?}");
         }
@@ -153,7 +153,8 @@ fn goes_on(when_absent: &'static str) -> Result<()> {
     let moved = scene.moving()?;
     ensure!(moved > 100, "two seconds after the end a server got {moved} packets in half a second");
     let to: SocketAddr = service("http4").listen().parse()?;
-    let connect = inside::run(&scene.topology.client, move || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(2))))?;
+    let connect =
+        inside::run(&scene.topology.client, move || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(2))))?;
     let kind = connect.err().context("a new connection was made with nobody there")?.kind();
     // Dropped, it waits in vain; left to the kernel, whose address it is and where nobody listens, it is refused.
     let expected =

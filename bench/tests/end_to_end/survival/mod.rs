@@ -55,7 +55,11 @@ fn reloads(stage: &mut Stage, count: usize) -> Result<()> {
             }
         }
         stage.configure(&services)?;
-        if number % 2 == 0 { by_signal(stage)? } else { by_command(stage)? }
+        if number % 2 == 0 {
+            by_signal(stage)?
+        } else {
+            by_command(stage)?
+        }
         let applied = Instant::now();
         expect(stage, &services).with_context(|| format!("after reload {number}"))?;
         sleep(BETWEEN_RELOADS);
@@ -114,7 +118,8 @@ fn bad_reload(stage: &mut Stage) -> Result<()> {
     let good = std::fs::read_to_string(&file)?;
     let before = stage.hairpin.status()?;
     let at = good.lines().position(|line| line.starts_with("weight")).context("no weight in the configuration")?;
-    let bad: Vec<&str> = good.lines().enumerate().map(|(i, line)| if i == at { "weight = 70000" } else { line }).collect();
+    let bad: Vec<&str> =
+        good.lines().enumerate().map(|(i, line)| if i == at { "weight = 70000" } else { line }).collect();
     std::fs::write(&file, bad.join("\n") + "\n")?;
     let refused = stage.hairpin.tell(&stage.topology, &["reload"]).err().context("it was taken")?;
     let refused = format!("{refused:#}");

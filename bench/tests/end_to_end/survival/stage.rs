@@ -35,7 +35,11 @@ pub(super) fn services() -> Vec<Service> {
         service.weights = vec![1; 4];
     }
     services.push(Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
-    services.push(Service { servers: vec![2], full_nat: true, ..Service::tcp("full-iperf", Family::V6, IPERF_PORTS[1]) });
+    services.push(Service {
+        servers: vec![2],
+        full_nat: true,
+        ..Service::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
+    });
     services
 }
 
@@ -92,14 +96,8 @@ impl Stage {
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
         let transfers = Transfers::start(&topology, lanes());
         let page = Arc::new(std::fs::read(topology.scratch.file("pages/1k"))?);
-        let sessions = Sessions::start(
-            &topology.client,
-            &ends(),
-            SESSIONS,
-            "1k",
-            Duration::from_millis(200),
-            REQUEST_TIMEOUT,
-        )?;
+        let sessions =
+            Sessions::start(&topology.client, &ends(), SESSIONS, "1k", Duration::from_millis(200), REQUEST_TIMEOUT)?;
         let requests = OpenLoop::start(&topology.client, ends(), REQUESTS_PER_S, "1k", page, REQUEST_TIMEOUT);
         let mut stage = Stage {
             transfers: Some(transfers),
@@ -199,7 +197,8 @@ impl Stage {
         // Less than planned would be no load to speak of.
         let least = spent.saturating_sub(REQUEST_TIMEOUT.as_secs() as usize) * REQUESTS_PER_S as usize / 2;
         ensure!(outcomes.len() >= least, "only {} requests in {spent} s", outcomes.len());
-        let excused = |outcome: &Outcome| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
+        let excused =
+            |outcome: &Outcome| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
         let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
         let lost: Vec<String> =
             failed.iter().filter(|outcome| !excused(outcome)).map(|outcome| self.describe(outcome)).collect();
