@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod abi;
+pub mod capture;
 pub mod control;
 pub mod cost;
 pub mod cpu;

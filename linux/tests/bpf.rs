@@ -8,6 +8,8 @@ mod rig;
 
 #[path = "bpf/adoption.rs"]
 mod adoption;
+#[path = "bpf/capture.rs"]
+mod capture;
 #[path = "tap/child.rs"]
 mod child;
 #[path = "bpf/crash.rs"]

@@ -24,8 +24,11 @@ impl Pins {
     /// Makes the directory of `instance`, empty.
     pub(super) fn create(directory: &Path, instance: &str) -> Result<Pins> {
         check(instance)?;
+        // Wherever it may have been: what is attached twice would carry packets twice.
+        while let Some(before) = Pins::find(directory, instance)? {
+            before.remove()?;
+        }
         let pins = Pins(bpf_directory(directory)?.join(instance));
-        pins.remove()?;
         for part in ["maps", "programs", "links"] {
             let path = pins.0.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
