@@ -23,7 +23,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::target::{Check, HttpCheck, Target};
 
-/// The longest head of an HTTP answer, in bytes; hyper's default bound on header lines, 100, holds too.
+/// The head of an HTTP answer is given up when it is incomplete with this many bytes; hyper's last read can bring as
+/// many again. Its default bound on header lines, 100, holds too.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How much of an HTTP body is looked at, in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;

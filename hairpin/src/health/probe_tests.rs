@@ -189,6 +189,19 @@ fn http_endless_head_is_bounded() {
 }
 
 #[test]
+fn http_heads_up_to_64_kib() {
+    let padded = |padding: usize| {
+        Server::http(move |_| format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(padding)).into_bytes())
+    };
+    let within = padded(60 * 1024);
+    assert_eq!(check(within.address, Check::Http(get())), Ok("HTTP status 200".into()));
+    // The last read can bring as much again.
+    let beyond = padded(130 * 1024);
+    let told = reason(check(beyond.address, Check::Http(get())));
+    assert!(told.ends_with("message head is too large"), "{told}");
+}
+
+#[test]
 fn http_broken_answers() {
     let server = Server::http(|_| b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec());
     let told = reason(check(server.address, Check::Http(get())));

@@ -143,7 +143,7 @@ pub(super) struct Record {
     checks: u64,
     failures: u64,
     last_duration: Option<Duration>,
-    /// When it ceased to be down, if it ever was.
+    /// When it last ceased to be down, if it ever did.
     returned: Option<Moment>,
     /// The totals of the last observation.
     observed: Option<Observed>,
@@ -319,10 +319,8 @@ impl Record {
     }
 
     fn turn(&mut self, to: Health, reason: &str, now: Moment) {
-        match (self.health, to) {
-            (_, Health::Down) => self.returned = None,
-            (Health::Down, _) => self.returned = Some(now),
-            _ => {}
+        if self.health == Health::Down {
+            self.returned = Some(now);
         }
         self.health = to;
         self.reason = bounded(reason);

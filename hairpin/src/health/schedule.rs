@@ -286,14 +286,11 @@ impl Schedule {
         }
     }
 
-    /// Notes when a backend without an active check is to be tried again.
+    /// Notes when a backend without an active check is to be tried again; a trial once planned is not moved.
     fn plan_trial(&mut self, backend: u16) {
         let Some(entry) = self.entries.get_mut(&backend) else { return };
         if entry.target.check != Check::None {
             return;
-        }
-        if let Place::Due(at) = entry.place {
-            self.due.remove(&(at, backend));
         }
         entry.place = entry.record.retry_at().map_or(Place::Idle, Place::Due);
         self.due.extend(entry.place.due_at(backend));

@@ -178,17 +178,33 @@ fn an_update_keeps_the_phase_and_takes_up_another_interval() {
 #[test]
 fn the_result_of_a_check_whose_target_has_changed_is_ignored() {
     let mut case = Case::new(every(SECOND, 1..3));
-    case.pass(SECOND);
+    case.pass(SECOND * 3 / 2);
     assert_eq!(case.turn().len(), 2);
     let mut moved = every(SECOND, 1..2);
     moved[0].address = "192.0.2.2:80".parse().unwrap();
     case.schedule.update(moved, case.now).unwrap();
     case.end_all(false);
     assert_eq!((case.health(1), case.schedule.totals().in_flight), (Health::Unknown, 0));
-    // And what waited for a slot as the old one is not checked out of turn.
-    let mut case = Case::new(every(SECOND, 0..300));
+    case.pass(SECOND);
+    assert_eq!(case.turn(), [1], "the new one's first check, once");
+}
+
+#[test]
+fn what_waited_for_a_slot_under_another_address_waits_no_more() {
+    let hourly = || every(3600 * SECOND, 0..300);
+    let mut case = Case::new(hourly());
     case.pass(SECOND);
     case.turn();
+    let moved = hourly().into_iter().map(|target| Target { address: "192.0.2.2:80".parse().unwrap(), ..target });
+    case.schedule.update(moved.collect(), case.now).unwrap();
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        case.end_all(true);
+        begun.extend(case.turn());
+        case.pass(SECOND / 2);
+    }
+    begun.sort_unstable();
+    assert_eq!(begun, (0..300).collect::<Vec<_>>(), "each once");
     case.schedule.update(Vec::new(), case.now).unwrap();
     case.end_all(true);
     assert_eq!((case.turn().len(), case.schedule.totals().in_flight), (0, 0));
