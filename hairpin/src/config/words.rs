@@ -4,7 +4,7 @@ use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, UnknownPacket};
 use hairpin_core::flow::Protocol;
 use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A setting that has a word for each of its values.
 pub trait Word: Copy + PartialEq + 'static {
@@ -58,15 +58,22 @@ words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
 words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Udp = "udp" });
 
-/// Writes a word, for `#[serde(with = "words")]`.
-pub(crate) fn serialize<T: Word, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(value.word())
+/// A value that is kept as its word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Worded<T>(pub(crate) T);
+
+impl<T: Word> Serialize for Worded<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.word())
+    }
 }
 
-/// Reads a word.
-pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    let word = String::deserialize(deserializer)?;
-    T::from_word(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is none of the words for this")))
+impl<'de, T: Word> Deserialize<'de> for Worded<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Worded<T>, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let value = T::from_word(&word);
+        value.map(Worded).ok_or_else(|| D::Error::custom(format!("{word:?} is none of the words for this")))
+    }
 }
 
 #[cfg(test)]

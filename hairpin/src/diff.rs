@@ -1,0 +1,277 @@
+//! What a configuration changes against the one that runs, in sentences.
+//!
+//! A service is the same as another if address, port and protocol are, a backend of it if address and port are;
+//! everything else about them is a change. What a running process cannot change is told apart.
+
+use crate::config::{Config, HealthSettings, ServiceSettings, Settings, Word};
+use crate::control::Changes;
+use crate::health::Check;
+use hairpin_core::config::{Backend, BackendState, Service, Timeouts};
+use hairpin_core::flow::{Endpoint, Protocol};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What `new` changes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
+/// upgrade.
+pub fn changes(running: &Config, new: &Config) -> Changes {
+    let mut changes = Changes::default();
+    for setting in &SETTINGS {
+        let [before, after] = [running, new].map(setting.text);
+        if before == after {
+            continue;
+        }
+        let sentence = format!("{}: {before} -> {after}{}", setting.name, setting.hint);
+        if setting.live { changes.changes.push(sentence) } else { changes.later.push(sentence) }
+    }
+    services(&mut changes.changes, running, new);
+    changes.warnings = new.warnings.iter().map(ToString::to_string).collect();
+    changes
+}
+
+/// A field that is about the instance as a whole.
+struct Setting {
+    name: &'static str,
+    /// Whether a running process can change it.
+    live: bool,
+    /// What else is to be said; begins with a semicolon.
+    hint: &'static str,
+    text: fn(&Config) -> String,
+}
+
+const fn live(name: &'static str, text: fn(&Config) -> String) -> Setting {
+    Setting { name, live: true, hint: "", text }
+}
+
+const fn later(name: &'static str, text: fn(&Config) -> String) -> Setting {
+    Setting { name, live: false, hint: "", text }
+}
+
+/// It says where an instance is found, so an upgrade or restart would not find it.
+const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
+    Setting { name, live: false, hint: "; stop this instance with `hairpin stop --flush` and start it anew", text }
+}
+
+/// In the order of the file.
+const SETTINGS: [Setting; 30] = [
+    anew("instance", |c| c.settings.instance.clone()),
+    later("interfaces", |c| list(&c.settings.interfaces)),
+    later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
+    later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
+    later("[limits] rules_max", |c| c.settings.rules_max.to_string()),
+    anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
+    live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
+    later("[offload] policy", |c| c.settings.policy.word().to_string()),
+    live("[pool] addresses", |c| list(&c.snapshot.pool.addresses)),
+    live("[pool] ports", |c| format!("{}-{}", c.snapshot.pool.port_first, c.snapshot.pool.port_last)),
+    live("[pool] time_wait", |c| duration(c.snapshot.pool.time_wait)),
+    later("[linux] forwarding", |c| c.settings.linux.forwarding.word().to_string()),
+    live("[linux] when_absent", |c| c.settings.linux.when_absent.word().to_string()),
+    live("[linux] heartbeat_timeout", |c| duration(c.settings.linux.heartbeat_timeout)),
+    live("[linux] policer_floor", |c| c.settings.linux.policer_floor.to_string()),
+    live("[linux] policer_ceiling", |c| c.settings.linux.policer_ceiling.to_string()),
+    live("[linux] policer_backend", |c| c.settings.linux.policer_backend.to_string()),
+    live("[linux] handover_bound", |c| duration(c.settings.linux.handover_bound)),
+    later("[linux] tap_queue", |c| c.settings.linux.tap_queue.to_string()),
+    later("[linux] attach", |c| c.settings.linux.attach.word().to_string()),
+    anew("[linux] pin_directory", |c| c.settings.linux.pin_directory.display().to_string()),
+    anew("[control] directory", |c| c.settings.control_directory.display().to_string()),
+    later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
+    live("[timeouts] tcp_handshake", |c| duration(c.settings.timeouts.tcp_handshake)),
+    live("[timeouts] tcp_established", |c| duration(c.settings.timeouts.tcp_established)),
+    live("[timeouts] tcp_half_closed", |c| duration(c.settings.timeouts.tcp_half_closed)),
+    live("[timeouts] tcp_closed", |c| duration(c.settings.timeouts.tcp_closed)),
+    live("[timeouts] tcp_reset", |c| duration(c.settings.timeouts.tcp_reset)),
+    live("[timeouts] udp_new", |c| duration(c.settings.timeouts.udp_new)),
+    live("[timeouts] udp_established", |c| duration(c.settings.timeouts.udp_established)),
+];
+
+/// A service with what the workers need not know of it, and what holds where it does not say otherwise.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    service: &'a Service,
+    settings: &'a ServiceSettings,
+    common: &'a Settings,
+}
+
+fn sides(config: &Config) -> impl Iterator<Item = Side<'_>> {
+    let services = config.snapshot.services.iter().zip(&config.services);
+    services.map(|(service, settings)| Side { service, settings, common: &config.settings })
+}
+
+fn identity(side: &Side<'_>) -> (Endpoint, Protocol) {
+    (side.service.endpoint, side.service.protocol)
+}
+
+fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
+    let mut before: HashMap<(Endpoint, Protocol), Side<'_>> =
+        sides(running).map(|side| (identity(&side), side)).collect();
+    for side in sides(new) {
+        match before.remove(&identity(&side)) {
+            Some(before) => service(out, before, side),
+            None => out.push(added(side.service)),
+        }
+    }
+    for side in sides(running).filter(|side| before.contains_key(&identity(side))) {
+        let service = side.service;
+        out.push(format!("service {} removed; {}", service.name, go_on(service.drain_limit)));
+    }
+}
+
+fn added(service: &Service) -> String {
+    let backends = service.backends.len();
+    format!(
+        "service {} added: {}/{}, {}, {}, {backends} backend{}",
+        service.name,
+        service.endpoint,
+        service.protocol.word(),
+        service.forwarding.word(),
+        service.algorithm.word(),
+        if backends == 1 { "" } else { "s" }
+    )
+}
+
+/// What has changed about a service.
+fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
+    let who = format!("service {}", after.service.name);
+    let mut say = |name: &str, [before, after]: [String; 2], hint: &str| {
+        if before != after {
+            out.push(format!("{who}: {name}: {before} -> {after}{hint}"));
+        }
+    };
+    let both = [before.service, after.service];
+    say("name", both.map(|service| service.name.to_string()), "");
+    say("mode", both.map(|service| service.forwarding.word().to_string()), "; connections that exist keep theirs");
+    say("balance", both.map(|service| service.algorithm.word().to_string()), "");
+    say("unknown", both.map(|service| service.unknown.word().to_string()), "");
+    say("all_down", both.map(|service| service.all_down.word().to_string()), "");
+    let follows = |side: Side<'_>| side.service.drain_limit == side.common.drain_limit;
+    if !(follows(before) && follows(after)) {
+        say("drain_limit", both.map(|service| limit(service.drain_limit)), "");
+    }
+    for (name, of) in TIMEOUTS {
+        // What follows [timeouts] has been said there.
+        let follows = |side: Side<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
+        if !(follows(before) && follows(after)) {
+            say(&format!("timeouts.{name}"), both.map(|service| duration(of(&service.timeouts))), "");
+        }
+    }
+    for ((name, before), (_, after)) in health(&before.settings.health).into_iter().zip(health(&after.settings.health))
+    {
+        // A field that only one of the checks has goes with `health.check`.
+        if let (Some(before), Some(after)) = (before, after) {
+            say(&format!("health.{name}"), [before, after], "");
+        }
+    }
+    backends(out, before.service, after.service);
+}
+
+type TimeoutOf = fn(&Timeouts) -> Duration;
+
+const TIMEOUTS: [(&str, TimeoutOf); 7] = [
+    ("tcp_handshake", |timeouts| timeouts.tcp_handshake),
+    ("tcp_established", |timeouts| timeouts.tcp_established),
+    ("tcp_half_closed", |timeouts| timeouts.tcp_half_closed),
+    ("tcp_closed", |timeouts| timeouts.tcp_closed),
+    ("tcp_reset", |timeouts| timeouts.tcp_reset),
+    ("udp_new", |timeouts| timeouts.udp_new),
+    ("udp_established", |timeouts| timeouts.udp_established),
+];
+
+/// Every field of a health check, `None` where the check has no such field.
+fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
+    let http = match &settings.check {
+        Check::Http(http) => Some(http),
+        _ => None,
+    };
+    let udp = match &settings.check {
+        Check::Udp { send, expect } => Some((send, expect)),
+        _ => None,
+    };
+    let any = |checked: String| (settings.check != Check::None).then_some(checked);
+    let or = |text: Option<&String>, default: &str| text.map_or(default.to_string(), |text| format!("{text:?}"));
+    let passive = settings.passive;
+    vec![
+        ("check", Some(settings.kind().word().to_string())),
+        ("interval", any(duration(settings.interval))),
+        ("timeout", any(duration(settings.timeout))),
+        ("rise", any(settings.rise.to_string())),
+        ("fall", any(settings.fall.to_string())),
+        ("port", any(settings.port.map_or("each backend's own".to_string(), |port| port.to_string()))),
+        ("method", http.map(|http| http.method.clone())),
+        ("path", http.map(|http| http.path.clone())),
+        ("host", http.map(|http| or(http.host.as_ref(), "the backend's address and port"))),
+        ("status", http.map(|http| http.status.to_string())),
+        ("body", http.map(|http| or(http.body.as_ref(), "anything"))),
+        ("send", udp.map(|(send, _)| bytes(send))),
+        ("expect", udp.map(|(_, expect)| expect.as_ref().map_or("any answer".to_string(), |expect| bytes(expect)))),
+        ("passive", Some(passive.map_or(0, |passive| passive.failures).to_string())),
+        ("passive_retry", passive.map(|passive| duration(passive.retry))),
+        ("slow_start", Some(duration(settings.slow_start))),
+    ]
+}
+
+/// What has changed about a service's backends.
+fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
+    let mut known: HashMap<Endpoint, &Backend> =
+        before.backends.iter().map(|backend| (backend.endpoint, backend)).collect();
+    let service = &after.name;
+    for backend in &after.backends {
+        let Some(before) = known.remove(&backend.endpoint) else {
+            let address = backend.endpoint.to_string();
+            let at = if *backend.name == *address { String::new() } else { format!(" ({address})") };
+            let weight = if backend.weight == 1 { String::new() } else { format!(", weight {}", backend.weight) };
+            let state = match backend.state {
+                BackendState::Enabled => String::new(),
+                state => format!(", {}", state.word()),
+            };
+            out.push(format!("service {service}: backend {}{at} added{weight}{state}", backend.name));
+            continue;
+        };
+        let who = format!("service {service}: backend {}", backend.name);
+        if before.name != backend.name {
+            out.push(format!("{who}: name: {} -> {}", before.name, backend.name));
+        }
+        if before.weight != backend.weight {
+            out.push(format!("{who}: weight: {} -> {}", before.weight, backend.weight));
+        }
+        if before.state != backend.state {
+            let hint = match backend.state {
+                BackendState::Draining => format!("; {}", go_on(after.drain_limit)),
+                BackendState::Disabled => "; its connections are ended".to_string(),
+                BackendState::Enabled | BackendState::Removed => String::new(),
+            };
+            out.push(format!("{who}: state: {} -> {}{hint}", before.state.word(), backend.state.word()));
+        }
+    }
+    for backend in before.backends.iter().filter(|backend| known.contains_key(&backend.endpoint)) {
+        out.push(format!("service {service}: backend {} removed; {}", backend.name, go_on(after.drain_limit)));
+    }
+}
+
+fn go_on(drain_limit: Duration) -> String {
+    match drain_limit.is_zero() {
+        true => "its connections go on until they end".to_string(),
+        false => format!("its connections go on for up to {}", duration(drain_limit)),
+    }
+}
+
+fn limit(drain_limit: Duration) -> String {
+    if drain_limit.is_zero() { "until they end".to_string() } else { duration(drain_limit) }
+}
+
+fn duration(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+fn list<T: ToString>(items: &[T]) -> String {
+    let texts: Vec<String> = items.iter().map(ToString::to_string).collect();
+    if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
+}
+
+/// Text in quotes where it is text, else hexadecimal digits.
+fn bytes(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
+        _ => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}

@@ -1,0 +1,181 @@
+//! What is kept of a service and of a backend, as it is written to the file.
+
+use crate::config::words::Worded;
+use hairpin_core::config::{
+    Algorithm, AllDown, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
+};
+use hairpin_core::flow::{Endpoint, Protocol};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A service that has a number: all that it takes to serve its connections when the configuration has it no longer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ServiceEntry {
+    pub(super) name: String,
+    #[serde(with = "endpoint")]
+    pub(super) address: Endpoint,
+    pub(super) protocol: Worded<Protocol>,
+    /// Whether the configuration has it no longer.
+    pub(super) removed: bool,
+    pub(super) mode: Worded<Forwarding>,
+    balance: Worded<Algorithm>,
+    unknown: Worded<UnknownPacket>,
+    all_down: Worded<AllDown>,
+    #[serde(with = "TimeoutsEntry")]
+    timeouts: Timeouts,
+    pub(super) drain_limit: Duration,
+}
+
+impl ServiceEntry {
+    /// What is kept of a service of the configuration.
+    pub(super) fn of(service: &Service) -> ServiceEntry {
+        ServiceEntry {
+            name: service.name.to_string(),
+            address: service.endpoint,
+            protocol: Worded(service.protocol),
+            removed: false,
+            mode: Worded(service.forwarding),
+            balance: Worded(service.algorithm),
+            unknown: Worded(service.unknown),
+            all_down: Worded(service.all_down),
+            timeouts: service.timeouts,
+            drain_limit: service.drain_limit,
+        }
+    }
+
+    /// What makes it the same service from configuration to configuration.
+    pub(super) fn identity(&self) -> (Endpoint, Protocol) {
+        (self.address, self.protocol.0)
+    }
+
+    /// The service for the workers.
+    pub(super) fn service(&self, backends: Box<[Backend]>) -> Service {
+        Service {
+            state: if self.removed { ServiceState::Removed } else { ServiceState::Active },
+            name: self.name.as_str().into(),
+            endpoint: self.address,
+            protocol: self.protocol.0,
+            forwarding: self.mode.0,
+            algorithm: self.balance.0,
+            unknown: self.unknown.0,
+            all_down: self.all_down.0,
+            timeouts: self.timeouts,
+            drain_limit: self.drain_limit,
+            backends,
+        }
+    }
+}
+
+/// A backend that has a number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct BackendEntry {
+    /// Its service's number.
+    pub(super) service: u16,
+    pub(super) name: String,
+    #[serde(with = "endpoint")]
+    pub(super) address: Endpoint,
+    /// The weight in force, an override included.
+    pub(super) weight: u16,
+    /// The state in force, an override included.
+    pub(super) state: Worded<BackendState>,
+    /// Since when it has taken no new connections, in seconds since 1970; `None` while it takes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) since_unix_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by_hand: Option<Override>,
+}
+
+impl BackendEntry {
+    /// A backend that the configuration has just now.
+    pub(super) fn new(service: u16, backend: &Backend) -> BackendEntry {
+        BackendEntry {
+            service,
+            name: backend.name.to_string(),
+            address: backend.endpoint,
+            weight: backend.weight,
+            state: Worded(backend.state),
+            since_unix_s: None,
+            by_hand: None,
+        }
+    }
+
+    /// Takes over what the configuration says. Returns whether that has ended an override.
+    pub(super) fn configure(&mut self, backend: &Backend, now_unix_s: u64) -> bool {
+        let configured = Configured::of(backend);
+        let ended = self.by_hand.take_if(|by_hand| by_hand.was != configured).is_some();
+        let by_hand = self.by_hand.as_ref();
+        self.name = backend.name.to_string();
+        self.weight = by_hand.and_then(|by_hand| by_hand.weight).unwrap_or(backend.weight);
+        self.state = by_hand.and_then(|by_hand| by_hand.state).unwrap_or(Worded(backend.state));
+        if self.state.0 == BackendState::Enabled {
+            self.since_unix_s = None;
+        } else {
+            self.since_unix_s.get_or_insert(now_unix_s);
+        }
+        ended
+    }
+
+    /// The configuration has it no longer.
+    pub(super) fn remove(&mut self, now_unix_s: u64) {
+        self.state = Worded(BackendState::Removed);
+        self.since_unix_s.get_or_insert(now_unix_s);
+        self.by_hand = None;
+    }
+
+    /// The backend for the workers.
+    pub(super) fn backend(&self, number: u16) -> Backend {
+        let (name, endpoint) = (self.name.as_str().into(), self.address);
+        Backend { number, name, endpoint, weight: self.weight, state: self.state.0 }
+    }
+}
+
+/// What was changed by hand, and what the configuration said then: it holds as long as that says the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Override {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<Worded<BackendState>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) weight: Option<u16>,
+    pub(super) was: Configured,
+}
+
+/// What the configuration says about what can be changed by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Configured {
+    pub(super) state: Worded<BackendState>,
+    pub(super) weight: u16,
+}
+
+impl Configured {
+    pub(super) fn of(backend: &Backend) -> Configured {
+        Configured { state: Worded(backend.state), weight: backend.weight }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Timeouts")]
+struct TimeoutsEntry {
+    tcp_handshake: Duration,
+    tcp_established: Duration,
+    tcp_half_closed: Duration,
+    tcp_closed: Duration,
+    tcp_reset: Duration,
+    udp_new: Duration,
+    udp_established: Duration,
+}
+
+/// Ends as `address:port`.
+mod endpoint {
+    use hairpin_core::flow::Endpoint;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::net::SocketAddr;
+
+    pub(super) fn serialize<S: Serializer>(end: &Endpoint, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(end)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Endpoint, D::Error> {
+        let end = SocketAddr::deserialize(deserializer)?;
+        Ok(Endpoint::new(end.ip(), end.port()))
+    }
+}

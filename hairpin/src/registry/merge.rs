@@ -1,0 +1,289 @@
+//! A configuration beside what has numbers already.
+
+use super::Registry;
+use super::by_hand::standing;
+use super::entry::{BackendEntry, ServiceEntry};
+use crate::config::{BACKENDS_MAX, Config, SERVICES_MAX, ServiceSettings};
+use crate::health::Check;
+use anyhow::{Context, Result, bail};
+use hairpin_core::config::{Backend, BackendState, Pool, Service, Snapshot};
+use hairpin_core::flow::{Endpoint, Protocol};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// How long a removed backend keeps its number at least, in seconds: counts of connections are a moment old.
+pub const KEPT_S: u64 = 60;
+
+/// A configuration whose services and backends have their numbers, beside what is left of earlier ones.
+#[derive(Clone, Debug)]
+pub struct Merged {
+    /// What the workers need; the position of a service is its number.
+    pub snapshot: Snapshot,
+    /// What else the configuration says about the service of each number; `None`: it says nothing.
+    pub settings: Vec<Option<ServiceSettings>>,
+    /// Services that have a number which another one had: its counters must start anew.
+    pub fresh_services: Vec<u16>,
+    /// Backends that have a number which another one had.
+    pub fresh_backends: Vec<u16>,
+    /// Numbers of services that nobody has any more; some may be in use again, then they are `fresh`.
+    pub freed_services: Vec<u16>,
+    /// Numbers of backends that nobody has any more.
+    pub freed_backends: Vec<u16>,
+    /// What was changed by hand and is over, because the configuration says something else now; a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Merged {
+    /// The settings of the service that the backend belongs to, if the configuration has both.
+    pub fn settings_of(&self, backend: u16) -> Option<&ServiceSettings> {
+        let (service, index) = self.snapshot.place(backend)?;
+        let state = self.snapshot.services.get(usize::from(service))?.backends.get(usize::from(index))?.state;
+        let settings = self.settings.get(usize::from(service))?.as_ref()?;
+        (state != BackendState::Removed).then_some(settings)
+    }
+
+    /// Whether somebody looks after the backend's health.
+    pub fn is_checked(&self, backend: u16) -> bool {
+        let disabled = |(_, backend): (&Service, &Backend)| backend.state == BackendState::Disabled;
+        let looked_after =
+            |settings: &ServiceSettings| settings.health.check != Check::None || settings.health.passive.is_some();
+        self.settings_of(backend).is_some_and(looked_after) && !self.snapshot.backend(backend).is_some_and(disabled)
+    }
+}
+
+/// Numbers that can be given: first those that nobody has had, then those that are free again.
+struct Numbers {
+    used: u32,
+    max: u32,
+    free: std::vec::IntoIter<u16>,
+}
+
+impl Numbers {
+    fn new<E>(used: u32, max: usize, taken: &BTreeMap<u16, E>) -> Numbers {
+        let free: Vec<u16> = (0..used as u16).filter(|number| !taken.contains_key(number)).collect();
+        Numbers { used, max: max as u32, free: free.into_iter() }
+    }
+
+    /// A number, and whether somebody else had it.
+    fn next(&mut self) -> Option<(u16, bool)> {
+        if self.used < self.max {
+            self.used += 1;
+            return Some(((self.used - 1) as u16, false));
+        }
+        self.free.next().map(|number| (number, true))
+    }
+}
+
+/// One merge at work.
+pub(super) struct Merge<'a> {
+    registry: &'a mut Registry,
+    config: &'a Config,
+    connections_now: &'a dyn Fn(u16) -> u64,
+    now_unix_s: u64,
+    /// Backends of each service, those of the configuration first and in its order.
+    members: BTreeMap<u16, Vec<u16>>,
+    settings: HashMap<u16, ServiceSettings>,
+    fresh_services: Vec<u16>,
+    fresh_backends: Vec<u16>,
+    notes: Vec<String>,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new(
+        registry: &'a mut Registry,
+        config: &'a Config,
+        connections_now: &'a dyn Fn(u16) -> u64,
+        now_unix_s: u64,
+    ) -> Merge<'a> {
+        let (members, settings) = (BTreeMap::new(), HashMap::new());
+        let (fresh_services, fresh_backends, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Merge {
+            registry,
+            config,
+            connections_now,
+            now_unix_s,
+            members,
+            settings,
+            fresh_services,
+            fresh_backends,
+            notes,
+        }
+    }
+
+    /// On an error the registry is half changed and must not be used.
+    pub(super) fn run(mut self) -> Result<Merged> {
+        let (freed_services, freed_backends) = self.free();
+        self.assign()?;
+        self.remove();
+        self.refuse_conflicts()?;
+        let snapshot = self.snapshot();
+        let settings = (0..snapshot.services.len()).map(|number| self.settings.remove(&(number as u16))).collect();
+        let (fresh_services, fresh_backends, notes) = (self.fresh_services, self.fresh_backends, self.notes);
+        Ok(Merged { snapshot, settings, fresh_services, fresh_backends, freed_services, freed_backends, notes })
+    }
+
+    fn services_by_identity(&self) -> HashMap<(Endpoint, Protocol), u16> {
+        self.registry.services.iter().map(|(number, entry)| (entry.identity(), *number)).collect()
+    }
+
+    /// Frees the numbers of what neither the configuration has nor a connection needs.
+    fn free(&mut self) -> (Vec<u16>, Vec<u16>) {
+        let known = self.services_by_identity();
+        let mut services = HashSet::new();
+        let mut backends = HashSet::new();
+        for service in &self.config.snapshot.services {
+            let Some(number) = known.get(&(service.endpoint, service.protocol)) else { continue };
+            services.insert(*number);
+            backends.extend(service.backends.iter().map(|backend| (*number, backend.endpoint)));
+        }
+        let is_over = |number: u16, entry: &BackendEntry| is_over(number, entry, self.connections_now, self.now_unix_s);
+        let mut freed_backends = Vec::new();
+        self.registry.backends.retain(|number, entry| {
+            let over = !backends.contains(&(entry.service, entry.address)) && is_over(*number, entry);
+            freed_backends.extend(over.then_some(*number));
+            !over
+        });
+        services.extend(self.registry.backends.values().map(|entry| entry.service));
+        let mut freed_services = Vec::new();
+        self.registry.services.retain(|number, _| {
+            let needed = services.contains(number);
+            freed_services.extend((!needed).then_some(*number));
+            needed
+        });
+        (freed_services, freed_backends)
+    }
+
+    /// Gives everything in the configuration its number, the one it has or a new one.
+    fn assign(&mut self) -> Result<()> {
+        let known = self.services_by_identity();
+        let by_end = |(number, entry): (&u16, &BackendEntry)| ((entry.service, entry.address), *number);
+        let known_backends: HashMap<(u16, Endpoint), u16> = self.registry.backends.iter().map(by_end).collect();
+        let mut services = Numbers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
+        let mut backends = Numbers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
+        for (service, settings) in self.config.snapshot.services.iter().zip(&self.config.services) {
+            let number = match known.get(&(service.endpoint, service.protocol)) {
+                Some(number) => *number,
+                None => {
+                    let (number, fresh) = services.next().with_context(|| self.exhausted("services", SERVICES_MAX))?;
+                    self.fresh_services.extend(fresh.then_some(number));
+                    number
+                }
+            };
+            self.registry.services.insert(number, ServiceEntry::of(service));
+            self.settings.insert(number, settings.clone());
+            self.members.insert(number, Vec::new());
+            for backend in &service.backends {
+                let known = known_backends.get(&(number, backend.endpoint)).copied();
+                self.assign_backend((number, service), backend, known, &mut backends)?;
+            }
+        }
+        (self.registry.services_used, self.registry.backends_used) = (services.used, backends.used);
+        Ok(())
+    }
+
+    fn assign_backend(
+        &mut self,
+        (service_number, service): (u16, &Service),
+        backend: &Backend,
+        known: Option<u16>,
+        numbers: &mut Numbers,
+    ) -> Result<()> {
+        let number = match known {
+            Some(number) => number,
+            None => {
+                let (number, fresh) = numbers.next().with_context(|| self.exhausted("backends", BACKENDS_MAX))?;
+                self.fresh_backends.extend(fresh.then_some(number));
+                number
+            }
+        };
+        let new = || BackendEntry::new(service_number, backend);
+        let entry = self.registry.backends.entry(number).or_insert_with(new);
+        if entry.configure(backend, self.now_unix_s) {
+            self.notes.push(format!(
+                "service {}: backend {} is as the configuration says again ({}); what was changed by hand is over",
+                service.name,
+                backend.name,
+                standing(backend.state, backend.weight)
+            ));
+        }
+        self.members.entry(service_number).or_default().push(number);
+        Ok(())
+    }
+
+    fn exhausted(&self, what: &str, max: usize) -> String {
+        format!(
+            "there are numbers for {max} {what}, and those that were removed and still have connections use some of \
+             them; reload again when these have ended, which `drain_limit` bounds, or configure fewer {what}"
+        )
+    }
+
+    /// What the configuration has not is removed; it stays for its connections.
+    fn remove(&mut self) {
+        for (number, entry) in &mut self.registry.services {
+            entry.removed = !self.settings.contains_key(number);
+        }
+        let configured: HashSet<u16> = self.members.values().flatten().copied().collect();
+        for (number, entry) in &mut self.registry.backends {
+            if !configured.contains(number) {
+                entry.remove(self.now_unix_s);
+                self.members.entry(entry.service).or_default().push(*number);
+            }
+        }
+    }
+
+    /// What was removed and is still there must not be taken for what is new.
+    fn refuse_conflicts(&self) -> Result<()> {
+        let services = || self.registry.services.values().filter(|entry| !entry.removed);
+        let ends: HashMap<_, &ServiceEntry> = services().map(|entry| (entry.identity(), entry)).collect();
+        let removed = |entry: &&ServiceEntry| entry.removed;
+        let removed_ends: HashMap<_, &ServiceEntry> =
+            self.registry.services.values().filter(removed).map(|entry| (entry.identity(), entry)).collect();
+        let pool = &self.config.snapshot.pool;
+        for entry in self.registry.backends.values() {
+            let Some(service) = self.registry.services.get(&entry.service) else { continue };
+            let end = (entry.address, service.protocol.0);
+            if entry.state.0 != BackendState::Removed {
+                if let Some(other) = removed_ends.get(&end) {
+                    let what = format!("backend {} of service {} is where", entry.name, service.name);
+                    bail!("{what} service {} listened until it was removed, and {STILL}", other.name);
+                }
+                continue;
+            }
+            let gone = format!("backend {} was, which has been removed from service {}", entry.name, service.name);
+            if let Some(other) = ends.get(&end) {
+                bail!("service {} listens where {gone}, and {STILL}", other.name);
+            }
+            if pool.addresses.contains(&entry.address.address) {
+                bail!("pool address {} is where {gone}, and {STILL}", entry.address.address);
+            }
+        }
+        let removed_in_pool = |entry: &&ServiceEntry| entry.removed && in_pool(pool, entry.address);
+        match self.registry.services.values().find(removed_in_pool) {
+            Some(entry) => bail!("the pool has {}, where service {} listened, and {STILL}", entry.address, entry.name),
+            None => Ok(()),
+        }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let count = self.registry.services.last_key_value().map_or(0, |(highest, _)| usize::from(*highest) + 1);
+        let mut services = vec![Service::vacant(); count];
+        for (number, entry) in &self.registry.services {
+            let members = self.members.remove(number).unwrap_or_default();
+            let backend = |number: u16| Some(self.registry.backends.get(&number)?.backend(number));
+            services[usize::from(*number)] = entry.service(members.into_iter().filter_map(backend).collect());
+        }
+        Snapshot::new(services.into(), self.config.snapshot.pool.clone())
+    }
+}
+
+const STILL: &str =
+    "connections of then may still be there; try again when they have ended, which `drain_limit` bounds";
+
+/// Whether nobody needs the number of a backend that the configuration has not.
+pub(super) fn is_over(number: u16, entry: &BackendEntry, connections: &dyn Fn(u16) -> u64, now_unix_s: u64) -> bool {
+    let long = |since: u64| now_unix_s.saturating_sub(since) >= KEPT_S;
+    entry.since_unix_s.is_some_and(long) && connections(number) == 0
+}
+
+fn in_pool(pool: &Pool, end: Endpoint) -> bool {
+    pool.addresses.contains(&end.address) && (pool.port_first..=pool.port_last).contains(&end.port)
+}
