@@ -156,6 +156,12 @@ impl<T: Copy + 'static> Slab<T> {
         invalid
     }
 
+    /// The memory as it is now: what a process leaves that ends without a word.
+    #[cfg(test)]
+    pub(crate) fn into_memory(self) -> &'static mut [Slot<T>] {
+        self.slots
+    }
+
     /// Positions there are.
     pub fn capacity(&self) -> usize {
         self.slots.len()

@@ -25,7 +25,7 @@ use super::lifecycle::QUEUE_FULL_FOR;
 use super::{Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
 use crate::table::{Hash, Position, Table};
 use crate::time::{Duration, Time};
@@ -288,7 +288,10 @@ impl<P: OffloadPolicy> Worker<P> {
         let was_offered = matches!(connection.ledger, Ledger::Installing | Ledger::Offloaded);
         connection.holds(held);
         let gone = held == 0 && was_offered;
-        connection.offer_after = if gone { Time::ZERO } else { connection.offer_after.min(now + GRACE) };
+        if held != 0 || gone || misses {
+            connection.kept = Kept::Nothing;
+        }
+        connection.offer_after = if gone || misses { Time::ZERO } else { connection.offer_after.min(now + GRACE) };
         for time in [&mut connection.created, &mut connection.changed, &mut connection.last_seen] {
             *time = (*time).min(now);
         }
@@ -305,7 +308,13 @@ impl<P: OffloadPolicy> Worker<P> {
         self.count_in(position);
         self.count(position, !over);
         let deadline = self.deadline(self.slab.at(position));
-        self.wheel.schedule(position, if held == 0 { deadline.max(now + GRACE) } else { deadline });
+        let deadline = match held {
+            // to be offered again if the engine refuses it now
+            0 if misses => now + QUEUE_FULL_FOR,
+            0 => deadline.max(now + GRACE),
+            _ => deadline,
+        };
+        self.wheel.schedule(position, deadline);
         let named = (position, self.slab.generation(position));
         match held {
             0b11 => adopted.offloaded += 1,

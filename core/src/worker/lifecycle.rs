@@ -154,6 +154,7 @@ impl<P: OffloadPolicy> Worker<P> {
             } else if connection.flags.has(Flags::MISSTEERED) {
                 // It cannot wait for a packet, which may go to another worker.
                 self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+                self.offer(now, position);
             }
         } else {
             connection.ledger = Ledger::Offloaded;

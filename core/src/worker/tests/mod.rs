@@ -1,7 +1,10 @@
 //! The worker against scripted packets, a real-enough engine, and drawn sequences of both.
 
+mod adoption;
+mod crashes;
 mod change;
 mod drawn;
+mod house;
 mod stage;
 
 use super::Drop;

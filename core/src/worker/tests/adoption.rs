@@ -1,0 +1,393 @@
+//! What another process has left is taken over: one situation at a time.
+
+use super::house::{House, Restart};
+use super::stage::{Stage, Way, client, packet};
+use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
+use crate::flow::{Direction, Endpoint, FlowKey};
+use crate::frame::VecFrame;
+use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH, SYN};
+use crate::wire::{self, Parsed};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+pub(super) fn snapshot(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
+    Stage::with_capacity(ipv6, 1, change).snapshot().clone()
+}
+
+fn nat() -> Snapshot {
+    snapshot(false, |_| {})
+}
+
+fn full_nat() -> Snapshot {
+    snapshot(false, |service| service.forwarding = Forwarding::FullNat)
+}
+
+fn ends(frame: &VecFrame) -> (Endpoint, Endpoint) {
+    match wire::parse(&frame.data) {
+        Ok(Parsed::Transport(at)) => (at.key.source, at.key.destination),
+        _ => panic!("not a packet"),
+    }
+}
+
+impl House {
+    fn vip(&self) -> Endpoint {
+        self.snapshot.services[0].endpoint
+    }
+
+    /// A packet of the client's, by way of a worker unless the engine has it; whom the backend sees, and the backend.
+    fn from_client(&mut self, client: Endpoint, flags: u8) -> Option<(Endpoint, Endpoint)> {
+        let frames = self.packet(packet(client, self.vip(), Way::Tcp(flags)), true);
+        frames.first().map(ends)
+    }
+
+    /// The same from the backend; whether it reached the client as from the VIP.
+    fn from_backend(&mut self, (source, backend): (Endpoint, Endpoint), client: Endpoint, flags: u8) -> bool {
+        let frames = self.packet(packet(backend, source, Way::Tcp(flags)), true);
+        frames.first().map(ends) == Some((self.vip(), client))
+    }
+
+    /// Opens a connection; the rest is up to the engine.
+    fn open(&mut self, client: Endpoint) -> (Endpoint, Endpoint) {
+        let way = self.from_client(client, SYN).expect("no way to a backend");
+        assert!(self.from_backend(way, client, SYN | ACK));
+        assert_eq!(self.from_client(client, ACK), Some(way));
+        way
+    }
+
+    fn of(&self, client: Endpoint) -> Connection {
+        *self.connections().find(|c| c.client == client && c.state != State::Pass).expect("the connection is gone")
+    }
+}
+
+#[test]
+fn an_offloaded_connection_does_not_notice() {
+    let mut house = House::new(nat(), 2, 64);
+    let client = client(false, 1, 40_000);
+    let way = house.open(client);
+    house.settle();
+    let rules: Vec<FlowKey> = house.engine.keys().copied().collect();
+    assert_eq!(rules.len(), 2);
+    let before = house.of(client);
+    let adopted = house.crash(house.as_before());
+    assert_eq!((adopted.kept, adopted.offloaded, adopted.invalid), (1, 1, 0));
+    assert_eq!(house.engine.keys().copied().collect::<Vec<_>>(), rules, "its rules were never touched");
+    let after = house.of(client);
+    assert_eq!((after.ledger, after.rules, after.state), (Ledger::Offloaded, 3, State::Established));
+    assert_eq!((after.created, after.carried), (before.created, before.carried));
+    assert_eq!(house.from_client(client, ACK | PSH), Some(way));
+    assert!(house.from_backend(way, client, FIN | ACK), "FIN reaches the new worker");
+    assert_eq!(house.from_client(client, FIN | ACK), Some(way));
+    house.wait(Duration::from_secs(20));
+    assert_eq!(house.connections().count(), 0);
+    house.outlive();
+}
+
+#[test]
+fn connections_in_software_go_on_at_every_stage() {
+    for full in [false, true] {
+        let mut house = House::new(if full { full_nat() } else { nat() }, 1, 64);
+        house.room = 0;
+        let clients: Vec<Endpoint> = (1..5).map(|n| client(false, n, 40_000)).collect();
+        let ways: Vec<_> = clients.iter().map(|&client| house.from_client(client, SYN).unwrap()).collect();
+        house.crash(house.as_before());
+        for (&client, &way) in clients.iter().zip(&ways) {
+            assert!(house.from_backend(way, client, SYN | ACK));
+        }
+        house.crash(house.as_before());
+        for (&client, &way) in clients.iter().zip(&ways) {
+            assert_eq!(house.from_client(client, ACK), Some(way), "the same backend, the same port");
+        }
+        let adopted = house.crash(house.as_before());
+        assert_eq!((adopted.kept, adopted.offloaded), (4, 0));
+        for (&client, &way) in clients.iter().zip(&ways) {
+            assert!(house.from_backend(way, client, ACK));
+            assert_eq!(house.of(client).state, State::Established);
+            assert_eq!(house.of(client).carried[1].packets, 2, "counters go on");
+        }
+        house.outlive();
+    }
+}
+
+#[test]
+fn rules_that_are_gone_are_asked_for_again_without_a_packet() {
+    let mut house = House::new(nat(), 1, 64);
+    let client = client(false, 1, 40_000);
+    house.open(client);
+    house.settle();
+    house.wait(Duration::from_secs(10));
+    (0..7).for_each(|_| assert!(house.from_client(client, ACK).is_some()));
+    house.wait(Duration::from_secs(3595));
+    assert_eq!(house.of(client).offloaded[0].packets, 7);
+    house.engine.clear();
+    let adopted = house.crash(house.as_before());
+    assert_eq!((adopted.kept, adopted.rules_gone), (1, 1));
+    assert_eq!(house.of(client).ledger, Ledger::Offloaded);
+    assert_eq!(house.engine.len(), 2);
+    assert_eq!(house.of(client).carried[0].packets, 2 + 7, "what was known of the lost rule's packets is kept");
+    house.outlive();
+}
+
+#[test]
+fn half_a_pair_is_taken_back() {
+    for lost in [Direction::FromClient, Direction::FromBackend] {
+        let mut house = House::new(nat(), 1, 64);
+        let client = client(false, 1, 40_000);
+        let way = house.open(client);
+        house.settle();
+        let key = house.of(client).key(lost);
+        house.engine.remove(&key).unwrap();
+        let adopted = house.crash(house.as_before());
+        assert_eq!((adopted.rules_missing, adopted.offloaded), (1, 0));
+        assert_eq!(house.of(client).ledger, Ledger::Software);
+        assert!(house.engine.is_empty());
+        assert_eq!(house.from_client(client, ACK), Some(way));
+        house.settle();
+        assert_eq!(house.of(client).ledger, Ledger::Offloaded, "and the pair is offered again");
+        house.outlive();
+    }
+}
+
+#[test]
+fn requests_and_answers_that_were_lost_do_not_matter() {
+    // Cut after so many of: install reaches the engine, first answer, second answer.
+    for cut in 0..4 {
+        let mut house = House::new(nat(), 1, 64);
+        let client = client(false, 1, 40_000);
+        house.open(client);
+        if cut > 0 {
+            house.flush(0);
+        }
+        (1..cut).for_each(|_| house.answer_one(0));
+        let adopted = house.crash(house.as_before());
+        assert_eq!((adopted.kept, adopted.offloaded), (1, u64::from(cut > 0)), "cut {cut}");
+        assert_eq!(house.of(client).ledger, Ledger::Offloaded);
+        house.outlive();
+    }
+}
+
+#[test]
+fn a_doomed_connection_goes_and_its_port_rests() {
+    // Cut: removal queued, with the engine, answered in part.
+    for cut in 0..3 {
+        let mut house = House::new(full_nat(), 1, 64);
+        let client = client(false, 1, 40_000);
+        let way = house.open(client);
+        house.settle();
+        assert!(house.from_backend(way, client, FIN | ACK));
+        house.from_client(client, FIN | ACK);
+        house.now = house.now + Duration::from_secs(6);
+        let (mut asked, now) = (Default::default(), house.now);
+        let worker = &mut house.workers[0];
+        worker.handle_timeout(now);
+        worker.poll_samples(&mut asked);
+        let samples = asked.iter().map(|_| None).collect();
+        worker.handle_samples(now, &asked, &samples);
+        assert!(house.of(client).flags.has(Flags::DOOMED));
+        if cut > 0 {
+            house.flush(0);
+        }
+        if cut > 1 {
+            house.answer_one(0);
+        }
+        let adopted = house.crash(house.as_before());
+        assert_eq!((adopted.kept, adopted.doomed), (0, 1), "cut {cut}");
+        assert_eq!(house.connections().count(), 0);
+        assert!(house.engine.is_empty());
+        assert_eq!(house.workers[0].ports.in_use(0), 0);
+        house.outlive();
+    }
+}
+
+#[test]
+fn connections_whose_service_or_backend_is_gone_end_with_their_rules() {
+    let changes: [fn(&mut Vec<Service>); 5] = [
+        |services| services[0] = Service::vacant(),
+        |services| services[0].endpoint.port = 8080,
+        |services| services[0].backends.iter_mut().for_each(|backend| backend.endpoint.port += 1),
+        |services| services[0].backends.iter_mut().for_each(|backend| backend.state = BackendState::Disabled),
+        |services| services.truncate(0),
+    ];
+    for change in changes {
+        for offloaded in [false, true] {
+            let mut house = House::new(full_nat(), 1, 64);
+            house.room = if offloaded { 100 } else { 0 };
+            house.open(client(false, 1, 40_000));
+            house.settle();
+            let mut services = house.snapshot.services.to_vec();
+            change(&mut services);
+            let changed = Arc::new(Snapshot::new(services.into(), house.snapshot.pool.clone()));
+            let adopted = house.crash(Restart { snapshot: changed, ..house.as_before() });
+            assert_eq!((adopted.kept, adopted.without_service), (0, 1));
+            assert!(house.engine.is_empty());
+            house.outlive();
+        }
+    }
+}
+
+#[test]
+fn connections_of_a_removed_service_go_on() {
+    let mut house = House::new(nat(), 1, 64);
+    let client = client(false, 1, 40_000);
+    let way = house.open(client);
+    let mut services = house.snapshot.services.to_vec();
+    services[0].state = ServiceState::Removed;
+    services[0].backends.iter_mut().for_each(|backend| backend.state = BackendState::Removed);
+    let changed = Arc::new(Snapshot::new(services.into(), house.snapshot.pool.clone()));
+    let adopted = house.crash(Restart { snapshot: changed, ..house.as_before() });
+    assert_eq!(adopted.kept, 1);
+    assert_eq!(house.from_client(client, ACK), Some(way));
+    house.outlive();
+}
+
+#[test]
+fn a_rule_of_the_same_key_from_an_older_connection_is_not_mistaken_for_ones_own() {
+    // The client's flow is taken over by a new connection to another backend, while the engine still has the old rules.
+    let mut house = House::new(nat(), 1, 64);
+    let client = client(false, 1, 40_000);
+    let way = house.open(client);
+    house.settle();
+    let worker = &mut house.workers[0];
+    let position = worker.slab.positions().next().unwrap();
+    let mut next = *worker.slab.at(position);
+    let now = house.now;
+    assert!(worker.doom(now, position));
+    let another = house.snapshot.services[0].backends.iter().find(|backend| backend.endpoint != way.1).unwrap();
+    (next.backend, next.backend_number) = (another.endpoint, another.number);
+    (next.ledger, next.rules) = (Ledger::Software, 0);
+    house.workers[0].slab.insert(next).unwrap();
+    let adopted = house.crash(house.as_before());
+    assert_eq!((adopted.kept, adopted.doomed, adopted.offloaded), (1, 1, 0));
+    assert_eq!(house.from_client(client, ACK), Some((client, next.backend)));
+    house.settle();
+    assert_eq!(house.from_client(client, ACK), Some((client, next.backend)), "by its own rules now");
+    house.outlive();
+}
+
+#[test]
+fn of_two_entries_with_one_flow_the_newer_one_stays() {
+    for (newer_first, offloaded) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut house = House::new(full_nat(), 1, 64);
+        house.room = if offloaded { 100 } else { 0 };
+        let client = client(false, 1, 40_000);
+        house.open(client);
+        house.settle();
+        let worker = &mut house.workers[0];
+        let position = worker.slab.positions().next().unwrap();
+        let mut twin = *worker.slab.at(position);
+        let step = Duration::from_millis(5);
+        match newer_first {
+            true => worker.slab.at_mut(position).created = twin.created + step,
+            false => twin.created = twin.created + step,
+        }
+        let newest = twin.created.max(worker.slab.at(position).created);
+        worker.slab.insert(twin).unwrap();
+        let adopted = house.crash(house.as_before());
+        assert_eq!((adopted.kept, adopted.duplicates), (1, 1));
+        assert_eq!(house.of(client).created, newest);
+        house.outlive();
+    }
+}
+
+#[test]
+fn nonsense_is_dropped_and_counted() {
+    let mut house = House::new(nat(), 1, 64);
+    let (one, other) = (client(false, 1, 40_000), client(false, 2, 40_000));
+    let way = house.open(one);
+    house.open(other);
+    house.settle();
+    house.workers[0].slab.at_mut(1).rules = 200;
+    let adopted = house.crash(house.as_before());
+    assert_eq!((adopted.kept, adopted.invalid), (1, 1));
+    assert_eq!(house.engine.len(), 2, "rules without a connection are gone");
+    assert_eq!(house.from_client(one, ACK), Some(way));
+    house.outlive();
+}
+
+#[test]
+fn embryos_give_way_in_the_order_of_their_age() {
+    let mut house = House::new(nat(), 1, 4);
+    let clients: Vec<Endpoint> = (1..5).map(|n| client(false, n, 40_000)).collect();
+    for at in [2, 0, 3, 1] {
+        house.from_client(clients[at], SYN).unwrap();
+        house.now = house.now + Duration::from_millis(10);
+    }
+    house.crash(house.as_before());
+    house.from_client(client(false, 9, 1), SYN).unwrap();
+    house.from_client(client(false, 9, 2), SYN).unwrap();
+    let left: Vec<Endpoint> = house.live().iter().map(|c| c.client).collect();
+    assert!(left.contains(&clients[1]) && left.contains(&clients[3]), "the younger ones stay: {left:?}");
+    house.outlive();
+}
+
+#[test]
+fn what_fell_silent_while_nobody_was_there_gets_a_moment() {
+    let mut house = House::new(nat(), 1, 64);
+    house.room = 0;
+    let client = client(false, 1, 40_000);
+    let way = house.open(client);
+    let away = Duration::from_secs(4000);
+    house.crash(Restart { away, ..house.as_before() });
+    house.wait(Duration::from_millis(500));
+    assert_eq!(house.from_client(client, ACK), Some(way), "longer away than it may be silent, and still there");
+    house.wait(Duration::from_secs(1000));
+    assert_eq!(house.connections().count(), 1);
+    house.crash(Restart { away, ..house.as_before() });
+    house.wait(Duration::from_secs(2));
+    assert_eq!(house.connections().count(), 0, "nobody missed it");
+}
+
+#[test]
+fn another_number_of_workers_keeps_every_established_connection() {
+    for full in [false, true] {
+        for counts in [[1u16, 2, 3, 1], [4, 1, 2, 4]] {
+            let mut house = House::new(if full { full_nat() } else { nat() }, counts[0], 256);
+            let clients: Vec<Endpoint> = (0..60).map(|n| client(false, n, 40_000)).collect();
+            let ways: Vec<_> = clients.iter().map(|&client| house.open(client)).collect();
+            for (round, &workers) in counts[1..].iter().enumerate() {
+                // Some with the engine and some not.
+                house.settle();
+                let lost: Vec<FlowKey> = house.engine.keys().copied().skip(round).step_by(5).collect();
+                lost.iter().for_each(|key| drop(house.engine.remove(key)));
+                let adopted = house.crash(Restart { workers, ..house.as_before() });
+                assert_eq!((adopted.kept, adopted.misplaced), (60, 0));
+                assert!(full || adopted.missteered == 0);
+                house.wait(Duration::from_secs(2));
+                for (&client, &way) in clients.iter().zip(&ways) {
+                    assert_eq!(house.from_client(client, ACK), Some(way));
+                    assert!(house.from_backend(way, client, ACK));
+                    let connection = house.of(client);
+                    let misses = connection.flags.has(Flags::MISSTEERED);
+                    assert!(!misses || connection.ledger == Ledger::Offloaded, "only the engine can carry it");
+                }
+            }
+            for (&client, &way) in clients.iter().zip(&ways) {
+                assert!(house.from_backend(way, client, FIN | ACK));
+                assert_eq!(house.from_client(client, FIN | ACK), Some(way));
+            }
+            house.wait(Duration::from_secs(20));
+            assert_eq!(house.connections().count(), 0);
+            house.outlive();
+        }
+    }
+}
+
+#[test]
+fn the_engine_is_asked_again_and_again_to_carry_what_only_it_can() {
+    let mut house = House::new(full_nat(), 1, 256);
+    let clients: Vec<Endpoint> = (0..20).map(|n| client(false, n, 40_000)).collect();
+    house.room = 0;
+    for &client in &clients {
+        house.open(client);
+    }
+    house.settle();
+    let adopted = house.crash(Restart { workers: 4, ..house.as_before() });
+    assert!(adopted.missteered > 0);
+    let carried = |house: &House| house.connections().filter(|c| c.flags.has(Flags::MISSTEERED) && c.rules == 3).count();
+    assert_eq!(carried(&house), 0);
+    house.room = 1000;
+    house.wait(Duration::from_secs(5));
+    assert_eq!(carried(&house) as u64, adopted.missteered, "without a packet");
+    house.outlive();
+}
