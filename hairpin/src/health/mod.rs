@@ -10,9 +10,9 @@
 //! up to eightfold while trials fail. A backend that comes back gets its share slowly if `slow_start` says so.
 //!
 //! *Bounds.* At most [`IN_FLIGHT_MAX`] checks are in flight, each with one socket, and at most 128 KiB of an answer's
-//! head and 64 KiB of its body; others wait and are counted ([`Totals::late`]). A check is under one timeout as a whole.
-//! A target is never checked twice at once. What this host lacks (descriptors, ports) is not held against a backend,
-//! but counted ([`Totals::local_errors`]).
+//! head and 64 KiB of its body; others wait and are counted ([`Totals::late`]). A check is under one timeout as a
+//! whole, and a target is never checked twice at once. What this host lacks (descriptors, ports) is not held against
+//! a backend, but counted ([`Totals::local_errors`]).
 
 mod checker;
 mod probe;

@@ -294,7 +294,11 @@ proptest! {
     /// Against the plainest model: the verdict changes exactly when the last `fall` or `rise` results all differ from
     /// it.
     #[test]
-    fn any_sequence_of_results(results in prop::collection::vec(any::<bool>(), 1..200), rise in 1u32..6, fall in 1u32..6) {
+    fn any_sequence_of_results(
+        results in prop::collection::vec(any::<bool>(), 1..200),
+        rise in 1u32..6,
+        fall in 1u32..6,
+    ) {
         let mut case = Case::checked();
         (case.target.rise, case.target.fall) = (rise, fall);
         let mut up = results[0];
@@ -313,7 +317,10 @@ proptest! {
 
     /// Shares never shrink while a backend starts, and stay in range.
     #[test]
-    fn any_slow_start(slow_ns in 1u64..86_400_000_000_000, steps in prop::collection::vec(1u64..10_000_000_000_000, 1..50)) {
+    fn any_slow_start(
+        slow_ns in 1u64..86_400_000_000_000,
+        steps in prop::collection::vec(1u64..10_000_000_000_000, 1..50),
+    ) {
         let mut case = Case::checked();
         case.target.slow_start = Duration::from_nanos(slow_ns);
         case.bad();

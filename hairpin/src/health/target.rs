@@ -195,7 +195,8 @@ impl Check {
                 let expected = expect.as_ref().map_or(1, Vec::len);
                 ensure!(
                     (1..=TEXT_BYTES_MAX).contains(&expected),
-                    "the expected answer has {expected} bytes; allowed are 1 to {TEXT_BYTES_MAX}; leave it out to take any answer"
+                    "the expected answer has {expected} bytes; allowed are 1 to {TEXT_BYTES_MAX}; leave it out \
+                     to take any answer"
                 );
                 return Ok(());
             }
