@@ -5,12 +5,9 @@
 
 use super::counts::Counts;
 use super::labels::Names;
+use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
 use super::text::PREFIX;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, WorkerStatus};
-use hairpin_core::wire::Malformed;
-use hairpin_core::worker::Drop;
-use hairpin_linux::abi;
-use std::collections::BTreeMap;
 
 /// A metric family.
 #[derive(Debug)]
@@ -101,21 +98,6 @@ impl Family {
 const ENGINE: &str = "kernel";
 /// What a backend's state can be.
 const BACKEND_STATES: [&str; 4] = ["enabled", "drain", "disabled", "removed"];
-/// Why frames are dropped on the way between kernel and worker, as the status calls it.
-const DEVICE_REASONS: [&str; 7] = [
-    "device.queue-full",
-    "device.unmarked",
-    "device.malformed",
-    "device.refused",
-    "device.no-memory",
-    "device.down",
-    "device.write-failed",
-];
-/// What worker events the status tells.
-const WORKER_EVENTS: [&str; 2] = ["worker.evicted", "worker.revived"];
-/// Why rules or connections are not offloaded, as the status calls it.
-const OFFLOAD_REASONS: [&str; 6] =
-    ["engine-full", "engine-unsupported", "engine-failed", "queue-full", "passes-full", "rule-lost"];
 
 const NONE: &[&str] = &[];
 const BACKEND: &[&str] = &["service", "backend"];
@@ -338,9 +320,7 @@ pub const FAMILIES: &[Family] = &[
         "rule_refusals",
         &["engine", "reason"],
         "Rules or connections that were not offloaded although the policy wanted it, by reason.",
-        |view, emit| {
-            reasons(emit, &[ENGINE], &view.status.offload.not_offloaded, OFFLOAD_REASONS.map(String::from), |n| *n)
-        }
+        |view, emit| { reasons(emit, &[ENGINE], &view.status.offload.not_offloaded, offload_reasons(), |n| *n) }
     ),
     family!(
         Histogram,
@@ -482,38 +462,6 @@ fn fullness(state: &str) -> u64 {
         "nearly-full" => 1,
         _ => 0,
     }
-}
-
-/// A series for every reason in `counted`, and a zero for every `known` one that never occurred: a rate needs to have
-/// seen it at zero to notice the first time.
-fn reasons<T>(
-    emit: &mut Emit<'_>,
-    before: &[&str],
-    counted: &BTreeMap<String, T>,
-    known: impl IntoIterator<Item = String>,
-    total: fn(&T) -> u64,
-) {
-    let mut all: BTreeMap<String, u64> = known.into_iter().map(|reason| (reason, 0)).collect();
-    all.extend(counted.iter().map(|(reason, count)| (reason.clone(), total(count))));
-    for (reason, count) in &all {
-        let values: Vec<&str> = before.iter().copied().chain([reason.as_str()]).collect();
-        emit(&values, (*count).into());
-    }
-}
-
-fn kernel_events(dropped: bool) -> impl Iterator<Item = String> {
-    let events = abi::EVENTS.iter().filter(move |(_, is_drop)| *is_drop == dropped);
-    events.map(|(name, _)| format!("kernel.{name}"))
-}
-
-fn drop_reasons() -> impl Iterator<Item = String> {
-    let worker = Drop::ALL.iter().map(|reason| format!("worker.{}", reason.name()));
-    let malformed = Malformed::ALL.iter().map(|reason| format!("worker.malformed.{}", reason.name()));
-    worker.chain(malformed).chain(DEVICE_REASONS.map(String::from)).chain(kernel_events(true))
-}
-
-fn event_names() -> impl Iterator<Item = String> {
-    kernel_events(false).chain(WORKER_EVENTS.map(String::from))
 }
 
 /// The table of all metrics, as it stands in `docs/metrics.md`.

@@ -14,6 +14,7 @@ mod counts;
 mod exchange;
 pub mod families;
 mod labels;
+mod reasons;
 mod source;
 mod text;
 

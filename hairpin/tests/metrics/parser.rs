@@ -46,9 +46,9 @@ pub(crate) enum Format {
 pub(crate) fn parse(format: Format, text: &str) -> Result<Page, String> {
     let mut page = Page::default();
     let mut current: Option<Open> = None;
-    let mut lines = text.strip_suffix('\n').ok_or("no newline at the end")?.split('\n').enumerate().peekable();
+    let lines = text.strip_suffix('\n').ok_or("no newline at the end")?.split('\n').enumerate();
     let mut ended = false;
-    while let Some((number, line)) = lines.next() {
+    for (number, line) in lines {
         let wrong = |what: &str| format!("line {}: {what}: {line}", number + 1);
         if ended {
             return Err(wrong("something after the end"));

@@ -1,0 +1,62 @@
+//! What is counted by reason, and which reasons there are.
+
+use super::families::Emit;
+use hairpin_core::wire::Malformed;
+use hairpin_core::worker::Drop;
+use hairpin_linux::abi;
+use std::collections::BTreeMap;
+
+/// Why frames are dropped on the way between kernel and worker, as the status calls it.
+const DEVICE_REASONS: [&str; 7] = [
+    "device.queue-full",
+    "device.unmarked",
+    "device.malformed",
+    "device.refused",
+    "device.no-memory",
+    "device.down",
+    "device.write-failed",
+];
+/// What worker events the status tells.
+const WORKER_EVENTS: [&str; 2] = ["worker.evicted", "worker.revived"];
+/// Why rules or connections are not offloaded, as the status calls it.
+const OFFLOAD_REASONS: [&str; 6] =
+    ["engine-full", "engine-unsupported", "engine-failed", "queue-full", "passes-full", "rule-lost"];
+
+/// A series for every reason in `counted`, and a zero for every `known` one that never occurred: a rate needs to have
+/// seen it at zero to notice the first time.
+pub(super) fn reasons<T>(
+    emit: &mut Emit<'_>,
+    before: &[&str],
+    counted: &BTreeMap<String, T>,
+    known: impl IntoIterator<Item = String>,
+    total: fn(&T) -> u64,
+) {
+    let mut all: BTreeMap<String, u64> = known.into_iter().map(|reason| (reason, 0)).collect();
+    all.extend(counted.iter().map(|(reason, count)| (reason.clone(), total(count))));
+    for (reason, count) in &all {
+        let values: Vec<&str> = before.iter().copied().chain([reason.as_str()]).collect();
+        emit(&values, (*count).into());
+    }
+}
+
+fn kernel_events(dropped: bool) -> impl Iterator<Item = String> {
+    let events = abi::EVENTS.iter().filter(move |(_, is_drop)| *is_drop == dropped);
+    events.map(|(name, _)| format!("kernel.{name}"))
+}
+
+/// Every reason for a drop.
+pub(super) fn drop_reasons() -> impl Iterator<Item = String> {
+    let worker = Drop::ALL.iter().map(|reason| format!("worker.{}", reason.name()));
+    let malformed = Malformed::ALL.iter().map(|reason| format!("worker.malformed.{}", reason.name()));
+    worker.chain(malformed).chain(DEVICE_REASONS.map(String::from)).chain(kernel_events(true))
+}
+
+/// Everything else that is counted by name.
+pub(super) fn event_names() -> impl Iterator<Item = String> {
+    kernel_events(false).chain(WORKER_EVENTS.map(String::from))
+}
+
+/// Every reason why something is not offloaded.
+pub(super) fn offload_reasons() -> impl Iterator<Item = String> {
+    OFFLOAD_REASONS.into_iter().map(String::from)
+}
