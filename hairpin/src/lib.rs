@@ -4,6 +4,7 @@
 //! `hairpin` (`main.rs`).
 #![forbid(unsafe_code)]
 
+mod capture;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -1,7 +1,13 @@
 //! The command line as users meet it: the built binary, what it prints and how it exits.
 
+use hairpin::control::{
+    Answer, BackendAction, BackendChange, Changes, ConnectionView, OffloadView, Page, Query, Request, serve,
+};
+use hairpin::status::Status;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
 
 fn hairpin(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hairpin")).args(arguments).output().expect("the binary runs")
@@ -88,10 +94,10 @@ fn run_refuses_a_bad_file_and_interfaces_that_are_not_there() {
 }
 
 #[test]
-fn status_and_stop_say_that_nobody_is_there() {
-    for arguments in [&["status", "--socket", "/nonexistent/x.sock"][..], &["stop", "--socket", "/nonexistent/x.sock"]]
-    {
-        let output = hairpin(arguments);
+fn commands_say_that_nobody_is_there() {
+    for line in ["status", "stop", "reload", "connections", "offload", "upgrade", "backend reset web web-1"] {
+        let words = line.split(' ').chain(["--socket", "/nonexistent/x.sock"]);
+        let output = hairpin(&words.collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(1));
         assert!(err(&output).starts_with("no instance answers at /nonexistent/x.sock; "), "{}", err(&output));
     }
@@ -106,24 +112,34 @@ fn config_prints_a_file_that_validates() {
 }
 
 #[test]
-fn the_manual_page_is_up_to_date() {
+fn the_manual_pages_are_up_to_date() {
     let output = hairpin(&["man"]);
     assert!(output.status.success());
     let page = std::fs::read_to_string(root().join("docs/hairpin.1")).expect("docs/hairpin.1");
-    assert!(page == out(&output), "run: cargo run -p hairpin -- man > docs/hairpin.1");
-    for command in ["run", "validate", "status", "stop", "config", "man"] {
+    assert!(page == out(&output), "{REMEDY}");
+    for command in ["run", "validate", "status", "stop", "config", "man", "reload", "connections", "top", "capture"] {
         assert!(page.contains(&format!("hairpin\\-{command}(1)")), "{command}");
     }
-}
-
-#[test]
-fn manual_pages_of_all_commands_can_be_written() {
     let directory = std::env::temp_dir().join(format!("hairpin-man-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let output = hairpin(&["man", "--directory", directory.to_str().unwrap()]);
     assert!(output.status.success(), "{}", err(&output));
-    assert!(directory.join("hairpin.1").exists() && directory.join("hairpin-status.1").exists());
+    let (kept, made) = (pages(&root().join("docs")), pages(&directory));
     std::fs::remove_dir_all(directory).unwrap();
+    assert_eq!(kept.keys().collect::<Vec<_>>(), made.keys().collect::<Vec<_>>(), "{REMEDY}");
+    let differing: Vec<_> = made.iter().filter(|(name, page)| kept[*name] != **page).map(|(name, _)| name).collect();
+    assert!(differing.is_empty(), "{differing:?}: {REMEDY}");
+}
+
+const REMEDY: &str = "run: rm docs/hairpin*.1; cargo run -p hairpin -- man --directory docs";
+
+/// The manual pages in a directory, by name.
+fn pages(directory: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.filter(|path| path.extension().is_some_and(|extension| extension == "1"));
+    pages
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_string(), std::fs::read_to_string(&path).unwrap()))
+        .collect()
 }
 
 #[test]
@@ -139,4 +155,210 @@ fn wrong_use_exits_with_2_and_shows_the_usage() {
 fn version_is_told() {
     let output = hairpin(&["--version"]);
     assert_eq!(out(&output), format!("hairpin {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// What answers instead of an instance.
+struct Instance {
+    directory: PathBuf,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Instance {
+    fn new(name: &str, answer: impl Fn(&Request) -> Answer + Clone + Send + 'static) -> Instance {
+        let directory = std::env::temp_dir().join(format!("hairpin-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        let handle = move |request| {
+            let answer = answer(&request);
+            noted.lock().unwrap().push(request);
+            answer
+        };
+        serve(&directory.join("s"), handle).unwrap();
+        Instance { directory, asked }
+    }
+
+    /// Runs a command against it.
+    fn hairpin(&self, line: &str) -> Output {
+        let socket = self.directory.join("s");
+        let words: Vec<_> = line.split(' ').chain(["--socket", socket.to_str().unwrap()]).collect();
+        hairpin(&words)
+    }
+
+    /// What it has been asked since the last time.
+    fn asked(&self) -> Vec<Request> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// What a command says and how it exits.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    (output.status.code(), out(output), err(output))
+}
+
+#[test]
+fn reload_tells_what_changed_or_why_not() {
+    let changes = Changes {
+        changes: vec!["service web: backend 10.0.2.13:8080 added".into()],
+        later: vec!["workers: 2 -> 4".into()],
+        warnings: Vec::new(),
+    };
+    let instance = Instance::new("reload", move |_| Answer::Changes(changes.clone()));
+    let text =
+        "service web: backend 10.0.2.13:8080 added\nonly after a restart or `hairpin upgrade`:\n  workers: 2 -> 4\n";
+    assert_eq!(said(&instance.hairpin("reload")), (Some(0), text.into(), String::new()));
+    let json = out(&instance.hairpin("reload -o json"));
+    assert!(json.starts_with("{\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
+    assert_eq!(instance.asked(), [Request::Reload, Request::Reload]);
+
+    let refusing = Instance::new("refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
+    assert_eq!(said(&refusing.hairpin("reload")), (Some(1), String::new(), "x.toml:1:1: error: odd\n".into()));
+    assert_eq!(said(&refusing.hairpin("upgrade")).0, Some(1));
+    let program = said(&refusing.hairpin("upgrade --program /nonexistent/hairpin"));
+    assert!(program.2.starts_with("cannot use the program /nonexistent/hairpin"), "{program:?}");
+}
+
+#[test]
+fn diff_exits_like_diff() {
+    let file = Scratch::new("diff", "interfaces = []\n");
+    let line = format!("diff {}", file.path());
+    let instance = Instance::new("diff", |request| match request {
+        Request::Diff { text, .. } if text == "interfaces = []\n" => Answer::Changes(Changes::default()),
+        other => Answer::Error(format!("{other:?}")),
+    });
+    assert_eq!(said(&instance.hairpin(&line)), (Some(0), "no change\n".into(), String::new()));
+    let later = Changes { later: vec!["workers: 2 -> 4".into()], ..Changes::default() };
+    let different = Instance::new("different", move |_| Answer::Changes(later.clone()));
+    assert_eq!(said(&different.hairpin(&line)).0, Some(1));
+    let refusing = Instance::new("diff-refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
+    assert_eq!(said(&refusing.hairpin(&line)), (Some(2), String::new(), "x.toml:1:1: error: odd\n".into()));
+    assert_eq!(said(&refusing.hairpin("diff /nonexistent.toml")).0, Some(2));
+    assert_eq!(hairpin(&["diff", file.path(), "--socket", "/nonexistent/s"]).status.code(), Some(2));
+}
+
+/// Has 2,500 connections, which it gives 1,000 at a time at most; every page but the first is short by one.
+fn many(request: &Request) -> Answer {
+    let Request::Connections(query) = request else { return Answer::Status(Box::default()) };
+    let (first, all) = (query.cursor.unwrap_or(0), 2500);
+    if query.limit == 0 {
+        return Answer::Connections(Page { matched: all, ..Page::default() });
+    }
+    let end = all.min(first + u64::from(query.limit.min(1000)) - u64::from(first > 0 && query.limit > 1));
+    let connection = |n| ConnectionView { client: format!("203.0.113.7:{n}"), ..ConnectionView::default() };
+    let connections: Vec<_> = (first..end).map(connection).collect();
+    Answer::Connections(Page { matched: connections.len() as u64, connections, next: (end < all).then_some(end) })
+}
+
+#[test]
+fn connections_are_listed_page_by_page() {
+    let instance = Instance::new("connections", many);
+    let listed = out(&instance.hairpin("connections"));
+    assert_eq!(listed.lines().count(), 102, "{listed}");
+    assert_eq!(listed.lines().last(), Some("100 shown, 2500 fit; go on with --cursor 100, or show --all"));
+    let (code, listed, note) = said(&instance.hairpin("connections --all -o json"));
+    assert_eq!((code, note), (Some(0), String::new()));
+    let clients = listed.lines().map(|line| serde_json::from_str::<ConnectionView>(line).unwrap().client);
+    assert!(clients.eq((0..2500).map(|n| format!("203.0.113.7:{n}"))), "{listed}");
+    let (_, listed, note) = said(&instance.hairpin("connections --limit 1500 --cursor 500 -o json"));
+    assert_eq!(listed.lines().count(), 1500);
+    assert_eq!(note, "1500 shown, 2500 fit; go on with --cursor 2000, or show --all\n");
+    assert_eq!(out(&instance.hairpin("connections --count")), "2500\n");
+    assert_eq!(out(&instance.hairpin("connections --count -o json")), "{\"connections\":2500}\n");
+}
+
+#[test]
+fn filters_reach_the_instance() {
+    let instance = Instance::new("filters", |_| Answer::Connections(Page::default()));
+    let line = "connections --client 203.0.113.0/24 --service web --backend web-1 --state established --offloaded";
+    assert_eq!(said(&instance.hairpin(line)), (Some(0), "no connection fits\n".into(), String::new()));
+    let asked = Query {
+        client: Some("203.0.113.0/24".into()),
+        service: Some("web".into()),
+        backend: Some("web-1".into()),
+        state: Some("established".into()),
+        offloaded: Some(true),
+        cursor: None,
+        limit: 100,
+    };
+    assert_eq!(instance.asked(), [Request::Connections(asked)]);
+    let wrong = said(&instance.hairpin("connections --client 203.0.113"));
+    assert!(wrong.0 == Some(1) && wrong.2.contains("203.0.113.0/24"), "{wrong:?}");
+    assert_eq!(instance.asked(), []);
+}
+
+#[test]
+fn a_listing_that_leads_nowhere_ends() {
+    let nowhere = Page { next: Some(7), ..Page::default() };
+    let instance = Instance::new("nowhere", move |_| Answer::Connections(nowhere.clone()));
+    assert_eq!(instance.hairpin("connections --all").status.code(), Some(0));
+}
+
+#[test]
+fn offload_shows_the_engine_or_explains_connections() {
+    let connection = ConnectionView {
+        client: "203.0.113.7:40112".into(),
+        offload: "engine-full".into(),
+        ..ConnectionView::default()
+    };
+    let instance = Instance::new("offload", move |request| match request {
+        Request::Offload => {
+            Answer::Offload(Box::new(OffloadView { policy: "always".into(), ..OffloadView::default() }))
+        }
+        _ => Answer::Connections(Page { connections: vec![connection.clone()], matched: 1, next: None }),
+    });
+    assert!(out(&instance.hairpin("offload")).starts_with("policy always, "));
+    assert!(out(&instance.hairpin("offload -o json")).starts_with("{\"policy\":\"always\","));
+    let explained = out(&instance.hairpin("offload --client 203.0.113.7:40112"));
+    assert!(explained.starts_with("203.0.113.7:40112 -> ") && explained.ends_with("\n  engine-full\n"), "{explained}");
+}
+
+#[test]
+fn backends_are_changed_by_hand() {
+    let instance = Instance::new("backend", |request| match request {
+        Request::Backend(BackendChange { service, .. }) if service == "web" => Answer::Done("so it is".into()),
+        _ => Answer::Error("there is no service wbe; did you mean web?".into()),
+    });
+    let lines = [
+        ("drain web web-1", BackendAction::Drain),
+        ("enable web web-1", BackendAction::Enable),
+        ("disable web web-1", BackendAction::Disable),
+        ("weight web web-1 5", BackendAction::Weight(5)),
+        ("reset web web-1", BackendAction::Reset),
+    ];
+    for (line, action) in lines {
+        let output = instance.hairpin(&format!("backend {line}"));
+        assert_eq!(said(&output), (Some(0), "so it is\n".into(), String::new()));
+        let change = BackendChange { service: "web".into(), backend: "web-1".into(), action };
+        assert_eq!(instance.asked(), [Request::Backend(change)]);
+    }
+    let (code, _, error) = said(&instance.hairpin("backend drain wbe web-1"));
+    assert_eq!((code, &*error), (Some(1), "there is no service wbe; did you mean web?\n"));
+}
+
+#[test]
+fn top_wants_a_terminal_and_capture_does_not() {
+    let instance = Instance::new("terminal", |_| Answer::Status(Box::new(Status::default())));
+    let (code, _, error) = said(&instance.hairpin("top"));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("`hairpin status --watch`"), "{error}");
+    let (code, _, error) = said(&instance.hairpin("capture --service wbe"));
+    assert_eq!(code, Some(1));
+    assert!(error.starts_with("there is no service \"wbe\""), "{error}");
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = hairpin(&["completions", shell]);
+        assert!(output.status.success(), "{}", err(&output));
+        for word in ["connections", "drain", "snap-length"] {
+            assert!(out(&output).contains(word), "{shell} {word}");
+        }
+    }
 }

@@ -7,8 +7,10 @@ mod pages;
 mod process;
 mod target;
 
+use crate::capture::Wish;
 use crate::config;
 use clap::{Parser, Subcommand, ValueEnum};
+pub(crate) use filter::ClientFilter;
 use filter::Filter;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -123,6 +125,22 @@ enum Action {
     Backend {
         #[command(subcommand)]
         command: backend::BackendCommand,
+    },
+    /// Write packets of chosen connections to a pcapng file, before and after translation, in software and offloaded.
+    ///
+    /// It must run where the interfaces are: in the network namespace of the instance. Without filters, all packets to and
+    /// from the services and their backends are written. Packets appear up to a second after they were seen.
+    #[command(
+        after_help = "Examples: hairpin capture --client 203.0.113.7 -w client.pcapng --duration 30s\n          \
+                            hairpin capture --service web -w - | tshark -r -"
+    )]
+    Capture {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        wish: Wish,
     },
     /// Read the configuration file again and apply it, without touching connections.
     ///
@@ -243,6 +261,10 @@ impl Action {
             }
             Action::Offload { target, filter, output } => listing::offload(&target, &filter, output),
             Action::Backend { command } => command.perform(),
+            Action::Capture { target, filter, wish } => {
+                filter.check()?;
+                crate::capture::run(&target.socket()?, &filter.query(), &wish)
+            }
             Action::Reload { target, output } => process::reload(&target, output),
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),
@@ -310,6 +332,8 @@ mod tests {
             "backend weight web web-1 65536",
             "backend drain web",
             "diff",
+            "capture --count 0",
+            "capture --duration 5",
             "completions tcsh",
         ] {
             let words = std::iter::once("hairpin").chain(line.split(' '));
