@@ -161,7 +161,7 @@ fn adopts_a_hundred_times() {
         return;
     }
     let adopt = |round: u32| {
-        let mut plane = adopted(&Options { keep_ttl: round % 10 < 5, ..options() });
+        let mut plane = adopted(&Options { keep_ttl: round % 20 < 10, ..options() });
         attach(&mut plane);
     };
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
