@@ -384,7 +384,8 @@ fn the_engine_is_asked_again_and_again_to_carry_what_only_it_can() {
     house.settle();
     let adopted = house.crash(Restart { workers: 4, ..house.as_before() });
     assert!(adopted.missteered > 0);
-    let carried = |house: &House| house.connections().filter(|c| c.flags.has(Flags::MISSTEERED) && c.rules == 3).count();
+    let carried =
+        |house: &House| house.connections().filter(|c| c.flags.has(Flags::MISSTEERED) && c.rules == 3).count();
     assert_eq!(carried(&house), 0);
     house.room = 1000;
     house.wait(Duration::from_secs(5));
