@@ -12,7 +12,8 @@ struct query {
 	__u32 worker;
 };
 
-/* Takes a rule away, with its numbers. A packet that hits between here and the reading of the counters is not counted. */
+/* Takes a rule away, with its numbers. A packet that hits between the reading of its counters and here is not
+ * counted. */
 static __always_inline void take(const struct rule_head *rule, void *rules, void *numbers, void *key)
 {
 	__u8 flags = rule->flags;
@@ -22,9 +23,10 @@ static __always_inline void take(const struct rule_head *rule, void *rules, void
 		bpf_map_delete_elem(numbers, key);
 }
 
-/* Makes a rule another worker's. Tickets are counted by worker: a fence says nothing about the new one's, so a hand-over
- * that is under way starts again. A packet that sets or reaches the fence at the same time may undo this; then the rule
- * becomes ACTIVE by its bound, or, if the new worker's tickets happen to be beyond the fence, a little early. */
+/* Makes a rule another worker's. Tickets are counted by worker: a fence says nothing about the new one's, so a
+ * hand-over that is under way starts again. A packet that sets or reaches the fence at the same time may undo this;
+ * then the rule becomes ACTIVE by its bound, or, if the new worker's tickets happen to be beyond the fence, a little
+ * early. */
 static __always_inline void assign(struct rule_head *rule, __u32 worker)
 {
 	__u8 flags = rule->flags;

@@ -1,5 +1,5 @@
-//! What a packet over an offloaded rule costs beside the reference, and how fast rules go in: a table for the numbers of
-//! rules given as arguments, or the usual ones.
+//! What a packet over an offloaded rule costs beside the reference, and how fast rules go in: a table for the numbers
+//! of rules given as arguments, or the usual ones.
 
 use hairpin_linux::cost::{measure, median};
 

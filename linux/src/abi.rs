@@ -9,8 +9,8 @@ use std::mem::{offset_of, size_of};
 
 /// Of the meanings: raised when something comes to mean something else without looking different (`ABI_VERSION`).
 pub const VERSION: u32 = 1;
-/// Of the layouts: a hash of `linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together only
-/// if it is the same, and [`VERSION`].
+/// Of the layouts: a hash of `linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together
+/// only if it is the same, and [`VERSION`].
 pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
 
 /// FNV-1a of a C file, white space and comments counted as one space.

@@ -3,8 +3,8 @@
 //!
 //! A filter in the kernel chooses packets by address before anything is copied. Packets that are not chosen are not
 //! touched, but each is looked at (and each one sent is cloned first), so a capture costs every packet of the interface
-//! some tens of nanoseconds while it is open. Super-packets come whole; checksums that the sender leaves to the device come
-//! unfinished.
+//! some tens of nanoseconds while it is open. Super-packets come whole; checksums that the sender leaves to the device
+//! come unfinished.
 
 mod filter;
 
@@ -73,8 +73,8 @@ struct Extra {
 }
 
 impl Capture {
-    /// Begins to capture on `interface`. Errors: `InvalidInput` if the filter has too many hosts or an impossible length,
-    /// `NotFound` if there is no such interface, `PermissionDenied` without CAP_NET_RAW.
+    /// Begins to capture on `interface`. Errors: `InvalidInput` if the filter has too many hosts or an impossible
+    /// length, `NotFound` if there is no such interface, `PermissionDenied` without CAP_NET_RAW.
     pub fn open(interface: &str, filter: &Filter) -> io::Result<Capture> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if filter.hosts.len() > HOSTS_MAX {
@@ -89,8 +89,8 @@ impl Capture {
         Ok(Capture { socket, interface: interface.to_owned(), buffer, lost: 0 })
     }
 
-    /// The next packet; `None` if none comes within `timeout`. Errors: the interface is down or gone. It may be asked again:
-    /// an interface that comes up again goes on.
+    /// The next packet; `None` if none comes within `timeout`. Errors: the interface is down or gone. It may be asked
+    /// again: an interface that comes up again goes on.
     pub fn next(&mut self, timeout: Duration) -> io::Result<Option<Captured<'_>>> {
         let timeout = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
         let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };

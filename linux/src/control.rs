@@ -99,16 +99,16 @@ impl Control {
         self.known
     }
 
-    /// Sets all of [`Control::known`] to zero, when the workers are about to count anew: at adoption, while no worker of
-    /// any process counts. Packets of connections that are not counted again yet are policed.
+    /// Sets all of [`Control::known`] to zero, when the workers are about to count anew: at adoption, while no worker
+    /// of any process counts. Packets of connections that are not counted again yet are policed.
     ///
     /// Nothing else of what a dead process has left needs to be reset. The frames that waited in its TAP devices died
     /// with it, so the last tickets of each worker and CPU will not be published. That holds a fresh rule up only for
     /// as long as any other outstanding ticket would: every packet that finds its rule's fence not reached goes to the
-    /// worker with a later ticket, which is published when that packet is done, and the fence moves there; `until` bounds
-    /// it in any case. A publication is of the last packet, not one more packet, so lost ones are not missed later. And
-    /// the 24 bits tell before from after as long as fewer than 2^23 packets of a worker and CPU are lost in a row; with
-    /// more, a rule takes over at once, which is right, as there is nobody left to wait for.
+    /// worker with a later ticket, which is published when that packet is done, and the fence moves there; `until`
+    /// bounds it in any case. A publication is of the last packet, not one more packet, so lost ones are not missed
+    /// later. And the 24 bits tell before from after as long as fewer than 2^23 packets of a worker and CPU are lost in
+    /// a row; with more, a rule takes over at once, which is right, as there is nobody left to wait for.
     pub fn forget_known(&self) {
         for cell in self.known {
             // Reading first leaves memory that is zero already alone.

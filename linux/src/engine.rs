@@ -91,7 +91,8 @@ impl KernelEngine {
     }
 }
 
-/// When it was that rules' clock showed `tick`. A tick is 32 bits of a longer time: it is the last such tick before now.
+/// When it was that rules' clock showed `tick`. A tick is 32 bits of a longer time: it is the last such tick before
+/// now.
 pub(crate) fn time_of(tick: u32, now: Time) -> Time {
     let now_ticks = now.as_nanos() >> TICK_SHIFT;
     // A packet may have hit after the worker has looked at its clock.

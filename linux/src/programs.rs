@@ -1,8 +1,8 @@
 //! Loading the BPF programs, attaching them, telling them what they balance, reading what they count.
 //!
 //! Everything is pinned under `<pin directory>/<instance>/`: `maps/`, `programs/`, `links/`. What is pinned outlives
-//! the process: the next one adopts it ([`Plane::adopt`]); [`Plane::detach`] and [`flush`] remove it. Interfaces are those of the network namespace the calling
-//! thread is in, and so must be the caller of `flush`.
+//! the process: the next one adopts it ([`Plane::adopt`]); [`Plane::detach`] and [`flush`] remove it. Interfaces are
+//! those of the network namespace the calling thread is in, and so must be the caller of `flush`.
 
 mod adopt;
 mod attach;
@@ -151,8 +151,8 @@ impl Plane {
     }
 
     /// Attaches the ingress program to the interface `ifindex` with MAC address `address`, which the workers know by
-    /// `slot`, 0 to [`abi::INTERFACES_MAX`] - 1. An attachment that is there already, also an earlier process's, is taken
-    /// over: from one packet to the next its program is replaced.
+    /// `slot`, 0 to [`abi::INTERFACES_MAX`] - 1. An attachment that is there already, also an earlier process's, is
+    /// taken over: from one packet to the next its program is replaced.
     pub fn attach(&mut self, slot: u32, ifindex: u32, address: [u8; 6]) -> Result<()> {
         ensure!((slot as usize) < abi::INTERFACES_MAX, "interface slot {slot}: there are {}", abi::INTERFACES_MAX);
         self.set("interfaces", slot, &abi::InterfaceEntry { ifindex, address, zero: [0; 2] })?;
@@ -163,16 +163,16 @@ impl Plane {
         Ok(())
     }
 
-    /// The slot of the interface `ifindex`; `None` if it has none. One that had a slot should keep it: frames that are on
-    /// their way through a worker name their interface by it.
+    /// The slot of the interface `ifindex`; `None` if it has none. One that had a slot should keep it: frames that are
+    /// on their way through a worker name their interface by it.
     pub fn slot(&self, ifindex: u32) -> Result<Option<u32>> {
         let found =
             self.maps.named("slots")?.lookup(ifindex.bytes(), MapFlags::ANY).context("cannot read map slots")?;
         Ok(found.and_then(|slot| u32::from_bytes(&slot)))
     }
 
-    /// Attaches the worker program to the TAP device `ifindex` of `worker`, and from now on sends packets there. What is
-    /// attached already is taken over as by [`Plane::attach`].
+    /// Attaches the worker program to the TAP device `ifindex` of `worker`, and from now on sends packets there. What
+    /// is attached already is taken over as by [`Plane::attach`].
     pub fn attach_worker(&mut self, worker: u32, ifindex: u32) -> Result<()> {
         ensure!((worker as usize) < abi::WORKERS_MAX, "worker {worker}: there are {}", abi::WORKERS_MAX);
         let attachment = Attachment::make(self.attach, self.programs.worker.as_fd(), ifindex, &self.pins.links())?;

@@ -53,9 +53,9 @@ pub struct Tap {
 
 impl Tap {
     /// Makes the device `name`, or takes over one that an earlier process has left, with a ring of `queue_packets`;
-    /// brings it up and keeps it when the process ends. One that is there keeps its ifindex, its BPF programs, and, while
-    /// its settings are the wanted ones, is not stopped for a moment. Errors: no rights, another process has the device
-    /// (EBUSY), or something else has the name.
+    /// brings it up and keeps it when the process ends. One that is there keeps its ifindex, its BPF programs, and,
+    /// while its settings are the wanted ones, is not stopped for a moment. Errors: no rights, another process has the
+    /// device (EBUSY), or something else has the name.
     pub fn create(name: &str, queue_packets: u32) -> io::Result<Tap> {
         let tap = Tap::attach(name)?;
         tap.set(libc::TUNSETPERSIST, 1).map_err(|e| device::about(e, "cannot keep", name))?;
@@ -68,10 +68,10 @@ impl Tap {
         Ok(tap)
     }
 
-    /// The device `name` by a descriptor that another process has opened and given away. As long as one of the two keeps
-    /// its descriptor the device stays attached, and frames wait in its ring: this is how a process is replaced without
-    /// losing any. Only one of them may read. Errors: `InvalidInput` if the descriptor is not of this device in this
-    /// network namespace, or the device was not set up as [`Tap::create`] does.
+    /// The device `name` by a descriptor that another process has opened and given away. As long as one of the two
+    /// keeps its descriptor the device stays attached, and frames wait in its ring: this is how a process is replaced
+    /// without losing any. Only one of them may read. Errors: `InvalidInput` if the descriptor is not of this device in
+    /// this network namespace, or the device was not set up as [`Tap::create`] does.
     pub fn adopt(fd: OwnedFd, name: &str) -> io::Result<Tap> {
         let wrong = |what: &str| {
             io::Error::new(

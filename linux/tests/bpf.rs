@@ -1,5 +1,5 @@
-//! The BPF programs, run one packet at a time by the kernel (`BPF_PROG_TEST_RUN`): packet in, maps, verdict, packet out.
-//! Needs root; without it the tests say so and pass.
+//! The BPF programs, run one packet at a time by the kernel (`BPF_PROG_TEST_RUN`): packet in, maps, verdict, packet
+//! out. Needs root; without it the tests say so and pass.
 
 #[path = "bpf/packet.rs"]
 mod packet;

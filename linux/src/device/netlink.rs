@@ -40,8 +40,8 @@ fn queueing(index: u32) -> io::Result<Option<Vec<u8>>> {
     Ok(attribute(answer.get(LINK_BYTES..).unwrap_or_default(), libc::IFLA_QDISC))
 }
 
-/// The contents of the first attribute of this type: each is a length with its header (2), a type (2), and contents filled
-/// up to a multiple of four bytes.
+/// The contents of the first attribute of this type: each is a length with its header (2), a type (2), and contents
+/// filled up to a multiple of four bytes.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     while let [a, b, c, d, rest @ ..] = bytes {
         let length = usize::from(u16::from_ne_bytes([*a, *b])).checked_sub(4)?;

@@ -27,14 +27,14 @@ pub enum Adopted {
 }
 
 impl Plane {
-    /// Takes over the maps and attachments that an earlier process of this instance has pinned, with all their contents,
-    /// and brings the pinned programs up to those of this build. `steering.key` is the one that the connections were
-    /// spread by; how many workers there are from now on is told by [`Plane::steer`], not here. The settings of `options`
-    /// take effect at once, except for the numbers of rules, which stay what they were ([`Plane::rules_max`]), and the way
-    /// of attaching, which [`Plane::attach`] follows. The heartbeat is left alone.
+    /// Takes over the maps and attachments that an earlier process of this instance has pinned, with all their
+    /// contents, and brings the pinned programs up to those of this build. `steering.key` is the one that the
+    /// connections were spread by; how many workers there are from now on is told by [`Plane::steer`], not here. The
+    /// settings of `options` take effect at once, except for the numbers of rules, which stay what they were
+    /// ([`Plane::rules_max`]), and the way of attaching, which [`Plane::attach`] follows. The heartbeat is left alone.
     ///
-    /// The earlier process may still be running, as long as its workers' engines are not in use beside this one's. Errors:
-    /// as for [`Plane::load`].
+    /// The earlier process may still be running, as long as its workers' engines are not in use beside this one's.
+    /// Errors: as for [`Plane::load`].
     pub fn adopt(options: &Options, steering: Steering) -> Result<Adopted> {
         check(steering)?;
         let Some(pins) = Pins::find(&options.pin_directory, &options.instance)? else { return Ok(Adopted::Absent) };
@@ -142,8 +142,8 @@ fn settle(block: &Block, options: &Options) {
     block.handover_ms.store(options.handover_bound.as_millis() as u32, order);
 }
 
-/// The pinned programs if they are this build's; else this build's, which are pinned instead. Old and new ones run side by
-/// side for a moment, so they mark frames that are given back alike.
+/// The pinned programs if they are this build's; else this build's, which are pinned instead. Old and new ones run side
+/// by side for a moment, so they mark frames that are given back alike.
 fn adopt_programs(options: &Options, pins: &Pins, maps: &Maps, block: &Block, open: OpenObject) -> Result<Programs> {
     let constants = Constants::with_mark(options, block.give_back_mark.load(Ordering::Relaxed));
     let fingerprint = constants.fingerprint();

@@ -34,8 +34,8 @@ pub(super) enum Attachment {
 }
 
 impl Attachment {
-    /// Attaches `program` and notes it in the directory `links`. If that directory says that one is attached to the device
-    /// already, its program is replaced: no packet passes without one or the other.
+    /// Attaches `program` and notes it in the directory `links`. If that directory says that one is attached to the
+    /// device already, its program is replaced: no packet passes without one or the other.
     pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
         let (mut kept, mut others) = (None, Vec::new());
         for attachment in noted(links)?.into_iter().filter(|other| other.ifindex() == ifindex) {
@@ -73,8 +73,8 @@ impl Attachment {
         clsact(program, ifindex, links, None).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
     }
 
-    /// Puts another program in the place of the one that is attached. `None`: the device it was attached to is gone, and
-    /// so is the attachment.
+    /// Puts another program in the place of the one that is attached. `None`: the device it was attached to is gone,
+    /// and so is the attachment.
     fn replace(self, program: BorrowedFd<'_>, links: &Path) -> Result<Option<Attachment>> {
         match &self {
             Attachment::Tcx { link, path, .. } => {

@@ -62,7 +62,8 @@ impl Plane {
         Ok(values.chunks_exact(cpus).map(|all| all.iter().fold(abi::Total::default(), sum)).collect())
     }
 
-    /// Sets totals to zero, for backends that are new under an old one's number. Rules that still count there, count on.
+    /// Sets totals to zero, for backends that are new under an old one's number. Rules that still count there, count
+    /// on.
     pub fn clear_totals(&self, totals: &[u32]) -> Result<()> {
         let cpus = libbpf_rs::num_possible_cpus().context("cannot count CPUs")?;
         let zeros = vec![abi::Total::default().bytes().to_vec(); cpus];

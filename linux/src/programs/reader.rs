@@ -37,8 +37,8 @@ impl RuleReader {
         Ok(head.map(|head| counters(&head, now)))
     }
 
-    /// How many rules there are: IPv4, IPv6, and how many of both leave their flow to the kernel. Goes through all of them:
-    /// about a microsecond for each four.
+    /// How many rules there are: IPv4, IPv6, and how many of both leave their flow to the kernel. Goes through all of
+    /// them: about a microsecond for each four.
     pub fn count(&self) -> Result<[u64; 3]> {
         let (mut v4, mut v6, mut passes) = (0, 0, 0);
         let mut visit = |count: &mut u64, rule: InstalledRule| {

@@ -48,15 +48,15 @@ impl Plane {
         Ok(keys)
     }
 
-    /// Removes the rules for `keys`, whose connections are gone. Returns how many of them there were. Not at the same time
-    /// in two processes.
+    /// Removes the rules for `keys`, whose connections are gone. Returns how many of them there were. Not at the same
+    /// time in two processes.
     pub fn remove_rules(&self, keys: &[FlowKey]) -> Result<u64> {
         self.query_rules(&self.programs.queries.take, keys, 0).context("cannot remove rules")
     }
 
-    /// Makes the rules for the given keys other workers', who get the packets they do not take: when the number of workers
-    /// has changed. Their counters stay; a hand-over that is under way starts again. Returns how many of them there were.
-    /// Not at the same time in two processes.
+    /// Makes the rules for the given keys other workers', who get the packets they do not take: when the number of
+    /// workers has changed. Their counters stay; a hand-over that is under way starts again. Returns how many of them
+    /// there were. Not at the same time in two processes.
     pub fn assign_rules(&self, rules: &[(FlowKey, u8)]) -> Result<u64> {
         let mut by_worker: BTreeMap<u8, Vec<FlowKey>> = BTreeMap::new();
         for (key, worker) in rules {
@@ -136,8 +136,8 @@ fn read<K: Key, R: Value<K>>(
     let mut next = 0u32;
     let options =
         libbpf_sys::bpf_map_batch_opts { sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _, ..Default::default() };
-    // SAFETY: there is room for `count` keys and values, which have the map's sizes; a hash's place is 32 bits; all live
-    // through the call, and any bytes are valid for them.
+    // SAFETY: there is room for `count` keys and values, which have the map's sizes; a hash's place is 32 bits; all
+    // live through the call, and any bytes are valid for them.
     checked(unsafe {
         libbpf_sys::bpf_map_lookup_batch(
             raw(map.as_fd()),

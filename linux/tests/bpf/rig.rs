@@ -124,8 +124,8 @@ pub(crate) fn snapshot() -> Snapshot {
     )
 }
 
-/// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), each with a peer, and
-/// forwarding.
+/// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), each with a peer,
+/// and forwarding.
 pub(crate) fn devices() -> (Interface, Interface) {
     for (name, net) in [("left", 1), ("right", 2)] {
         ip(&format!("link add {name} type veth peer name {name}-peer"));
