@@ -29,19 +29,35 @@ const CLIENTS_MAX: usize = 8;
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an answer is waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Nice value of the threads that serve clients.
+const CLIENT_NICE: i32 = 5;
 /// How long a process may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
+/// An answer, and what is to be done once it has been sent.
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// Called when the client has it, or is gone; the connection is then held open until the process ends, so that the
+    /// client sees the end.
+    pub then: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Reply {
+        Reply { answer, then: None }
+    }
+}
+
 /// Listens on `path`, replacing what another process left there in one step; the caller makes sure that it is dead or
-/// about to hand over. `handle` answers requests; it is called on threads of their own, several at a time. After the
-/// answer to [`Request::Stop`] or a successful [`Request::Upgrade`] the connection is held open until the process ends,
-/// so that the client sees the end.
+/// about to hand over. `handle` answers requests; it is called on threads of their own, several at a time.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn serve<H>(path: &Path, handle: H) -> Result<()>
+pub fn serve<H, R>(path: &Path, handle: H) -> Result<()>
 where
-    H: Fn(Request) -> Answer + Clone + Send + 'static,
+    H: Fn(Request) -> R + Clone + Send + 'static,
+    R: Into<Reply>,
 {
     let about = || format!("cannot listen on the control socket {}", path.display());
     let new = path.with_extension("sock.new");
@@ -57,10 +73,13 @@ where
     Ok(())
 }
 
-fn accept<H>(listener: &UnixListener, handle: &H)
+fn accept<H, R>(listener: &UnixListener, handle: &H)
 where
-    H: Fn(Request) -> Answer + Clone + Send + 'static,
+    H: Fn(Request) -> R + Clone + Send + 'static,
+    R: Into<Reply>,
 {
+    // Workers come first; clients' threads are started from here and inherit this.
+    let _ = rustix::process::setpriority_process(None, CLIENT_NICE);
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         // Out of descriptors, most likely: it passes.
@@ -84,20 +103,22 @@ where
     }
 }
 
-fn converse(stream: UnixStream, handle: &impl Fn(Request) -> Answer) -> std::io::Result<()> {
+fn converse<R: Into<Reply>>(stream: UnixStream, handle: &impl Fn(Request) -> R) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(line) = request_line(&mut reader)? {
-        let answer = match serde_json::from_slice(&line) {
-            Ok(request) => handle(request),
-            Err(error) => Answer::Error(format!("not a request: {error}")),
+        let Reply { answer, then } = match serde_json::from_slice(&line) {
+            Ok(request) => handle(request).into(),
+            Err(error) => Answer::Error(format!("not a request: {error}")).into(),
         };
-        send(&stream, &answer)?;
-        if matches!(answer, Answer::Stopping | Answer::Upgraded { .. }) {
+        let sent = send(&stream, &answer);
+        if let Some(then) = then {
+            then();
             std::thread::sleep(STOP_PATIENCE);
             return Ok(());
         }
+        sent?;
     }
     Ok(())
 }

@@ -44,6 +44,21 @@ pub(crate) fn drop_rights() -> Result<()> {
     rustix::thread::set_capabilities(None, sets).context("cannot give up capabilities")
 }
 
+/// `N` words that nobody else knows.
+pub(crate) fn secret<const N: usize>() -> Result<[u64; N]> {
+    let mut words = [0u64; N];
+    for word in &mut words {
+        let mut bytes = [0u8; 8];
+        let drawn = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+        // The kernel gives so few bytes at once or fails.
+        if drawn.context("cannot draw secrets")? != bytes.len() {
+            bail!("cannot draw secrets: the kernel gave too few bytes");
+        }
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
+}
+
 /// Looks the configured interfaces up, in their order; all failures are reported together.
 pub(crate) fn interfaces(settings: &Settings) -> Result<Vec<Interface>> {
     let mut found = Vec::new();

@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -54,11 +55,24 @@ impl Lock {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(error).with_context(about),
             }
-            file.set_len(0).with_context(about)?;
-            file.rewind().with_context(about)?;
-            writeln!(file, "{}", std::process::id()).with_context(about)?;
-            return Ok(Ok(Lock { file, path }));
+            let mut lock = Lock { file, path: path.clone() };
+            lock.sign().with_context(about)?;
+            return Ok(Ok(lock));
         }
+    }
+
+    /// The lock that another process holds and has passed on: whoever has its descriptor holds it.
+    pub(crate) fn received(file: OwnedFd, socket: &Path) -> Result<Lock> {
+        let mut lock = Lock { file: file.into(), path: socket.with_extension("lock") };
+        lock.sign().with_context(|| format!("cannot use the lock file {}", lock.path.display()))?;
+        Ok(lock)
+    }
+
+    /// Notes which process holds it.
+    pub(crate) fn sign(&mut self) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        writeln!(self.file, "{}", std::process::id())
     }
 
     /// Lets go of the lock and removes its file, and the directory if nothing else is in it.
@@ -69,6 +83,12 @@ impl Lock {
             let _ = std::fs::remove_dir(directory);
         }
         drop(self.file);
+    }
+}
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 
@@ -98,11 +118,19 @@ pub(crate) struct Record {
     pub(crate) taps: Vec<String>,
     /// Forwarding switches it has switched on.
     pub(crate) forwarding: Vec<Forwarding>,
+    /// The shared memory in which its connections lie.
+    #[serde(default)]
+    pub(crate) table: PathBuf,
 }
 
 impl Record {
     fn path(socket: &Path) -> PathBuf {
         socket.with_extension("objects")
+    }
+
+    /// Where the numbers of services and backends are kept.
+    pub(crate) fn numbers(socket: &Path) -> PathBuf {
+        socket.with_extension("numbers")
     }
 
     /// Writes it beside the control socket, before the objects are made.
@@ -150,8 +178,9 @@ impl Record {
         if !failures.is_empty() {
             bail!("{}", failures.join("; "));
         }
-        for path in [socket.to_path_buf(), Record::path(socket)] {
-            match std::fs::remove_file(&path) {
+        let files = [socket.to_path_buf(), self.table.clone(), Record::numbers(socket), Record::path(socket)];
+        for path in files.iter().filter(|path| !path.as_os_str().is_empty()) {
+            match std::fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => bail!("cannot remove {}: {error}", path.display()),
                 _ => {}
             }
@@ -192,6 +221,7 @@ mod tests {
             pin_directory: socket.with_file_name("pins"),
             taps: vec![],
             forwarding: vec![],
+            table: PathBuf::new(),
         };
         record.write(&socket).unwrap();
         assert_eq!(Record::read(&socket).unwrap().as_ref(), Some(&record));

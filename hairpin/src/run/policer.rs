@@ -61,6 +61,12 @@ impl Rate {
         Rate { ceiling, rate: ceiling, suspect: false, history: VecDeque::with_capacity(STEPS) }
     }
 
+    /// Sets the most it may be.
+    pub(crate) fn set_ceiling(&mut self, ceiling: u32) {
+        self.ceiling = ceiling;
+        self.rate = self.rate.min(ceiling);
+    }
+
     /// Whether most of what was admitted lately led to nothing.
     pub(crate) fn is_suspect(&self) -> bool {
         self.suspect

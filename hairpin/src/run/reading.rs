@@ -2,11 +2,11 @@
 
 use crate::config::Settings;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, Snapshot};
+use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{BackendStatistics, Drop, Statistics};
+use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, Statistics};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         events: BTreeMap::new(),
         ..Status::default()
     };
-    for (number, service) in snapshot.services.iter().enumerate() {
+    for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| is_shown(service)) {
         status.services.push(service_status(per_s, (number, service), before, now));
     }
     let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
@@ -98,6 +98,7 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     }
     all.push(("worker.evicted".to_string(), sum(&|s| s.evicted), false));
     all.push(("worker.revived".to_string(), sum(&|s| s.revived), false));
+    all.push(("worker.ended".to_string(), sum(&|s| s.ended), false));
     let mut device: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, frames) in reading.workers.iter().flat_map(|worker| &worker.device_drops) {
         *device.entry(name).or_default() += frames;
@@ -157,8 +158,20 @@ fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -
         removed_total: removed[1],
         removed_per_s: per_s.of(removed[0], removed[1]),
         not_offloaded: not_offloaded.filter(|(_, count)| *count > 0).collect(),
-        ..OffloadStatus::default()
+        latency: (0..LATENCY_BUCKETS).map(|bucket| latency_bucket(now, bucket)).collect(),
+        latency_sum_s: sum(now, |s| s.offload.latency.sum_ns) as f64 / 1e9,
     }
+}
+
+/// Upper end of a bucket in seconds, and how many are in it.
+fn latency_bucket(reading: &Reading, bucket: usize) -> (f64, u64) {
+    let count = reading.workers.iter().map(|worker| worker.statistics.offload.latency.buckets[bucket]).sum();
+    ((1u64 << bucket) as f64 / 1e6, count)
+}
+
+/// Whether there is such a service.
+pub(crate) fn is_shown(service: &Service) -> bool {
+    service.state != ServiceState::Vacant
 }
 
 fn service_status(
@@ -184,6 +197,7 @@ fn service_status(
         connections_per_s: per_s.of(created[0], created[1]),
         established_total: sum(now, |s| s.established),
         refused_total: sum(now, |s| s.refused),
+        state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()
     };
     for backend in &service.backends {

@@ -6,34 +6,100 @@ use anyhow::{Context, Result};
 use hairpin_core::engine::FlowEngine;
 use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::{ServiceStatistics, Worker};
+use hairpin_core::worker::{Adopted, Retired, ServiceStatistics, Update, Which, Worker};
 use hairpin_linux::cpu;
 use hairpin_linux::device;
 use hairpin_linux::tap::{self, Tap, TapIo};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Barrier, Mutex, TryLockError};
 
 /// How often a worker that has something new to tell tells it.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// How long a worker sleeps when its device has no room for what it wants to send.
 const BLOCKED_FOR: Duration = Duration::from_millis(1);
 
+/// Orders that may wait for a worker at most; it takes them between turns.
+const ORDERS_MAX: usize = 64;
+
+/// What a worker is told between turns.
+pub(crate) enum Order {
+    /// Go by another snapshot.
+    Update(Box<Update>),
+    /// End connections of backends.
+    End(Vec<(u16, Which)>),
+}
+
 /// What a worker's thread shares with the rest of the process.
-#[derive(Debug)]
 pub(crate) struct Shared {
     stop: AtomicBool,
     /// Somebody waits for news.
     asked: AtomicBool,
+    /// There are orders.
+    ordered: AtomicBool,
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
+    orders: Mutex<VecDeque<Order>>,
+    /// What the worker has no use for any more, to be freed by somebody with time.
+    retired: Mutex<Vec<Retired>>,
 }
 
 impl Shared {
     pub(crate) fn new(first: WorkerReading) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("cannot make an eventfd")?;
-        Ok(Shared { stop: AtomicBool::new(false), asked: AtomicBool::new(false), wake, published: Mutex::new(first) })
+        Ok(Shared {
+            stop: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            ordered: AtomicBool::new(false),
+            wake,
+            published: Mutex::new(first),
+            orders: Mutex::default(),
+            retired: Mutex::default(),
+        })
+    }
+
+    /// Gives the worker an order; `false` if too many wait already.
+    pub(crate) fn order(&self, order: Order) -> bool {
+        let mut orders = lock(&self.orders);
+        if orders.len() >= ORDERS_MAX {
+            return false;
+        }
+        orders.push_back(order);
+        self.ordered.store(true, Ordering::Release);
+        drop(orders);
+        self.wake();
+        true
+    }
+
+    /// Whether it has taken all its orders.
+    pub(crate) fn has_obeyed(&self) -> bool {
+        !self.ordered.load(Ordering::Acquire)
+    }
+
+    /// Frees what the worker has no use for any more.
+    pub(crate) fn clear_away(&self) {
+        let retired = std::mem::take(&mut *lock(&self.retired));
+        drop(retired);
+    }
+
+    /// The worker carries its orders out.
+    fn obey<P: OffloadPolicy>(&self, now: Time, worker: &mut Worker<P>) {
+        let orders = std::mem::take(&mut *lock(&self.orders));
+        for order in orders {
+            match order {
+                Order::Update(update) => {
+                    let retired = worker.reconfigure(now, *update);
+                    lock(&self.retired).push(retired);
+                }
+                Order::End(ends) => {
+                    ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
+                }
+            }
+        }
+        // An order that came in between is taken at the next turn.
+        self.ordered.store(!lock(&self.orders).is_empty(), Ordering::Release);
     }
 
     /// Ends the thread's loop.
@@ -60,39 +126,61 @@ impl Shared {
 
     /// What it has published last of one service.
     pub(crate) fn service(&self, number: usize) -> ServiceStatistics {
-        let published = self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        published.statistics.services.get(number).copied().unwrap_or_default()
+        lock(&self.published).statistics.services.get(number).copied().unwrap_or_default()
     }
 
     /// How long it has been working, as published last.
     pub(crate) fn busy(&self) -> std::time::Duration {
-        self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner).busy
+        lock(&self.published).busy
     }
 
     /// What it has published last.
     pub(crate) fn reading(&self) -> WorkerReading {
-        self.published.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        lock(&self.published).clone()
     }
 }
 
-/// Runs a worker on `cpu` until it is told to stop. `worker` is made on the thread itself, so that its memory is near
-/// the core it runs on.
+/// What a worker's thread is made of.
+pub(crate) struct Bench<E, W> {
+    /// The core it runs on.
+    pub(crate) cpu: usize,
+    /// Its device.
+    pub(crate) tap: Tap,
+    /// Makes the worker, on the thread itself, so that its memory is near the core it runs on.
+    pub(crate) make: W,
+    /// Its engine.
+    pub(crate) engine: E,
+    /// Where all workers wait for each other before their first frames.
+    pub(crate) together: Arc<Barrier>,
+}
+
+/// Runs a worker until it is told to stop. `ready` is called when it is made, and says whether to go on.
 pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
     shared: &Shared,
-    cpu: usize,
-    tap: Tap,
-    worker: impl FnOnce() -> Worker<P>,
-    engine: E,
+    bench: Bench<E, impl FnOnce() -> (Worker<P>, Adopted)>,
+    ready: impl FnOnce(Adopted) -> bool,
     publish_ticket: impl Fn(Ticket),
     beat: impl Fn(Time),
 ) -> Result<()> {
+    let Bench { cpu, tap, make, engine, together } = bench;
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let device = tap.name().to_string();
     let io = TapIo::new(tap, tap::BUFFERS_DEFAULT).context("cannot take memory for frames")?;
-    let mut turner = Turner::new(worker(), io, engine);
+    let (worker, adopted) = make();
+    let mut turner = Turner::new(worker, io, engine);
+    if !ready(adopted) {
+        return Ok(());
+    }
+    // What adoption has left to tell the engine comes before any worker's first frames.
+    turner.finish(cpu::now(), &publish_ticket);
+    together.wait();
     let mut publisher = Publisher { cpu, device, published_at: Time::ZERO, dirty: true };
     while !shared.stop.load(Ordering::Acquire) {
         let now = cpu::now();
+        if shared.ordered.load(Ordering::Acquire) {
+            shared.obey(now, &mut turner.worker);
+            publisher.dirty = true;
+        }
         let busy = turner.turn(now, &publish_ticket);
         if busy {
             beat(now);
@@ -103,10 +191,16 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
             sleep(shared, &turner, publisher.sleep_at_most(now, &turner))?;
         }
     }
+    turner.finish(cpu::now(), &publish_ticket);
     publisher.dirty = true;
     publisher.published_at = Time::ZERO;
     publisher.publish_if_due(cpu::now(), shared, &turner);
     Ok(())
+}
+
+/// A lock that a panicked thread has let go of holds something whole all the same.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn sleep<E, P>(shared: &Shared, turner: &Turner<TapIo, E, P>, at_most: Option<Duration>) -> Result<()> {

@@ -11,6 +11,9 @@ use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Worker;
 
+/// How often a worker that ends tries to send what it still has.
+const FINISH_TRIES: usize = 1000;
+
 /// The last ticket of one CPU whose frame the worker has finished with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
@@ -70,6 +73,22 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
         }
         self.sample(now);
         frames || rules
+    }
+
+    /// Ends in order, without taking anything new: sends what waits, if the plane takes it within a bounded number of
+    /// tries, and hands the engine what it has been asked for.
+    pub(crate) fn finish(&mut self, now: Time, mut publish: impl FnMut(Ticket)) {
+        for _ in 0..FINISH_TRIES {
+            if !self.to_send.is_empty() {
+                self.io.transmit(&mut self.to_send);
+            }
+            if !self.rules(now) && self.to_send.is_empty() {
+                break;
+            }
+        }
+        if self.to_send.is_empty() {
+            self.tickets.drain(..).for_each(&mut publish);
+        }
     }
 
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.

@@ -1,0 +1,371 @@
+//! How a process begins: afresh, with what an earlier process has left, or with what a living one hands over.
+
+use super::handover::Legacy;
+use super::host;
+use super::instance::Record;
+use super::plane::{Adoption, Plane};
+use super::{log, tap_name};
+use crate::config::{Config, Settings};
+use crate::registry::{Merged, Registry};
+use anyhow::{Context, Result, bail};
+use hairpin_core::config::Snapshot;
+use hairpin_core::flow::{Direction, FlowKey, Steering};
+use hairpin_core::l4::connection::Connection;
+use hairpin_linux::device::{self, Interface};
+use hairpin_linux::shared::{self, Header, Opened, SharedTable};
+use hairpin_linux::tap::Tap;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// How a process began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Began {
+    /// With nothing.
+    Fresh,
+    /// With what a dead process had left.
+    Restart,
+    /// With what a living one handed over.
+    Upgrade,
+}
+
+impl Began {
+    /// Its word in the status.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Began::Fresh => "fresh",
+            Began::Restart => "restart",
+            Began::Upgrade => "upgrade",
+        }
+    }
+}
+
+/// Everything outside of the process, ready for the workers.
+pub(crate) struct Base {
+    pub(crate) began: Began,
+    pub(crate) record: Record,
+    pub(crate) registry: Registry,
+    pub(crate) merged: Merged,
+    pub(crate) plane: Plane,
+    pub(crate) table: SharedTable,
+    pub(crate) taps: Vec<Tap>,
+    pub(crate) steering: Steering,
+    /// Whether the rules in force may name other workers than their connections have now.
+    pub(crate) resteered: bool,
+    /// Flows for which the engine holds a rule.
+    pub(crate) held: HashSet<FlowKey>,
+    pub(crate) legacy: Legacy,
+}
+
+/// Where the connections of an instance lie.
+pub(crate) fn table_path(settings: &Settings) -> PathBuf {
+    shared::path(&settings.memory_directory, &settings.instance)
+}
+
+/// What a process can see before it touches anything: how connections are spread, and that it could adopt them.
+pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
+    let socket = config.settings.socket();
+    Registry::load(&Record::numbers(&socket))?;
+    match SharedTable::open(&table_path(&config.settings))? {
+        Opened::Table(table) => Ok(Steering { key: table.header().steering_key, workers }),
+        Opened::Absent => bail!("there is no connection table at {}", table_path(&config.settings).display()),
+        Opened::Incompatible(why) => bail!("{}", incompatible(&why)),
+    }
+}
+
+fn incompatible(why: &str) -> String {
+    format!(
+        "what an earlier process has left cannot be taken over: {why}. Either go back to the version that left it, or \
+         give it up, and with it the connections it holds: `hairpin run --discard`, or `hairpin stop --flush`"
+    )
+}
+
+/// What a living process has handed over, and what was prepared before that.
+pub(crate) struct Handed {
+    /// The workers' devices.
+    pub(crate) taps: Vec<(String, OwnedFd)>,
+    /// What it knows.
+    pub(crate) legacy: Legacy,
+    /// Its programs and maps, opened.
+    pub(crate) plane: Plane,
+}
+
+/// Makes or takes over everything. What an earlier process has left is not harmed by a failure; what this one has made
+/// is removed after it.
+pub(crate) fn begin(config: &Config, cpus: &[usize], discard: bool, handed: Option<Handed>) -> Result<Base> {
+    let socket = config.settings.socket();
+    let mut left = Record::read(&socket)?;
+    if let Some(record) = left.take_if(|_| discard) {
+        log(&format!("removing what an earlier process of instance {} has left", record.instance));
+        record.flush(&socket).context("cannot remove what an earlier process has left")?;
+    }
+    let fresh = left.is_none();
+    let base = build(config, cpus, left, handed);
+    if base.is_err()
+        && fresh
+        && let Ok(Some(record)) = Record::read(&socket)
+        && let Err(failure) = record.flush(&socket)
+    {
+        log(&format!("not everything could be removed: {failure:#}"));
+    }
+    base
+}
+
+fn build(config: &Config, cpus: &[usize], left: Option<Record>, handed: Option<Handed>) -> Result<Base> {
+    let settings = &config.settings;
+    let socket = settings.socket();
+    let began = match (&left, &handed) {
+        (_, Some(_)) => Began::Upgrade,
+        (Some(_), None) => Began::Restart,
+        (None, None) => Began::Fresh,
+    };
+    let mut registry = Registry::load(&Record::numbers(&socket))?;
+    let path = table_path(settings);
+    let mut old = match SharedTable::open(&path)? {
+        Opened::Incompatible(why) => bail!("{}", incompatible(&why)),
+        Opened::Table(_) if left.is_none() => {
+            log(&format!("{} belongs to no process that is known; it is replaced", path.display()));
+            None
+        }
+        Opened::Table(table) => Some(table),
+        Opened::Absent => None,
+    };
+    let key = match &old {
+        Some(table) => table.header().steering_key,
+        None => host::secret::<2>()?,
+    };
+    let steering = Steering { key, workers: cpus.len() as u16 };
+    let counts = match &mut old {
+        Some(table) => connections_by_backend(table)?,
+        None => Vec::new(),
+    };
+    let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
+    let merged = registry.merge(config, &connections, super::unix_s())?;
+
+    // From here on the kernel is changed: what there will be is noted first, beside what there is.
+    let record = record(settings, &merged.snapshot, cpus, left.as_ref(), &path)?;
+    record.write(&socket)?;
+    registry.save(&Record::numbers(&socket))?;
+    for switch in &record.forwarding {
+        device::set_forwarding(&switch.interface, switch.family(), true)
+            .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
+    }
+    let had_table = old.is_some();
+    let (table, resteered) = table(settings, &path, old, steering)?;
+    let (passed, legacy, early) = match handed {
+        Some(Handed { taps, legacy, plane }) => (taps, legacy, Some(plane)),
+        None => (Vec::new(), Legacy::default(), None),
+    };
+    // Devices before programs: frames wait in them from now on.
+    let taps = taps(settings, steering.workers, passed)?;
+    let adopted = match early {
+        Some(plane) => Some(plane),
+        // Rules without the connections they belong to are of no use.
+        None if had_table => adopt(settings, steering)?,
+        None => None,
+    };
+    let mut plane = match adopted {
+        Some(plane) => plane,
+        None => Plane::load(settings, &merged.snapshot, steering)?,
+    };
+    plane.configure(&merged.snapshot)?;
+    let held = plane.rules()?;
+    Ok(Base { began, record, registry, merged, plane, table, taps, steering, resteered, held, legacy })
+}
+
+/// The programs and maps that an earlier process has left; `None` if there are none.
+pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<Plane>> {
+    match Plane::adopt(settings, steering)? {
+        Adoption::Plane(plane) => Ok(Some(*plane)),
+        Adoption::Absent => Ok(None),
+        Adoption::Incompatible(why) => bail!("{}", incompatible(&why)),
+    }
+}
+
+/// How many connections each backend has, by its number.
+fn connections_by_backend(table: &mut SharedTable) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for_each(table, |connection| {
+        let number = usize::from(connection.backend_number);
+        if counts.len() <= number {
+            counts.resize(number + 1, 0);
+        }
+        counts[number] += 1;
+    })?;
+    Ok(counts)
+}
+
+/// Shows every connection of a table to `visit`.
+fn for_each(table: &mut SharedTable, mut visit: impl FnMut(&Connection)) -> Result<()> {
+    for view in table.views()? {
+        for position in 0..view.used() as u32 {
+            if let Some((_, connection)) = view.read(position) {
+                visit(&connection);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the instance has once everything stands; while it changes, the devices of before belong to it as well.
+fn record(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    cpus: &[usize],
+    left: Option<&Record>,
+    table: &Path,
+) -> Result<Record> {
+    let mut record = Record {
+        instance: settings.instance.clone(),
+        pin_directory: settings.linux.pin_directory.clone(),
+        taps: (0..cpus.len()).map(|worker| tap_name(&settings.instance, worker)).collect(),
+        forwarding: host::forwarding_off(settings, snapshot)?,
+        table: table.to_path_buf(),
+    };
+    if let Some(left) = left {
+        if left.pin_directory != record.pin_directory {
+            bail!(
+                "the earlier process has pinned its objects in {}, not in {}; `hairpin stop --flush` removes them",
+                left.pin_directory.display(),
+                record.pin_directory.display()
+            );
+        }
+        if !left.table.as_os_str().is_empty() && left.table != record.table {
+            bail!(
+                "the earlier process has its connections in {}, not in {}; `hairpin stop --flush` removes them",
+                left.table.display(),
+                record.table.display()
+            );
+        }
+        let more = |name: &&String| !record.taps.contains(name);
+        let surplus: Vec<String> = left.taps.iter().filter(more).cloned().collect();
+        record.taps.extend(surplus);
+        let more = |switch: &&super::instance::Forwarding| !record.forwarding.contains(switch);
+        let switched: Vec<_> = left.forwarding.iter().filter(more).cloned().collect();
+        record.forwarding.extend(switched);
+    }
+    Ok(record)
+}
+
+/// The connection table: the old one if it has the right shape, else a new one with the old one's connections; and
+/// whether they may belong to other workers now.
+pub(crate) fn table(
+    settings: &Settings,
+    path: &Path,
+    old: Option<SharedTable>,
+    steering: Steering,
+) -> Result<(SharedTable, bool)> {
+    let header = Header {
+        instance: settings.instance.clone(),
+        workers: steering.workers,
+        slots_per_worker: settings.connections_max.div_ceil(u32::from(steering.workers)),
+        steering_key: steering.key,
+    };
+    let Some(old) = old else {
+        return Ok((SharedTable::create(path, &header)?, false));
+    };
+    let there = old.header().clone();
+    if there == header {
+        return Ok((old, false));
+    }
+    log(&format!(
+        "the connection table is dealt out anew: from {} to {} workers, from {} to {} connections each",
+        there.workers, header.workers, there.slots_per_worker, header.slots_per_worker
+    ));
+    let worker_of = |connection: &Connection| hairpin_core::worker::home(connection, &steering);
+    let (table, dropped) = SharedTable::rebuild(old, path, &header, worker_of)?;
+    if dropped.established + dropped.others > 0 {
+        log(&format!(
+            "warning: {} established and {} other connections did not fit into the smaller table",
+            dropped.established, dropped.others
+        ));
+    }
+    Ok((table, there.workers != header.workers))
+}
+
+/// A device for each worker: passed on, left, or new.
+fn taps(settings: &Settings, workers: u16, mut passed: Vec<(String, OwnedFd)>) -> Result<Vec<Tap>> {
+    let mut taps = Vec::new();
+    for worker in 0..usize::from(workers) {
+        let name = tap_name(&settings.instance, worker);
+        let tap = match passed.iter().position(|(passed, _)| *passed == name) {
+            Some(at) => Tap::adopt(passed.swap_remove(at).1, &name),
+            None => Tap::create(&name, settings.linux.tap_queue),
+        };
+        taps.push(tap.with_context(|| format!("cannot make the device {name}"))?);
+    }
+    Ok(taps)
+}
+
+/// Copies of the devices' descriptors, to pass on.
+pub(crate) fn copies(taps: &[Tap]) -> Result<Vec<OwnedFd>> {
+    taps.iter().map(|tap| tap.as_fd().try_clone_to_owned().context("cannot copy a descriptor")).collect()
+}
+
+/// The devices in use: workers' and interfaces.
+pub(crate) fn devices(taps: &[Tap], interfaces: &[Interface]) -> Result<Vec<u32>> {
+    let mut devices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
+    for tap in taps {
+        devices.push(Interface::by_name(tap.name())?.index);
+    }
+    Ok(devices)
+}
+
+/// Puts the worker program on the workers' devices.
+pub(crate) fn attach_workers(plane: &mut Plane, taps: &[Tap]) -> Result<()> {
+    for (worker, tap) in taps.iter().enumerate() {
+        plane.attach_worker(worker, &Interface::by_name(tap.name())?)?;
+    }
+    Ok(())
+}
+
+/// Puts the ingress program on the interfaces.
+pub(crate) fn attach(plane: &mut Plane, interfaces: &[Interface]) -> Result<()> {
+    for (slot, interface) in interfaces.iter().enumerate() {
+        plane.attach(slot, interface)?;
+        if !interface.up {
+            log(&format!("warning: interface {} is down", interface.name));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the devices of workers that are no more, and notes what there is now.
+pub(crate) fn remove_surplus(record: &mut Record, settings: &Settings, workers: usize, socket: &Path) -> Result<()> {
+    let wanted: Vec<String> = (0..workers).map(|worker| tap_name(&settings.instance, worker)).collect();
+    for name in record.taps.iter().filter(|name| !wanted.contains(name)) {
+        Tap::remove(name).with_context(|| format!("cannot remove the device {name}"))?;
+    }
+    record.taps = wanted;
+    record.write(socket)
+}
+
+/// Brings the engine in line with the connections, once all workers have taken theirs and none has begun: rules that no
+/// connection has are removed, the others know their worker. How many were removed.
+pub(crate) fn reconcile(
+    plane: &Plane,
+    table: &mut SharedTable,
+    held: &HashSet<FlowKey>,
+    steering: &Steering,
+    resteered: bool,
+) -> Result<u64> {
+    if held.is_empty() {
+        return Ok(0);
+    }
+    let (mut owners, mut owned) = (Vec::new(), HashSet::with_capacity(held.len()));
+    for_each(table, |connection| {
+        for direction in [Direction::FromClient, Direction::FromBackend] {
+            let key = connection.key(direction);
+            if connection.rules & (1 << direction as u8) != 0 && held.contains(&key) {
+                owned.insert(key);
+                if resteered {
+                    owners.push((key, hairpin_core::worker::home(connection, steering) as u8));
+                }
+            }
+        }
+    })?;
+    let orphans: Vec<FlowKey> = held.iter().filter(|key| !owned.contains(key)).copied().collect();
+    let removed = plane.remove_rules(&orphans).context("cannot remove rules that no connection has")?;
+    plane.assign_rules(&owners).context("cannot tell rules their workers")?;
+    Ok(removed)
+}

@@ -1,0 +1,131 @@
+//! How full the tables are, and saying so: in the status, and in one line a minute while they are nearly full.
+
+use super::log;
+use super::reading::Reading;
+use crate::status::CapacityStatus;
+use std::time::{Duration, Instant};
+
+/// A table counts as nearly full from this share on, in percent.
+const NEARLY_FULL_PERCENT: u64 = 90;
+/// How often a full table is complained about.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// How full something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fill {
+    /// There is room.
+    #[default]
+    Ok,
+    /// There is little.
+    NearlyFull,
+    /// There is none.
+    Full,
+}
+
+impl Fill {
+    /// Of `now` where there can be `max`.
+    pub(crate) fn of(now: u64, max: u64) -> Fill {
+        match now {
+            _ if now >= max => Fill::Full,
+            _ if now * 100 >= max * NEARLY_FULL_PERCENT => Fill::NearlyFull,
+            _ => Fill::Ok,
+        }
+    }
+
+    /// Its word in the status.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fill::Ok => "ok",
+            Fill::NearlyFull => "nearly-full",
+            Fill::Full => "full",
+        }
+    }
+}
+
+/// What a reading says about it; the peak is kept by whoever asks. Workers do not lend each other room, so the fullest
+/// one counts.
+pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacityStatus {
+    let statistics = || reading.workers.iter().map(|worker| &worker.statistics);
+    let connections = statistics().map(|s| s.connections_now).sum();
+    let fill = statistics().map(|s| Fill::of(s.connections_now + s.passes_now, s.connections_max)).max();
+    let rules = statistics().map(|s| s.offload.rules).sum();
+    CapacityStatus {
+        connections,
+        connections_peak: peak.max(statistics().map(|s| s.connections_peak).sum()),
+        connections_max: statistics().map(|s| s.connections_max).sum(),
+        connections_state: fill.unwrap_or_default().name().to_string(),
+        table_full_total: statistics().map(|s| s.drops[hairpin_core::worker::Drop::TableFull as usize]).sum(),
+        evicted_total: statistics().map(|s| s.evicted).sum(),
+        rules_state: Fill::of(rules, rules_max).name().to_string(),
+    }
+}
+
+/// Complains about full tables, at most once a minute about each.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    peak: u64,
+    refused: u64,
+    connections_at: Option<Instant>,
+    rules_at: Option<Instant>,
+}
+
+impl Watch {
+    /// The most connections there were.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Takes a reading's word.
+    pub(crate) fn look(&mut self, status: &CapacityStatus) {
+        self.peak = self.peak.max(status.connections_peak);
+        let due = |at: &mut Option<Instant>| {
+            let due = at.is_none_or(|at| at.elapsed() >= EVERY);
+            if due {
+                *at = Some(Instant::now());
+            }
+            due
+        };
+        if status.connections_state != Fill::Ok.name() && due(&mut self.connections_at) {
+            let lost = status.table_full_total + status.evicted_total;
+            log(&format!(
+                "warning: the connection table is {}: {} of {} connections (the fullest worker counts); {} given up or \
+                 refused since the last such line; raise [limits] connections_max",
+                status.connections_state.replace('-', " "),
+                status.connections,
+                status.connections_max,
+                lost - self.refused.min(lost)
+            ));
+            self.refused = lost;
+        }
+        if status.rules_state != Fill::Ok.name() && due(&mut self.rules_at) {
+            log(&format!(
+                "warning: the rules are {}: connections stay with the workers; raise [limits] rules_max",
+                status.rules_state.replace('-', " ")
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearly_full_begins_at_nine_tenths() {
+        let fills: Vec<Fill> = [0, 89, 90, 99, 100, 101].map(|now| Fill::of(now, 100)).to_vec();
+        let expected = [Fill::Ok, Fill::Ok, Fill::NearlyFull, Fill::NearlyFull, Fill::Full, Fill::Full];
+        assert_eq!(fills, expected);
+    }
+
+    #[test]
+    fn a_full_table_is_complained_about_once_a_minute() {
+        let mut watch = Watch::default();
+        let full = CapacityStatus { connections: 5, connections_state: "full".into(), ..CapacityStatus::default() };
+        watch.look(&full);
+        let first = watch.connections_at;
+        assert!(first.is_some());
+        watch.look(&full);
+        assert_eq!(watch.connections_at, first);
+        assert_eq!(watch.peak(), 5);
+    }
+}

@@ -1,0 +1,205 @@
+//! Changes while it runs: reload, what a file would change, backends changed by hand, numbers of what is no more freed.
+
+use super::begin::table_path;
+use super::instance::Record;
+use super::keeper::Keeper;
+use super::policer::Rate;
+use super::thread::Order;
+use super::{log, notify, reading, standing, unix_s};
+use crate::config::{self, Config};
+use crate::control::{BackendChange, Changes};
+use crate::diff;
+use crate::registry::{Merged, Registry};
+use anyhow::{Context, Result};
+use hairpin_core::balance::Tables;
+use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::worker::Update;
+use std::sync::Arc;
+
+/// Changes that are logged one by one; the rest is counted.
+const LOGGED_MAX: usize = 20;
+
+impl Keeper {
+    /// Reads the configuration again and applies it, as a whole or not at all.
+    pub(super) fn reload(&mut self) -> std::result::Result<Changes, String> {
+        notify::reloading();
+        let result = self.reload_file();
+        notify::ready();
+        self.reloads.last_unix_s = unix_s();
+        self.reloads.last_succeeded = result.is_ok();
+        match &result {
+            Ok(_) => {
+                self.reloads.succeeded_total += 1;
+                self.reloads.last_error.clear();
+            }
+            Err(error) => {
+                self.reloads.failed_total += 1;
+                self.reloads.last_error.clone_from(error);
+            }
+        }
+        result
+    }
+
+    fn reload_file(&mut self) -> std::result::Result<Changes, String> {
+        let new = config::load(&self.options.file).map_err(|problems| problems.to_string())?;
+        let changes = diff::changes(&self.config, &new);
+        self.apply(new, self.registry.clone()).map_err(|error| format!("{error:#}"))?;
+        Ok(changes)
+    }
+
+    /// What the configuration `text` would change.
+    pub(super) fn diff(&self, text: &str, file: &str) -> std::result::Result<Changes, String> {
+        let new = config::parse(file, text).map_err(|problems| problems.to_string())?;
+        Ok(diff::changes(&self.config, &new))
+    }
+
+    /// Changes a backend by hand; a sentence that says what is different.
+    pub(super) fn set_backend(&mut self, change: &BackendChange) -> std::result::Result<String, String> {
+        let mut registry = self.registry.clone();
+        let done = registry.set(change, &self.config).map_err(|error| format!("{error:#}"))?;
+        self.apply(self.config.clone(), registry).map_err(|error| format!("{error:#}"))?;
+        log(&done);
+        Ok(done)
+    }
+
+    /// Frees the numbers of removed services and backends that have no connections any more.
+    pub(super) fn tidy(&mut self) {
+        let counts = self.connections_by_backend();
+        let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
+        if self.registry.frees_now(&connections, unix_s())
+            && let Err(error) = self.apply(self.config.clone(), self.registry.clone())
+        {
+            log(&format!("warning: what was removed stays for now: {error:#}"));
+        }
+    }
+
+    pub(super) fn tell_changes(&self, changes: &Changes) {
+        let all = changes.changes.len() + changes.later.len();
+        log(&format!("reloaded: {all} change{}", if all == 1 { "" } else { "s" }));
+        changes.changes.iter().take(LOGGED_MAX).for_each(|change| log(&format!("  {change}")));
+        changes.later.iter().take(LOGGED_MAX).for_each(|later| log(&format!("  later: {later}")));
+        changes.warnings.iter().take(LOGGED_MAX).for_each(|warning| log(&format!("  warning: {warning}")));
+    }
+
+    /// Puts a configuration into force. Fails before anything has changed, or not at all, as far as that can be told.
+    fn apply(&mut self, config: Config, mut registry: Registry) -> Result<()> {
+        let counts = self.connections_by_backend();
+        let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
+        let merged = registry.merge(&config, &connections, unix_s())?;
+        merged.notes.iter().for_each(|note| log(note));
+        let snapshot = Arc::new(merged.snapshot.clone());
+        // Known numbers first, so that whoever comes after a crash knows them too.
+        registry.save(&Record::numbers(&self.socket))?;
+        self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
+        // Workers know what is new before packets come, and what is gone after they have ceased to come.
+        let mut updates = self.updates(&snapshot, &merged).into_iter();
+        let beat = || self.plane.beat();
+        self.crew
+            .order(|_| updates.next().map_or(Order::End(Vec::new()), |update| Order::Update(Box::new(update))), beat)?;
+        self.plane.configure(&snapshot)?;
+        self.settle(config, registry, merged, snapshot);
+        Ok(())
+    }
+
+    /// Takes note of what is in force now.
+    fn settle(&mut self, config: Config, registry: Registry, merged: Merged, snapshot: Arc<Snapshot>) {
+        // What takes a restart stays as it was, so that the next comparison names it again.
+        let running = &self.config.settings;
+        let linux = crate::config::LinuxSettings {
+            attach: running.linux.attach,
+            tap_queue: running.linux.tap_queue,
+            pin_directory: running.linux.pin_directory.clone(),
+            forwarding: running.linux.forwarding,
+            ..config.settings.linux.clone()
+        };
+        let settings = crate::config::Settings {
+            linux,
+            drain_limit: config.settings.drain_limit,
+            timeouts: config.settings.timeouts,
+            ..running.clone()
+        };
+        self.config = Config { settings, ..config };
+        self.plane.set_options(&self.config.settings);
+        self.rates.resize(snapshot.services.len(), Rate::new(self.config.settings.linux.policer_ceiling));
+        let ceiling = self.config.settings.linux.policer_ceiling;
+        self.rates.iter_mut().for_each(|rate| rate.set_ceiling(ceiling));
+        for &number in &merged.fresh_services {
+            self.rates[usize::from(number)] = Rate::new(ceiling);
+        }
+        self.making.snapshot = Arc::clone(&snapshot);
+        self.inspector.follow(Arc::clone(&snapshot));
+        self.registry = registry;
+        let targets = standing::targets(&snapshot, &merged.settings);
+        let checked: Vec<u16> = targets.iter().map(|target| target.backend).collect();
+        if let Err(error) = self.health.update(targets) {
+            log(&format!("warning: health checks go on as they were: {error:#}"));
+        }
+        // A backend that is no longer checked counts as up.
+        for backend in snapshot.services.iter().flat_map(|service| &service.backends) {
+            if !checked.contains(&backend.number) {
+                self.making.standings.set(backend.number, hairpin_core::balance::SHARE_FULL);
+            }
+        }
+        self.merged = merged;
+        self.snapshot = snapshot;
+        self.stand();
+    }
+
+    /// What each worker is told; everything that takes time is done here.
+    fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
+        self.tables = Tables::new(snapshot, &self.tables);
+        let making = &self.making;
+        let update = |worker| {
+            let (loads, steering, seed) = (&making.loads, &making.steering, making.seeds[3]);
+            let mut update = Update::new(Arc::clone(snapshot), &self.tables, loads, steering, worker, seed);
+            update.fresh.clone_from(&merged.fresh_backends);
+            update.fresh_services.clone_from(&merged.fresh_services);
+            update
+        };
+        (0..making.steering.workers).map(update).collect()
+    }
+
+    fn connections_by_backend(&self) -> Vec<u64> {
+        let mut counts = Vec::new();
+        for shared in self.crew.shared() {
+            let reading = shared.reading();
+            let backends = &reading.statistics.backends;
+            if counts.len() < backends.len() {
+                counts.resize(backends.len(), 0);
+            }
+            backends.iter().zip(&mut counts).for_each(|(backend, count)| *count += backend.connections_now);
+        }
+        counts
+    }
+}
+
+/// What is said at the start.
+pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> String {
+    let settings = &config.settings;
+    let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    let mut lines = vec![format!(
+        "instance {} serves on {}: {} workers on cores {}, offload {}, connections in {}",
+        settings.instance,
+        settings.interfaces.join(", "),
+        cpus.len(),
+        cores.join(", "),
+        settings.policy.name(),
+        table_path(settings).display()
+    )];
+    const SHOWN: usize = 16;
+    let services = || snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
+    for service in services().take(SHOWN) {
+        let backends = service.backends.len();
+        lines.push(format!(
+            "  {} on {}, {backends} backend{}, {}",
+            service.name,
+            service.endpoint,
+            if backends == 1 { "" } else { "s" },
+            reading::balance(service.algorithm)
+        ));
+    }
+    if services().count() > SHOWN {
+        lines.push(format!("  and {} more services", services().count() - SHOWN));
+    }
+    lines.join("\n")
+}

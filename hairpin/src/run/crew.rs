@@ -1,0 +1,236 @@
+//! The workers' threads: how they begin, together, and end.
+
+use super::plane::Plane;
+use super::reading::WorkerReading;
+use super::thread::{self, Bench, Order, Shared};
+use super::{End, Message};
+use crate::config::PolicyChoice;
+use anyhow::{Context, Result, bail};
+use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::config::Snapshot;
+use hairpin_core::engine::FlowEngine;
+use hairpin_core::flow::{FlowKey, Steering};
+use hairpin_core::l4::connection::Connection;
+use hairpin_core::offload::{Always, Never, OffloadPolicy};
+use hairpin_core::table::slab::Slot;
+use hairpin_core::worker::{Adopted, Statistics, Worker, WorkerOptions};
+use hairpin_linux::cpu;
+use hairpin_linux::tap::Tap;
+use std::collections::HashSet;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+/// How long a worker may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long workers may take to make themselves: 67 million connections take half a minute.
+const START_PATIENCE: Duration = Duration::from_secs(120);
+/// How long workers may take to carry an order out.
+const ORDER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What every worker is made from.
+pub(crate) struct Making {
+    /// Services, backends, pool.
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// How connections are spread.
+    pub(crate) steering: Steering,
+    /// Secrets of hashes and draws.
+    pub(crate) seeds: [u64; 4],
+    /// The core of each worker.
+    pub(crate) cpus: Vec<usize>,
+    /// Which connections go to the engine.
+    pub(crate) policy: PolicyChoice,
+    /// Connections of every backend.
+    pub(crate) loads: Loads,
+    /// Weights of every backend as they count now.
+    pub(crate) standings: Standings,
+    /// Flows for which the engine holds a rule that an earlier process has made.
+    pub(crate) held: Arc<HashSet<FlowKey>>,
+}
+
+/// A worker's thread and what it shares.
+struct Member {
+    shared: Arc<Shared>,
+    thread: std::thread::JoinHandle<()>,
+    /// Lets it begin.
+    gate: Option<Sender<()>>,
+}
+
+/// All workers.
+pub(crate) struct Crew {
+    members: Vec<Member>,
+}
+
+/// Where each worker's connections and packets are.
+pub(crate) struct Places {
+    /// Its connections.
+    pub(crate) memory: Vec<&'static mut [Slot<Connection>]>,
+    /// Its device.
+    pub(crate) taps: Vec<Tap>,
+}
+
+impl Crew {
+    /// Makes the workers; they take over the connections that lie in their memory, and wait for [`Crew::begin`].
+    ///
+    /// # Errors
+    /// A thread or an engine could not be had, or a worker failed.
+    pub(crate) fn make(
+        making: &Making,
+        places: Places,
+        plane: &Plane,
+        messages: &Sender<Message>,
+    ) -> Result<(Crew, Adopted)> {
+        match making.policy {
+            PolicyChoice::Always => Crew::make_with(making, places, plane, messages, Always),
+            PolicyChoice::Never => Crew::make_with(making, places, plane, messages, Never),
+        }
+    }
+
+    fn make_with<P>(
+        making: &Making,
+        places: Places,
+        plane: &Plane,
+        messages: &Sender<Message>,
+        policy: P,
+    ) -> Result<(Crew, Adopted)>
+    where
+        P: OffloadPolicy + Copy + Send + 'static,
+    {
+        let (reports, reported) = mpsc::channel();
+        let together = Arc::new(Barrier::new(making.cpus.len()));
+        let mut crew = Crew { members: Vec::new() };
+        for (number, (memory, tap)) in places.memory.into_iter().zip(places.taps).enumerate() {
+            let rest = (policy, reports.clone(), Arc::clone(&together));
+            let member = Member::make(making, (number, memory, tap), plane, messages, rest)?;
+            crew.members.push(member);
+        }
+        drop(reports);
+        let mut sum = Adopted::default();
+        let deadline = Instant::now() + START_PATIENCE;
+        for _ in 0..crew.members.len() {
+            let patience = deadline.saturating_duration_since(Instant::now());
+            let Ok(adopted) = reported.recv_timeout(patience) else {
+                crew.stop();
+                bail!("a worker did not start (see above)");
+            };
+            sum.add(&adopted);
+        }
+        Ok((crew, sum))
+    }
+
+    /// Lets all workers begin.
+    pub(crate) fn begin(&mut self) {
+        for gate in self.members.iter_mut().filter_map(|member| member.gate.take()) {
+            let _ = gate.send(());
+        }
+    }
+
+    /// What each worker shares.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Shared> {
+        self.members.iter().map(|member| &*member.shared)
+    }
+
+    /// Gives an order to each worker and waits, a bounded time, until all have taken theirs. `meanwhile` is called now
+    /// and then.
+    ///
+    /// # Errors
+    /// One has too many orders already, or does not take them.
+    pub(crate) fn order(&self, mut order: impl FnMut(usize) -> Order, meanwhile: impl Fn()) -> Result<()> {
+        for (number, shared) in self.shared().enumerate() {
+            if !shared.order(order(number)) {
+                bail!("worker {number} does not take orders");
+            }
+        }
+        let deadline = Instant::now() + ORDER_PATIENCE;
+        while let Some(number) = self.shared().position(|shared| !shared.has_obeyed()) {
+            if Instant::now() > deadline {
+                bail!("worker {number} has not taken its orders within {} s", ORDER_PATIENCE.as_secs());
+            }
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.shared().for_each(Shared::clear_away);
+        Ok(())
+    }
+
+    /// Ends all workers; whatever they hold stays where it is.
+    pub(crate) fn stop(mut self) {
+        self.end();
+    }
+
+    /// The same; there are no workers afterwards.
+    pub(crate) fn end(&mut self) {
+        // Those that wait for their beginning see that it will not come.
+        self.members.iter_mut().for_each(|member| drop(member.gate.take()));
+        self.members.iter().for_each(|member| member.shared.stop());
+        let deadline = Instant::now() + STOP_PATIENCE;
+        for member in self.members.drain(..) {
+            while !member.thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if member.thread.is_finished() {
+                let _ = member.thread.join();
+            }
+        }
+    }
+}
+
+impl Member {
+    fn make<P>(
+        making: &Making,
+        (number, memory, tap): (usize, &'static mut [Slot<Connection>], Tap),
+        plane: &Plane,
+        messages: &Sender<Message>,
+        (policy, reports, together): (P, Sender<Adopted>, Arc<Barrier>),
+    ) -> Result<Member>
+    where
+        P: OffloadPolicy + Copy + Send + 'static,
+    {
+        let cpu = making.cpus[number];
+        let first = WorkerReading {
+            cpu,
+            busy: Duration::ZERO,
+            statistics: Statistics::new(&making.snapshot, memory.len()),
+            device_drops: Vec::new(),
+        };
+        let shared = Arc::new(Shared::new(first)?);
+        let engine = plane.engine(number)?;
+        let options = WorkerOptions {
+            snapshot: Arc::clone(&making.snapshot),
+            steering: making.steering,
+            worker: number as u16,
+            seeds: making.seeds,
+            memory,
+            loads: making.loads.clone(),
+            standings: making.standings.clone(),
+            known: plane.known(),
+            caps: engine.caps(),
+            policy,
+        };
+        let held = Arc::clone(&making.held);
+        let make = move || Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
+        let (gate, opened) = mpsc::channel();
+        let (publish, beat) = (plane.publisher(number), plane.beater());
+        let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
+        let body = move || {
+            let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
+            let bench = Bench { cpu, tap, make, engine, together };
+            let body = || thread::run(&on_thread, bench, ready, publish, beat);
+            // The data plane has no panics reachable from input; if one is there all the same, the process ends in
+            // order instead of serving on with a worker missing.
+            let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(_) => "it panicked (see above)".to_string(),
+            };
+            let _ = messages.send(Message::End(End::Worker(number, what)));
+        };
+        let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);
+        Ok(Member { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })
+    }
+}
+
+/// Whether the gate is opened, rather than given up.
+fn wait_for(opened: &Receiver<()>) -> bool {
+    opened.recv().is_ok()
+}

@@ -1,0 +1,240 @@
+//! How one process hands over to another: the new one is a child of the old one and talks with it over the socket that
+//! is its standard input.
+//!
+//! The new process prepares everything that takes time and says `ready`. The old one ends its workers and sends the
+//! lock and the workers' devices; frames that arrive meanwhile wait in the devices. The new one takes over the
+//! connections and says `serving`. Until then the old one can go on: it keeps its own descriptors, and what lies in
+//! shared memory is whole at any instant.
+
+use super::instance::Lock;
+use crate::health::Saved;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a new process may take to prepare, and to take over.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// How long one step of waiting takes.
+const STEP: Duration = Duration::from_millis(50);
+/// Descriptors passed at most: the lock and the devices of 64 workers.
+const DESCRIPTORS_MAX: usize = 65;
+/// Bytes of a message at most: states of 16,384 backends take 4 MB.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// What the old process tells the new one beside descriptors.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Legacy {
+    /// The devices, in the order of their descriptors.
+    pub(crate) taps: Vec<String>,
+    /// What is known of the backends' health.
+    pub(crate) health: Vec<Saved>,
+}
+
+/// The new process as the old one sees it.
+pub(crate) struct Successor {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Successor {
+    /// Starts `program`, or the program this process runs, on the configuration `file`.
+    pub(crate) fn start(program: Option<&Path>, file: &Path) -> Result<Successor> {
+        let program = match program {
+            Some(program) => program.to_path_buf(),
+            None => own_program()?,
+        };
+        let (ours, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
+        ours.set_read_timeout(Some(STEP))?;
+        ours.set_write_timeout(Some(PATIENCE))?;
+        let mut command = Command::new(&program);
+        command.arg("run").arg("--config").arg(file).arg("--take-over").stdin(Stdio::from(OwnedFd::from(theirs)));
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Successor { child, stream: ours })
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it says `word`; `meanwhile` is called now and then.
+    ///
+    /// # Errors
+    /// It ended, said something else, or took too long; it is ended then.
+    pub(crate) fn await_word(&mut self, word: &str, meanwhile: impl Fn()) -> Result<()> {
+        let mut said = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        let result = loop {
+            meanwhile();
+            if Instant::now() > deadline {
+                break Err(anyhow::anyhow!("it has not said `{word}` within {} s", PATIENCE.as_secs()));
+            }
+            let mut byte = [0];
+            match self.stream.read(&mut byte) {
+                Ok(0) => break Err(anyhow::anyhow!("it ended; what it printed says why")),
+                Ok(_) if byte[0] == b'\n' && said == word.as_bytes() => break Ok(()),
+                Ok(_) if byte[0] == b'\n' || said.len() > 64 => {
+                    break Err(anyhow::anyhow!("it says {:?}, not `{word}`", String::from_utf8_lossy(&said)));
+                }
+                Ok(_) => said.push(byte[0]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error.into()),
+            }
+        };
+        result.inspect_err(|_| self.end())
+    }
+
+    /// Passes everything on.
+    pub(crate) fn bequeath(&mut self, lock: &Lock, taps: &[OwnedFd], legacy: &Legacy) -> Result<()> {
+        let text = serde_json::to_vec(legacy)?;
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![lock.as_fd()];
+        descriptors.extend(taps.iter().map(AsFd::as_fd));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "too many devices to pass on");
+        let length = (text.len() as u64).to_le_bytes();
+        let sent = sendmsg(&self.stream, &[IoSlice::new(&length)], &mut control, SendFlags::empty())
+            .context("cannot pass the workers' devices on")?;
+        ensure!(sent == length.len(), "the devices were passed on in part only");
+        self.stream.write_all(&text).context("cannot pass states on")
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The file this process was started from; another one of the same name may have taken its place since.
+fn own_program() -> Result<PathBuf> {
+    let path = std::fs::read_link("/proc/self/exe").context("cannot see which program this is")?;
+    let text = path.to_string_lossy();
+    Ok(PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(&text)))
+}
+
+/// The old process as the new one sees it.
+pub(crate) struct Predecessor {
+    stream: UnixStream,
+}
+
+/// What the old process has passed on.
+pub(crate) struct Inheritance {
+    /// The instance's lock.
+    pub(crate) lock: Lock,
+    /// The workers' devices.
+    pub(crate) taps: Vec<(String, OwnedFd)>,
+    /// The rest.
+    pub(crate) legacy: Legacy,
+}
+
+impl Predecessor {
+    /// The process that has started this one.
+    pub(crate) fn find() -> Result<Predecessor> {
+        let stdin = std::io::stdin();
+        let copy = stdin.as_fd().try_clone_to_owned().context("cannot use the standard input")?;
+        let stream = UnixStream::from(copy);
+        stream.peer_addr().context("`--take-over` is for `hairpin upgrade`, which starts this process itself")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Predecessor { stream })
+    }
+
+    /// Says a word.
+    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
+        self.stream.write_all(format!("{word}\n").as_bytes()).context("the old process is gone")
+    }
+
+    /// Takes what is passed on.
+    pub(crate) fn inherit(&mut self, socket: &Path) -> Result<Inheritance> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut length = [0; 8];
+        let received = recvmsg(
+            &self.stream,
+            &mut [IoSliceMut::new(&mut length)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+        );
+        let received = received.context("the old process does not hand over")?;
+        ensure!(received.bytes == length.len(), "the old process has changed its mind");
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                descriptors.extend(passed);
+            }
+        }
+        let length = u64::from_le_bytes(length) as usize;
+        ensure!(length <= MESSAGE_BYTES_MAX, "the old process passes {length} bytes on, which makes no sense");
+        let mut text = vec![0; length];
+        self.stream.read_exact(&mut text).context("the old process does not hand over")?;
+        let legacy: Legacy = serde_json::from_slice(&text).context("what the old process passes on makes no sense")?;
+        if descriptors.len() != legacy.taps.len() + 1 {
+            bail!("the old process passes {} descriptors on for {} devices", descriptors.len(), legacy.taps.len());
+        }
+        let mut descriptors = descriptors.into_iter();
+        let lock = descriptors.next().context("the old process passes no lock on")?;
+        let lock = Lock::received(lock, socket)?;
+        Ok(Inheritance { lock, taps: legacy.taps.iter().cloned().zip(descriptors).collect(), legacy })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_devices_and_states_arrive() {
+        let directory = std::env::temp_dir().join(format!("hairpin-handover-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let socket = directory.join("i.sock");
+        let lock = Lock::take(&socket).unwrap().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(STEP)).unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        let mut successor = Successor { child, stream: ours };
+        let mut predecessor = Predecessor { stream: theirs };
+        predecessor.say("ready").unwrap();
+        successor.await_word("ready", || {}).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let legacy = Legacy { taps: vec!["hp-i-0".into()], ..Legacy::default() };
+        successor.bequeath(&lock, &[reader.into()], &legacy).unwrap();
+        let inherited = predecessor.inherit(&socket).unwrap();
+        assert_eq!(inherited.taps[0].0, "hp-i-0");
+        writer.write_all(b"x").unwrap();
+        let mut byte = [0];
+        let mut device = std::fs::File::from(inherited.taps.into_iter().next().unwrap().1);
+        device.read_exact(&mut byte).unwrap();
+        // The lock is held until both have let go of it.
+        drop(lock);
+        assert!(Lock::take(&socket).unwrap().is_err());
+        inherited.lock.remove();
+        assert!(Lock::take(&socket).unwrap().is_ok());
+        std::fs::remove_dir_all(&directory).unwrap();
+        successor.end();
+    }
+
+    #[test]
+    fn a_successor_that_ends_or_says_something_else_is_an_error() {
+        for (words, expected) in [("", "it ended"), ("no\n", "it says \"no\"")] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            ours.set_read_timeout(Some(STEP)).unwrap();
+            theirs.write_all(words.as_bytes()).unwrap();
+            drop(theirs);
+            let child = Command::new("true").spawn().unwrap();
+            let error = Successor { child, stream: ours }.await_word("ready", || {}).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
+    }
+}

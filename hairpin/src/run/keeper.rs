@@ -1,0 +1,424 @@
+//! What the main thread does while the workers work.
+
+use super::begin::Began;
+use super::capacity;
+use super::crew::{Crew, Making, Places};
+use super::handover::{Legacy, Successor};
+use super::inspect::Inspector;
+use super::instance::{Lock, Record};
+use super::plane::Plane;
+use super::policer::{Load, Rate};
+use super::reading::{self, Reading};
+use super::standing;
+use super::thread::{Order, Shared};
+use super::{Asked, End, Message, RunOptions, log, notify, unix_s};
+use crate::config::Config;
+use crate::health::Checker;
+use crate::metrics;
+use crate::registry::{Merged, Registry};
+use crate::status::{ReloadStatus, Status};
+use anyhow::{Context, Result};
+use hairpin_core::balance::Tables;
+use hairpin_core::config::Snapshot;
+use hairpin_linux::shared::{Opened, SharedTable};
+use hairpin_linux::tap::Tap;
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// How often the process gives a sign of life and adapts the policer.
+const BEAT: Duration = Duration::from_millis(100);
+/// How many beats apart readings are that rates are worked out from.
+const READ_BEATS: usize = 10;
+/// How many beats apart the checker is told what clients' connections show.
+const OBSERVE_BEATS: usize = 3;
+/// How many beats apart numbers of what is no more are freed.
+const TIDY_BEATS: usize = 100;
+/// How long the workers' newest numbers are waited for; after that, those of 100 ms ago do.
+const FRESH_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a client that asked for an upgrade may take to hear of it.
+const TELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a keeper is made of.
+pub(super) struct Parts {
+    pub(super) began: Began,
+    pub(super) adopted: u64,
+    pub(super) config: Config,
+    pub(super) options: RunOptions,
+    pub(super) record: Record,
+    pub(super) registry: Registry,
+    pub(super) merged: Merged,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) plane: Plane,
+    pub(super) table: SharedTable,
+    /// Copies of the devices' descriptors.
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) making: Making,
+    pub(super) crew: Crew,
+    pub(super) legacy: Legacy,
+    pub(super) socket: PathBuf,
+    pub(super) sender: Sender<Message>,
+}
+
+/// The main thread's state.
+pub(super) struct Keeper {
+    pub(super) config: Config,
+    pub(super) options: RunOptions,
+    pub(super) registry: Registry,
+    pub(super) merged: Merged,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) plane: Plane,
+    pub(super) making: Making,
+    /// Maglev tables of the services, as far as they have been made here.
+    pub(super) tables: Tables,
+    pub(super) crew: Crew,
+    pub(super) socket: PathBuf,
+    pub(super) health: Checker,
+    pub(super) rates: Vec<Rate>,
+    pub(super) reloads: ReloadStatus,
+    pub(super) inspector: Inspector,
+    /// Draining backends whose connections have been ended.
+    pub(super) ended: BTreeSet<u16>,
+    began: Began,
+    adopted: u64,
+    record: Record,
+    descriptors: Vec<OwnedFd>,
+    /// Kept mapped: the workers' connections lie in it.
+    table: SharedTable,
+    sender: Sender<Message>,
+    started: Instant,
+    load: Load,
+    capacity: capacity::Watch,
+    metrics: Option<metrics::Server>,
+    /// Of a second ago or a little more, and of less than a second ago.
+    readings: [Option<Reading>; 2],
+}
+
+impl Keeper {
+    pub(super) fn new(parts: Parts) -> Result<Keeper> {
+        let Parts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
+        let Parts { plane, mut table, descriptors, making, crew, legacy, socket, sender, .. } = parts;
+        let targets = standing::targets(&snapshot, &merged.settings);
+        let teller = sender.clone();
+        let on_change = move |changes: Vec<crate::health::Change>| {
+            for change in &changes {
+                log(&format!(
+                    "service {}: backend {} is {} (was {}): {}",
+                    change.service,
+                    change.name,
+                    change.to.name(),
+                    change.from.name(),
+                    change.reason
+                ));
+            }
+            let _ = teller.send(Message::Health);
+        };
+        let health = Checker::start(targets, on_change)?;
+        health.restore(&legacy.health);
+        let inspector = Inspector::new(
+            table.views()?,
+            Arc::clone(&snapshot),
+            plane.rule_reader(),
+            config.settings.policy.name(),
+            plane.rules_max(),
+        );
+        let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
+        let mut keeper = Keeper {
+            config,
+            options,
+            registry,
+            merged,
+            snapshot,
+            plane,
+            making,
+            tables: Tables::default(),
+            crew,
+            socket,
+            health,
+            rates,
+            reloads: ReloadStatus::default(),
+            inspector,
+            ended: BTreeSet::new(),
+            began,
+            adopted,
+            record,
+            descriptors,
+            table,
+            sender,
+            started: Instant::now(),
+            load: Load::default(),
+            capacity: capacity::Watch::default(),
+            metrics: None,
+            readings: [None, None],
+        };
+        keeper.stand();
+        Ok(keeper)
+    }
+
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub(super) fn inspector(&self) -> Inspector {
+        self.inspector.clone()
+    }
+
+    /// Begins to serve `/metrics`, if that is wanted.
+    pub(super) fn serve_metrics(&mut self) {
+        self.metrics = super::serve_metrics(&self.config.settings, &self.sender);
+    }
+
+    /// Ends the workers. Everything else stays as it is.
+    pub(super) fn stop(self) {
+        self.crew.stop();
+        self.table.set_clean(true);
+    }
+
+    /// Serves until the end.
+    pub(super) fn keep(&mut self, messages: &Receiver<Message>, lock: &mut Lock) -> End {
+        let mut next = Instant::now();
+        for beat in 0usize.. {
+            self.plane.beat();
+            self.police();
+            self.look_after(beat);
+            // After a long interruption (a suspended machine) beats are not made up for.
+            next = (next + BEAT).max(Instant::now());
+            loop {
+                match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    Ok(message) => {
+                        if let Some(end) = self.hear(message, lock) {
+                            return end;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return End::Failed("nobody can reach the keeper".into()),
+                }
+            }
+        }
+        End::Failed("time has run out".into())
+    }
+
+    /// What is done now and then.
+    fn look_after(&mut self, beat: usize) {
+        if beat.is_multiple_of(OBSERVE_BEATS) {
+            let workers: Vec<_> = self.crew.shared().map(Shared::reading).collect();
+            self.health.observe(standing::observed(&workers));
+            self.stand();
+        }
+        if beat.is_multiple_of(READ_BEATS) {
+            notify::alive();
+            // Without a reading, rates are of a longer time.
+            if let Ok(reading) = self.read() {
+                let peak = self.capacity.peak();
+                self.capacity.look(&capacity::status(&reading, self.rules_max(), peak));
+                self.readings = [self.readings[1].take(), Some(reading)];
+            }
+            self.end_drained();
+        }
+        if beat.is_multiple_of(TIDY_BEATS) {
+            self.tidy();
+        }
+    }
+
+    fn hear(&mut self, message: Message, lock: &mut Lock) -> Option<End> {
+        match message {
+            Message::End(end) => return Some(end),
+            Message::Status(answer) => drop(answer.send(self.status())),
+            Message::Health => self.stand(),
+            Message::Reload(answer) => {
+                let result = self.reload();
+                match (&result, &answer) {
+                    (Ok(changes), _) => self.tell_changes(changes),
+                    (Err(error), _) => log(&format!("reload refused, nothing changed: {error}")),
+                }
+                if let Some(answer) = answer {
+                    let _ = answer.send(result);
+                }
+            }
+            Message::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
+            Message::Backend { change, answer } => drop(answer.send(self.set_backend(&change))),
+            Message::Upgrade { program, answer, known } => return self.hand_over(program, answer, &known, lock),
+        }
+        None
+    }
+
+    /// Passes how the backends stand on to the workers.
+    pub(super) fn stand(&mut self) {
+        standing::tell(&self.health, &self.making.standings);
+    }
+
+    fn end_drained(&mut self) {
+        let registry = &self.registry;
+        let ends =
+            standing::drained(&self.snapshot, |number| registry.draining_since(number), unix_s(), &mut self.ended);
+        self.end_connections(ends);
+    }
+
+    fn end_connections(&self, ends: Vec<(u16, hairpin_core::worker::Which)>) {
+        if ends.is_empty() {
+            return;
+        }
+        let beat = || self.plane.beat();
+        if let Err(error) = self.crew.order(|_| Order::End(ends.clone()), beat) {
+            log(&format!("warning: connections of backends could not be ended: {error:#}"));
+        }
+    }
+
+    fn police(&mut self) {
+        self.load.note(self.crew.shared().map(Shared::busy).max().unwrap_or_default());
+        // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
+        let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
+        let floor = (self.config.settings.linux.policer_floor / suspects as u32).max(1);
+        for (number, rate) in self.rates.iter_mut().enumerate() {
+            let (mut speculative, mut established, mut answered) = (0, 0, 0);
+            for worker in self.crew.shared() {
+                let service = worker.service(number);
+                speculative += service.speculative;
+                established += service.established;
+                answered += service.answered;
+            }
+            let worth = if self.load.is_high() { established } else { established.max(answered) };
+            rate.step(speculative, worth, floor);
+            self.plane.set_policer_rate(number, rate.packets_per_s());
+        }
+    }
+
+    pub(super) fn read(&self) -> Result<Reading> {
+        Ok(Reading {
+            uptime: self.started.elapsed(),
+            workers: self.crew.shared().map(Shared::reading).collect(),
+            totals: self.plane.totals()?,
+            events: self.plane.events()?,
+        })
+    }
+
+    fn rules_max(&self) -> u64 {
+        self.plane.rules_max().into_iter().max().unwrap_or(0).into()
+    }
+
+    /// The status now, rates since the reading before the last: those of one to two seconds.
+    fn status(&self) -> std::result::Result<Status, String> {
+        self.crew.shared().for_each(Shared::ask);
+        let patient = Instant::now() + FRESH_PATIENCE;
+        while Instant::now() < patient && self.crew.shared().any(Shared::is_asked) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let now = self.read().map_err(|error| format!("it cannot read its counters: {error:#}"))?;
+        let before = self.readings.iter().flatten().next().unwrap_or(&now);
+        let mut status = reading::status(&self.config.settings, &self.snapshot, before, &now);
+        status.capacity = capacity::status(&now, self.rules_max(), self.capacity.peak());
+        status.offload.rules_max = self.rules_max();
+        status.reloads = self.reloads.clone();
+        status.began = self.began.name().to_string();
+        status.adopted_connections = self.adopted;
+        let mut health = standing::statuses(&self.health, &now.workers);
+        let failed = standing::observed(&now.workers);
+        let services = self.snapshot.services.iter().filter(|service| reading::is_shown(service));
+        for (service, shown) in services.zip(&mut status.services) {
+            for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
+                shown.by_hand = self.registry.by_hand(backend.number);
+                let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();
+                shown.health = checked.unwrap_or_else(|| {
+                    let failed = failed.get(usize::from(backend.number)).map_or(0, |(_, observed)| observed.failed);
+                    standing::unchecked(failed)
+                });
+            }
+        }
+        Ok(status)
+    }
+
+    /// Hands over to a new process. The end of this one, if the other has taken over; this one goes on if not.
+    fn hand_over(
+        &mut self,
+        program: Option<PathBuf>,
+        answer: Asked<u32>,
+        known: &Receiver<()>,
+        lock: &mut Lock,
+    ) -> Option<End> {
+        log("starting a new process to take over");
+        let beat = || self.plane.beat();
+        let prepared = Successor::start(program.as_deref(), &self.options.file).and_then(|mut successor| {
+            successor.await_word("ready", beat)?;
+            Ok(successor)
+        });
+        let mut successor = match prepared {
+            Ok(successor) => successor,
+            Err(error) => {
+                let why = format!("the new process did not get ready: {error:#}; this one goes on, nothing changed");
+                log(&why);
+                let _ = answer.send(Err(why));
+                return None;
+            }
+        };
+        // From here on frames wait in the devices.
+        self.metrics = None;
+        self.crew.end();
+        let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
+        let passed = successor.bequeath(lock, &self.descriptors, &legacy);
+        match passed.and_then(|()| successor.await_word("serving", || self.plane.beat())) {
+            Ok(()) => {
+                let pid = successor.pid();
+                let _ = answer.send(Ok(pid));
+                let _ = known.recv_timeout(TELL_PATIENCE);
+                Some(End::HandedOver { pid })
+            }
+            Err(error) => {
+                successor.end();
+                let resumed = self.resume(lock);
+                let why = format!("the new process did not take over: {error:#}");
+                let (told, end) = match resumed {
+                    Ok(()) => (format!("{why}; this one goes on"), None),
+                    Err(failure) => {
+                        let told = format!("{why}; and this one cannot go on: {failure:#}");
+                        (told.clone(), Some(End::Failed(told)))
+                    }
+                };
+                log(&told);
+                let _ = answer.send(Err(told));
+                end
+            }
+        }
+    }
+
+    /// Goes on after a hand-over that failed: new workers take the connections from where the old ones left them.
+    fn resume(&mut self, lock: &mut Lock) -> Result<()> {
+        let Opened::Table(table) = SharedTable::open(&self.record.table)? else {
+            anyhow::bail!("the connection table {} is gone", self.record.table.display());
+        };
+        // The other process may have given it another shape.
+        let (settings, steering) = (&self.config.settings, self.making.steering);
+        let (mut table, resteered) = super::begin::table(settings, &self.record.table, Some(table), steering)?;
+        let taps = self.record.taps.iter().zip(&self.descriptors).map(|(name, descriptor)| {
+            let copy = descriptor.try_clone().context("cannot copy a descriptor")?;
+            Tap::adopt(copy, name).with_context(|| format!("cannot use the device {name}"))
+        });
+        let taps = taps.collect::<Result<Vec<Tap>>>()?;
+        self.plane.forget();
+        self.making.held = Arc::new(self.plane.rules()?);
+        self.making.loads = Default::default();
+        self.plane.steer(steering)?;
+        super::begin::attach_workers(&mut self.plane, &taps)?;
+        let places = Places { memory: table.regions(), taps };
+        let (mut crew, _) = Crew::make(&self.making, places, &self.plane, &self.sender)?;
+        super::begin::reconcile(&self.plane, &mut table, &self.making.held, &steering, resteered)?;
+        self.inspector = Inspector::new(
+            table.views()?,
+            Arc::clone(&self.snapshot),
+            self.plane.rule_reader(),
+            self.config.settings.policy.name(),
+            self.plane.rules_max(),
+        );
+        self.table = table;
+        crew.begin();
+        self.crew = crew;
+        lock.sign().context("cannot sign the lock")?;
+        super::listen(&self.socket, &self.sender, self.inspector())?;
+        self.serve_metrics();
+        notify::ready();
+        self.stand();
+        Ok(())
+    }
+}

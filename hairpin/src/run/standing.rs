@@ -1,0 +1,125 @@
+//! From the backends' health to what workers go by: parts of weights, flows that end, drains that are over.
+
+use super::reading::WorkerReading;
+use crate::config::ServiceSettings;
+use crate::health::{self, Checker, Observed, Target};
+use crate::status::HealthStatus;
+use hairpin_core::balance::Standings;
+use hairpin_core::config::{BackendState, ServiceState, Snapshot};
+use hairpin_core::worker::Which;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::time::UNIX_EPOCH;
+
+/// What is to be checked: all backends that may get connections.
+pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>]) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for (service, settings) in snapshot.services.iter().zip(settings) {
+        let Some(settings) = settings else { continue };
+        if service.state != ServiceState::Active {
+            continue;
+        }
+        let health = &settings.health;
+        for backend in &service.backends {
+            if matches!(backend.state, BackendState::Disabled | BackendState::Removed) {
+                continue;
+            }
+            let port = health.port.unwrap_or(backend.endpoint.port);
+            targets.push(Target {
+                backend: backend.number,
+                service: service.name.to_string(),
+                name: backend.name.to_string(),
+                address: SocketAddr::new(backend.endpoint.address.into(), port),
+                check: health.check.clone(),
+                rise: health.rise,
+                fall: health.fall,
+                interval: health.interval,
+                timeout: health.timeout,
+                slow_start: health.slow_start,
+                passive: health.passive,
+            });
+        }
+    }
+    targets
+}
+
+/// What clients' connections have shown of each backend so far.
+pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, Observed)> {
+    let backends = workers.iter().map(|worker| worker.statistics.backends.len()).max().unwrap_or(0);
+    let sum = |number: usize| {
+        let of_workers = workers.iter().filter_map(|worker| worker.statistics.backends.get(number));
+        of_workers.fold(Observed::default(), |sum, backend| Observed {
+            established: sum.established + backend.established,
+            failed: sum.failed + backend.failed,
+        })
+    };
+    (0..backends).map(|number| (number as u16, sum(number))).collect()
+}
+
+/// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves.
+pub(crate) fn tell(checker: &Checker, standings: &Standings) {
+    for standing in checker.standings() {
+        standings.set(standing.backend, if standing.available { standing.share_256 } else { 0 });
+    }
+}
+
+/// Backends whose connections have been given their time: those that drain, or are removed, for longer than their limit.
+/// `since`: when a backend began to drain, in seconds since 1970. `ended`: those that have been ended already.
+pub(crate) fn drained(
+    snapshot: &Snapshot,
+    since: impl Fn(u16) -> Option<u64>,
+    now_unix_s: u64,
+    ended: &mut BTreeSet<u16>,
+) -> Vec<(u16, Which)> {
+    let mut over = Vec::new();
+    for service in &snapshot.services {
+        for backend in &service.backends {
+            let drains = matches!(backend.state, BackendState::Draining | BackendState::Removed)
+                || service.state == ServiceState::Removed;
+            let limit = service.drain_limit.as_secs();
+            let late = since(backend.number).is_some_and(|since| now_unix_s.saturating_sub(since) >= limit);
+            if !drains {
+                ended.remove(&backend.number);
+            } else if limit > 0 && late && ended.insert(backend.number) {
+                over.push((backend.number, Which::All));
+            }
+        }
+    }
+    over
+}
+
+/// Every checked backend's health, by number.
+pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<u16, HealthStatus> {
+    let shares: HashMap<u16, f64> = checker
+        .standings()
+        .into_iter()
+        .map(|s| (s.backend, if s.available { f64::from(s.share_256) / 256.0 } else { 0.0 }))
+        .collect();
+    let failed: HashMap<u16, u64> =
+        observed(workers).into_iter().map(|(number, observed)| (number, observed.failed)).collect();
+    let status = |state: health::State| {
+        let since = state.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let status = HealthStatus {
+            state: state.health.name().to_string(),
+            reason: state.reason,
+            since_unix_s: since.as_secs_f64(),
+            checks_total: state.checks,
+            failed_total: state.failures,
+            last_duration_s: state.last_duration.unwrap_or_default().as_secs_f64(),
+            weight_share: shares.get(&state.backend).copied().unwrap_or(1.0),
+            passive_failed_total: failed.get(&state.backend).copied().unwrap_or(0),
+        };
+        (state.backend, status)
+    };
+    checker.states().into_iter().map(status).collect()
+}
+
+/// The health of a backend that nobody checks.
+pub(crate) fn unchecked(failed: u64) -> HealthStatus {
+    HealthStatus {
+        state: "unchecked".to_string(),
+        weight_share: 1.0,
+        passive_failed_total: failed,
+        ..HealthStatus::default()
+    }
+}
