@@ -64,8 +64,8 @@ impl<P: OffloadPolicy> Worker<P> {
         let connection = self.slab.at_mut(position);
         if !connection.flags.has(Flags::PROVEN) {
             connection.flags.set(Flags::PROVEN);
-            self.statistics.embryos_now -= 1;
             let service = usize::from(connection.service);
+            self.forget_embryo(position);
             self.statistics.services[service].established += 1;
         }
     }

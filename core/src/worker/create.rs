@@ -71,28 +71,19 @@ impl<P: OffloadPolicy> Worker<P> {
     /// Ends the oldest connection that anybody may have made up, if one is found soon: a flood of first packets pushes
     /// itself out, never a connection that has been established.
     fn make_room(&mut self, now: Time) -> bool {
+        let mut oldest = self.embryos.first();
         for _ in 0..EVICTION_TRIES_MAX {
-            let Some(embryo) = self.embryos.pop_front() else { return false };
-            if !self.is_embryo(embryo) {
-                continue;
-            }
-            if !self.doom(now, embryo.0) {
-                self.embryos.push_back(embryo);
-                continue;
-            }
-            self.statistics.evicted += 1;
-            // one that began anew with its rules in force takes a while to go
-            if self.slab.len() < self.slab.capacity() {
-                return true;
+            let Some(position) = oldest else { return false };
+            oldest = self.embryos.after(position);
+            if self.doom(now, position) {
+                self.statistics.evicted += 1;
+                // one that began anew with its rules in force takes a while to go
+                if self.slab.len() < self.slab.capacity() {
+                    return true;
+                }
             }
         }
         false
-    }
-
-    /// Whether a remembered connection is still there, and still nobody has shown that its client hears.
-    fn is_embryo(&self, (position, generation): (Position, u32)) -> bool {
-        let there = self.slab.contains(position) && self.slab.generation(position) == generation;
-        there && self.slab.at(position).flags.0 & (Flags::PROVEN | Flags::DOOMED) == 0
     }
 
     /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
@@ -144,9 +135,7 @@ impl<P: OffloadPolicy> Worker<P> {
             return Err(Drop::TableFull);
         }
         self.wheel.schedule(position, now + self.timeout(&connection));
-        if connection.state.is_embryonic() {
-            self.remember_embryo(position);
-        }
+        self.remember_embryo(position);
         let number = self.backend_number(position);
         self.statistics.services[usize::from(connection.service)].created += 1;
         self.statistics.backends[number].connections += 1;
@@ -165,23 +154,19 @@ impl<P: OffloadPolicy> Worker<P> {
         let statistics = &mut self.statistics;
         statistics.connections_now += 1;
         statistics.connections_peak = statistics.connections_peak.max(statistics.connections_now);
-        statistics.embryos_now += u64::from(!self.slab.at(position).flags.has(Flags::PROVEN));
         statistics.backends[number].connections_now += 1;
     }
 
-    /// Queues a connection that nobody has shown to be real for [`Worker::make_room`]. One that has grown up since stays in
-    /// the queue until its turn, which comes soon: up to two go for each that comes. When the queue is full the oldest goes,
-    /// and will not be evicted.
+    /// Remembers a connection that anybody may have made up as the youngest of those that give way when the table is full.
     pub(super) fn remember_embryo(&mut self, position: Position) {
-        for _ in 0..2 {
-            if self.embryos.front().is_some_and(|&oldest| !self.is_embryo(oldest)) {
-                self.embryos.pop_front();
-            }
-        }
-        if self.embryos.len() >= self.slab.capacity() {
-            self.embryos.pop_front();
-        }
-        self.embryos.push_back((position, self.slab.generation(position)));
+        self.embryos.push(position);
+        self.statistics.embryos_now = self.embryos.len().into();
+    }
+
+    /// It does not give way (any more).
+    pub(super) fn forget_embryo(&mut self, position: Position) {
+        self.embryos.remove(position);
+        self.statistics.embryos_now = self.embryos.len().into();
     }
 
     /// Adds both flows to the index, or neither.
@@ -235,6 +220,7 @@ impl<P: OffloadPolicy> Worker<P> {
             self.table.remove(hash, value(position, direction));
         }
         self.count(position, false);
+        self.forget_embryo(position);
         self.slab.at_mut(position).flags.set(Flags::DOOMED);
         if connection.ledger == Ledger::Software {
             self.release(now, position);
@@ -249,16 +235,12 @@ impl<P: OffloadPolicy> Worker<P> {
     pub(super) fn restart(&mut self, now: Time, position: Position) {
         let number = self.backend_number(position);
         let connection = self.slab.at_mut(position);
-        let was_proven = connection.flags.has(Flags::PROVEN);
         connection.created = now;
         connection.proof = 0;
         connection.flags.clear(Flags::PROVEN | Flags::REVIVED | Flags::BACKEND_CLOSED_FIRST);
         connection.flags.clear(Flags::JUDGED | Flags::REPORTED);
         let service = usize::from(connection.service);
-        if was_proven {
-            self.statistics.embryos_now += 1;
-            self.remember_embryo(position);
-        }
+        self.remember_embryo(position);
         self.statistics.services[service].created += 1;
         self.statistics.backends[number].connections += 1;
     }
@@ -274,7 +256,6 @@ impl<P: OffloadPolicy> Worker<P> {
             return;
         }
         self.statistics.connections_now -= 1;
-        self.statistics.embryos_now -= u64::from(!connection.flags.has(Flags::PROVEN));
         self.statistics.backends[number].connections_now -= 1;
         self.note_known(&connection, false);
         self.return_port(now, &connection);

@@ -14,6 +14,7 @@ mod adopt;
 mod ageing;
 mod answers;
 mod create;
+mod embryos;
 mod known;
 mod lifecycle;
 mod packets;
@@ -51,6 +52,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use answers::Answers;
+use embryos::Embryos;
 use sweep::Sweep;
 
 /// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
@@ -111,7 +113,7 @@ pub struct Worker<P> {
     answers: Answers,
     ops: VecDeque<RuleOp>,
     sampling: VecDeque<Position>,
-    embryos: VecDeque<(Position, u32)>,
+    embryos: Embryos,
     rules: u32,
     passes: usize,
     passes_max: usize,
@@ -141,7 +143,7 @@ impl<P: OffloadPolicy> Worker<P> {
             answers: Answers::default(),
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
-            embryos: VecDeque::with_capacity(capacity),
+            embryos: Embryos::new(capacity),
             rules: 0,
             passes: 0,
             unfinished: Unfinished::default(),

@@ -1,10 +1,12 @@
 //! The worker against scripted packets, a real-enough engine, and drawn sequences of both.
 
 mod adoption;
-mod crashes;
+mod capacity;
 mod change;
+mod crashes;
 mod drawn;
 mod house;
+mod passive;
 mod stage;
 
 use super::Drop;

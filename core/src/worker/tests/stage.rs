@@ -451,6 +451,14 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
+/// The same with another TCP header, and the right checksum for that.
+pub(super) fn with_tcp(mut packet: Packet, change: impl FnOnce(&mut [u8])) -> Packet {
+    let l4 = transport(&packet).l4;
+    change(&mut packet.data[l4..]);
+    transport(&packet).fill_checksum(&mut packet.data);
+    packet
+}
+
 /// Clears DF.
 pub(super) fn allow_fragments(packet: &mut Packet) {
     packet.data[14 + 6] = 0;
