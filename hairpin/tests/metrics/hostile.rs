@@ -48,6 +48,17 @@ fn a_hundred_silent_connections_keep_nobody_out() {
 }
 
 #[test]
+fn idle_connections_give_way_whatever_they_asked_before() {
+    let server = server(full_status());
+    let mut idle: Vec<Client> = (0..32).map(|_| Client::connect(server.address())).collect();
+    for client in &mut idle {
+        assert_eq!(client.get("/").expect("an answer").code, 200);
+    }
+    serves(&server);
+    assert!(idle[0].is_closed());
+}
+
+#[test]
 fn a_head_that_never_ends_is_cut_off() {
     let server = server(full_status());
     let mut silent = Client::connect(server.address());
@@ -73,6 +84,7 @@ fn big_heads_are_refused() {
     for (head, code) in [
         (format!("GET /metrics HTTP/1.1\r\nHost: h\r\nCookie: {big}\r\n\r\n"), 431),
         (format!("GET /{big} HTTP/1.1\r\nHost: h\r\n\r\n"), 431),
+        (format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: {}\r\n\r\n", &big[..20 << 10]), 431),
         (big.clone(), 431),
         (format!("GET / HTTP/1.1\r\nHost: h\r\n{many}\r\n"), 431),
     ] {
