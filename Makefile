@@ -1,4 +1,4 @@
-# make build | test | demo | bench | fuzz | clean
+# make build | test | demo | bench | fuzz | deb | clean
 # Tests in network namespaces, the demo and the benchmarks need root.
 
 CARGO ?= cargo
@@ -7,7 +7,7 @@ BENCH ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench fuzz clean deps crashes restarts
+.PHONY: build test demo bench fuzz clean deps crashes restarts deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -40,6 +40,15 @@ bench: build
 fuzz:
 	cd fuzz && for target in $$($(CARGO) fuzz list); do \
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+# target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions.
+deb: deps
+	$(CARGO) build --release --package hairpin
+	mkdir -p target/release/completions
+	for shell in bash zsh fish; do \
+		target/release/hairpin completions $$shell >target/release/completions/hairpin.$$shell || exit 1; done
+	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked
+	$(CARGO) deb --package hairpin --no-build
 
 clean:
 	-target/release/hairpin-bench clean
