@@ -1,12 +1,17 @@
-//! Drawn sequences of packets, silences and engine moods: whatever happens, ledger equals engine in the end, a removal
-//! never hits another connection's rule, every frame is accounted for, and when all is silent nothing is left.
+//! Drawn sequences of packets, silences, engine moods and changes of the configuration: whatever happens, a connection keeps
+//! its backend, counters are right, ledger equals engine in the end, a removal never hits another connection's rule, every
+//! frame is accounted for, and when all is silent nothing is left.
 
+use super::realm::{self, Edit, Realm};
 use super::stage::{Packet, Stage, Way, client, end, packet};
 use crate::config::Forwarding;
-use crate::flow::Endpoint;
+use crate::flow::{Direction, Endpoint};
 use crate::frame::Frame;
+use crate::l4::connection::{Connection, Flags, State};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::worker::Which;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -29,6 +34,12 @@ enum Step {
     Room(u8),
     /// So many milliseconds pass, the engine answering all.
     Wait(u32),
+    /// The configuration changes.
+    Change(Edit),
+    /// A backend has this share of its weight: it goes down, comes up, starts slowly.
+    Share { number: u16, share: u16 },
+    /// What a backend has is to be ended.
+    End { number: u16, which: Which },
 }
 
 fn flags() -> impl Strategy<Value = u8> {
@@ -45,38 +56,59 @@ fn flags() -> impl Strategy<Value = u8> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..6u8, 0..3u8, flags()).prop_map(|(who, which, flags)| Step::Client { who, which, flags }),
-        6 => (0..4u8, 0..6u8, flags()).prop_map(|(whose, who, flags)| Step::Backend { whose, who, flags }),
+        6 => (0..24u8, 0..6u8, flags()).prop_map(|(whose, who, flags)| Step::Backend { whose, who, flags }),
         1 => prop::collection::vec(any::<u8>(), 0..120).prop_map(Step::Rubbish),
         1 => (0..6u8, any::<u8>(), any::<u8>()).prop_map(|(who, at, to)| Step::Bent { who, at, to }),
         4 => Just(Step::Flush),
         4 => (0..4u8).prop_map(Step::Answer),
         1 => (0..20u8).prop_map(Step::Room),
         2 => (1..40_000u32).prop_map(Step::Wait),
+        3 => realm::edit().prop_map(Step::Change),
+        2 => (0..16u16, prop_oneof![Just(0u16), Just(16), Just(256)])
+            .prop_map(|(number, share)| Step::Share { number, share }),
+        1 => (0..16u16, prop_oneof![Just(Which::All), Just(Which::Datagrams)])
+            .prop_map(|(number, which)| Step::End { number, which }),
     ]
 }
 
 struct Drama {
     stage: Stage,
     ipv6: bool,
+    realm: Realm,
     /// Where each backend last got a packet from.
-    last: [Option<Endpoint>; 4],
+    last: BTreeMap<Endpoint, Endpoint>,
     given: u64,
     seen: u64,
 }
 
 impl Drama {
     fn throw(&mut self, frame: Packet) {
+        let known = self.known(&frame);
         let outcome = self.stage.batch(vec![frame]);
         self.given += 1;
         for frame in &outcome.frames {
             self.seen += 1;
             if let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) {
-                let backends = self.stage.backends();
-                if let Some(n) = backends.iter().position(|b| *b == at.key.destination) {
-                    self.last[n] = Some(at.key.source);
+                if let Some(connection) = known.filter(|known| known.source == at.key.source) {
+                    assert_eq!(at.key.destination, connection.backend, "a packet has gone to another backend");
                 }
+                self.last.insert(at.key.destination, at.key.source);
             }
         }
+    }
+
+    /// The living connection that a packet from a client belongs to.
+    fn known(&self, frame: &Packet) -> Option<Connection> {
+        let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) else { return None };
+        let mut connections = self.stage.worker().connections();
+        let is_it = |c: &&Connection| c.key(Direction::FromClient) == at.key && !c.flags.has(Flags::DOOMED);
+        connections.find(|c| c.state != State::Pass && !c.state.is_over() && is_it(c)).copied()
+    }
+
+    /// The ends of all backends there are, in no particular order.
+    fn ends(&self) -> Vec<Endpoint> {
+        let services = self.stage.snapshot().services.iter();
+        services.flat_map(|service| service.backends.iter().map(|backend| backend.endpoint)).collect()
     }
 
     fn play(&mut self, step: Step) {
@@ -87,9 +119,11 @@ impl Drama {
                 self.throw(packet(client(self.ipv6, who, 5000), vips[usize::from(which)], way));
             }
             Step::Backend { whose, who, flags } => {
-                let to = self.last[usize::from(whose)].unwrap_or(client(self.ipv6, who, 5000));
+                let ends = self.ends();
+                let from = ends[usize::from(whose) % ends.len()];
+                let to = self.last.get(&from).copied().unwrap_or(client(self.ipv6, who, 5000));
                 let way = if flags == RST { Way::Udp(9) } else { Way::Tcp(flags) };
-                self.throw(packet(self.stage.backends()[usize::from(whose)], to, way));
+                self.throw(packet(from, to, way));
             }
             Step::Rubbish(bytes) => self.throw(Packet::new(&bytes)),
             Step::Bent { who, at, to } => {
@@ -101,8 +135,19 @@ impl Drama {
             Step::Flush => self.stage.flush(),
             Step::Answer(n) => (0..n).for_each(|_| self.stage.answer_one()),
             Step::Room(room) => self.stage.engine.room = usize::from(room),
-            Step::Wait(ms) => self.stage.wait(Duration::from_millis(u64::from(ms))),
+            Step::Wait(ms) => {
+                self.stage.wait(Duration::from_millis(u64::from(ms)));
+                if ms > 1000 {
+                    self.realm.check_settled(&self.stage);
+                }
+            }
+            Step::Change(edit) => self.realm.change(&mut self.stage, self.ipv6, &edit),
+            Step::Share { number, share } => self.stage.standings.set(number, share),
+            Step::End { number, which } => self.stage.end_backend(number, which),
         }
+        self.realm.check(&self.stage);
+        // so that what is created in a step can be told from what was before
+        self.stage.now = self.stage.now + Duration::from_nanos(1);
     }
 }
 
@@ -118,7 +163,7 @@ proptest! {
         let stage = Stage::with_capacity(ipv6, capacity, |s| {
             s.forwarding = if full_nat { Forwarding::FullNat } else { Forwarding::Nat };
         });
-        let mut drama = Drama { stage, ipv6, last: [None; 4], given: 0, seen: 0 };
+        let mut drama = Drama { stage, ipv6, realm: Realm::default(), last: BTreeMap::new(), given: 0, seen: 0 };
         for step in steps {
             drama.play(step);
         }
@@ -132,6 +177,7 @@ proptest! {
         for _ in 0..24 {
             drama.stage.wait(Duration::from_secs(3600));
         }
+        drama.realm.check(&drama.stage);
         prop_assert_eq!(drama.stage.worker().connections().count(), 0);
         prop_assert!(drama.stage.engine_keys().is_empty());
         prop_assert_eq!(drama.stage.loads(), 0);

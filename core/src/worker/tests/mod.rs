@@ -7,6 +7,7 @@ mod crashes;
 mod drawn;
 mod house;
 mod passive;
+mod realm;
 mod stage;
 
 use super::Drop;

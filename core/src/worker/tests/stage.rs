@@ -195,6 +195,9 @@ impl Stage {
     pub(super) fn drops(&self, reason: Drop) -> u64 {
         self.worker.statistics().drops[reason as usize]
     }
+    pub(super) fn load(&self, number: u16) -> u32 {
+        self.loads.now(number.into())
+    }
     pub(super) fn loads(&self) -> u32 {
         (0..BACKENDS_MAX).map(|n| self.loads.now(n)).sum()
     }
