@@ -3,8 +3,8 @@
 //!
 //! Connections, counters and rules know services and backends by number. So a number stays with its service (address,
 //! port and protocol) and its backend (service, address and port) as long as the configuration has them or connections
-//! need them; what has been removed is remembered with all that it takes to serve those. Numbers that nobody has had are
-//! given before those that are free again, whose counters must start anew.
+//! need them; what has been removed is remembered with all that it takes to serve those. Numbers that nobody has had
+//! are given before those that are free again, whose counters must start anew.
 //!
 //! Beside the numbers stands what was changed by hand: it holds until it is taken back, or the configuration says
 //! something else about that backend than it did.
@@ -104,7 +104,8 @@ impl Registry {
 
     /// Gives everything in `config` its number, keeps what was removed and may still have connections, and frees the
     /// numbers of the rest. `connections_now` says how many connections the backend with a number has; it may be a
-    /// moment old, so a number stays for [`KEPT_S`] seconds after the removal at least. `now_unix_s`: seconds since 1970.
+    /// moment old, so a number stays for [`KEPT_S`] seconds after the removal at least. `now_unix_s`: seconds since
+    /// 1970.
     ///
     /// # Errors
     /// There are not enough numbers, or what is new has an address of what was removed and may still have connections;
