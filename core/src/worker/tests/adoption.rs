@@ -5,7 +5,7 @@ use super::stage::{Stage, Way, client, packet};
 use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::frame::VecFrame;
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
 use crate::wire::{self, Parsed};
@@ -390,5 +390,41 @@ fn the_engine_is_asked_again_and_again_to_carry_what_only_it_can() {
     house.room = 1000;
     house.wait(Duration::from_secs(5));
     assert_eq!(carried(&house) as u64, adopted.missteered, "without a packet");
+    house.outlive();
+}
+
+#[test]
+fn what_is_taken_back_goes_before_anything_new_is_asked_for() {
+    // More than fit into the queue to the engine at once.
+    const MANY: u16 = 2500;
+    let one_backend = snapshot(false, |service| service.backends = service.backends[..1].into());
+    let mut house = House::new(one_backend, 1, 4096);
+    let clients: Vec<Endpoint> = (0..MANY).map(|n| client(false, (n % 250) as u8, 5000 + n / 250)).collect();
+    for &client in &clients {
+        house.open(client);
+        house.settle();
+    }
+    assert_eq!(house.engine.len(), usize::from(MANY) * 2);
+    // The backend has another number now, so all of these go.
+    let mut services = house.snapshot.services.to_vec();
+    services[0].backends.iter_mut().for_each(|backend| backend.number += 100);
+    let changed = Arc::new(Snapshot::new(services.into(), house.snapshot.pool.clone()));
+    let adopted = house.adopt(Restart { snapshot: changed, ..house.as_before() });
+    assert_eq!(adopted.without_service, u64::from(MANY));
+    house.flush(0);
+    // One whose rules are still there begins anew, with the same backend.
+    let key = house.engine.keys().find(|key| key.destination == house.vip()).copied().expect("nothing is left to do");
+    let before = house.engine[&key].rule.rewrite.destination;
+    assert_eq!(house.from_client(key.source, SYN), Some((key.source, before)));
+    assert!(house.from_backend((key.source, before), key.source, SYN | ACK));
+    house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), false);
+    let begun = house.of(key.source);
+    assert_eq!((begun.state, begun.ledger, begun.kept), (State::Established, Ledger::Software, Kept::QueueFull));
+    house.settle();
+    house.check();
+    house.wait(Duration::from_millis(200));
+    house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), true);
+    house.settle();
+    assert_eq!((house.of(key.source).ledger, house.engine.len()), (Ledger::Offloaded, 2));
     house.outlive();
 }
