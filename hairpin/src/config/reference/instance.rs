@@ -230,14 +230,15 @@ pub const LINUX: Section = Section {
 /// `[control]`
 pub const CONTROL: Section = Section {
     header: "[control]",
-    doc: "How `hairpin status` and `hairpin stop` reach the process.",
+    doc: "How `hairpin status`, `hairpin reload` and the other commands reach the process.",
     fields: &[field(
         "directory",
         Kind::Text,
         Value("/run/hairpin"),
         "\"/run/hairpin\"",
-        "Where the control socket (`<instance>.sock`, for root only) and the lock file (`<instance>.lock`) live. \
-         Absolute.",
+        "Where the control socket (`<instance>.sock`, for root only), the lock file (`<instance>.lock`) and what a \
+         restart must know (`<instance>.objects`, `<instance>.numbers`) live; not on a file system that outlives the \
+         machine's own restart. Absolute.",
     )],
 };
 
