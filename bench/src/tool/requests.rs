@@ -137,7 +137,7 @@ fn request(
 pub struct Sessions {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<Session>>>,
-    ends: Vec<SocketAddr>,
+    ends: Vec<(SocketAddr, SocketAddr)>,
 }
 
 /// What one of these connections has met.
@@ -172,7 +172,7 @@ impl Sessions {
             let (target, to) = (i % targets.len(), targets[i % targets.len()]);
             let connection = inside::run(client, move || http::Connection::open(to, timeout))?;
             let own_end = connection.own_end()?;
-            sessions.ends.push(own_end);
+            sessions.ends.push((own_end, to));
             let session = Session { target, own_end, answered: 0, servers: BTreeSet::new(), failed: None };
             let stop = stop.clone();
             sessions.threads.push(std::thread::spawn(move || {
@@ -184,9 +184,9 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// Our ends of them.
-    pub fn ends(&self) -> &[SocketAddr] {
-        &self.ends
+    /// Their ends, ours first.
+    pub fn ends(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+        self.ends.iter().copied()
     }
 
     /// Ends them and says what each has met.

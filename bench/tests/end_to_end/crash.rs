@@ -2,7 +2,7 @@
 //! whole, the ledger agrees with the engine, and in the end nothing has leaked.
 
 use crate::network::trial;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::load::{self, WrkOptions};
 use hairpin_bench::peer::control;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
@@ -196,19 +196,25 @@ fn crashes() -> Result<()> {
     let mut scene = Scene::start()?;
     let ports = scene.ports()?;
     ensure!(ports == POOL_PORTS, "of a pool of {POOL_PORTS} ports {ports} can be used");
+    rest(&scene)?;
     scene.load()?;
     for number in 1..=count {
-        crash(&mut scene, number, &mut random).with_context(|| {
-            format!("crash {number} of seed {seed}\nhairpin printed:\n{}", tail(&scene.hairpin.logs()))
+        crash(&mut scene, number, &mut random).map_err(|error| {
+            anyhow!("crash {number} of seed {seed}: {error:#}\nhairpin printed:\n{}", tail(&scene.hairpin.logs()))
         })?;
     }
     scene.load.clear();
-    scene.all_gone().with_context(|| format!("after {count} crashes, seed {seed}"))?;
-    // Ports that were used last rest for a second.
-    sleep(Duration::from_millis(1500));
+    rest(&scene).with_context(|| format!("after {count} crashes, seed {seed}"))?;
     let ports = scene.ports()?;
     ensure!(ports == POOL_PORTS, "after {count} crashes {ports} of {POOL_PORTS} ports can be used (seed {seed})");
     scene.all_gone()
+}
+
+/// Waits until nothing is left, and for as long as ports rest that were used last.
+fn rest(scene: &Scene) -> Result<()> {
+    scene.all_gone()?;
+    sleep(Duration::from_millis(1500));
+    Ok(())
 }
 
 fn crash(scene: &mut Scene, number: usize, random: &mut fastrand::Rng) -> Result<()> {

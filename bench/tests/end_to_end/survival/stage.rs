@@ -1,7 +1,7 @@
 //! The network, the traffic that runs through it all the time, and what is asked of that in the end.
 
 use crate::network::{FULL_NAT_HTTP_PORT, service};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::peer::control::ConnectionView;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
@@ -10,6 +10,7 @@ use hairpin_bench::tool::transfers::{Lane, Transfers};
 use hairpin_bench::topology::{Family, Options, Topology, vip};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,7 +85,10 @@ impl Stage {
         let result = acts(&mut stage).and_then(|()| stage.judge(&before));
         result.map_err(|error| {
             let status = stage.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
-            error.context(format!("hairpin printed:\n{}\nits status:\n{status}", stage.hairpin.logs()))
+            let log = stage.hairpin.logs();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(100)..].join("\n");
+            anyhow!("{error:#}\nhairpin printed last:\n{last}\nits status:\n{status}")
         })
     }
 
@@ -156,12 +160,12 @@ impl Stage {
         Ok(())
     }
 
+    /// The connections that stay, by both ends: one client's port may be in use towards several services.
     fn connections_of_sessions(&self) -> Result<BTreeMap<String, ConnectionView>> {
         let ends: Vec<String> =
-            self.sessions.iter().flat_map(|sessions| sessions.ends()).map(ToString::to_string).collect();
-        let all = self.hairpin.connections(&json!({}))?;
-        let ours = all.into_iter().filter(|connection| ends.contains(&connection.client));
-        let found: BTreeMap<String, ConnectionView> = ours.map(|view| (view.client.clone(), view)).collect();
+            self.sessions.iter().flat_map(Sessions::ends).map(|(from, to)| name(from, to)).collect();
+        let all = self.hairpin.connections(&json!({}))?.into_iter().map(|view| (name(&view.client, &view.vip), view));
+        let found: BTreeMap<String, ConnectionView> = all.filter(|(name, _)| ends.contains(name)).collect();
         ensure!(found.len() == SESSIONS, "{} of {SESSIONS} connections that stay are listed", found.len());
         Ok(found)
     }
@@ -170,10 +174,10 @@ impl Stage {
         self.hairpin.process().check()?;
         self.servers.check()?;
         let after = self.connections_of_sessions().context("after")?;
-        for (client, old) in before {
-            let new = &after[client];
-            ensure!(old.backend == new.backend, "{client} was with {}, is with {}", old.backend, new.backend);
-            ensure!(old.source == new.source, "{client} was {:?} to its backend, is {:?}", old.source, new.source);
+        for (name, old) in before {
+            let new = after.get(name).with_context(|| format!("{name} is not there any more"))?;
+            ensure!(old.backend == new.backend, "{name} was with {}, is with {}", old.backend, new.backend);
+            ensure!(old.source == new.source, "{name} was {:?} to its backend, is {:?}", old.source, new.source);
             let on = (0..2).all(|side| new.packets[side] > old.packets[side] && new.bytes[side] > old.bytes[side]);
             ensure!(on && new.age_s > old.age_s, "counters did not go on: {old:?}, then {new:?}");
         }
@@ -218,6 +222,10 @@ impl Stage {
         let (from, to) = (at(outcome.start), at(outcome.end));
         format!("{}, {from:.3} s to {to:.3} s: {:?}", HTTP[outcome.target], outcome.result)
     }
+}
+
+fn name(client: impl Display, vip: impl Display) -> String {
+    format!("{client} to {vip}")
 }
 
 fn first(failures: &[String]) -> &[String] {
