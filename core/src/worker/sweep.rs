@@ -55,6 +55,8 @@ pub(super) struct Sweep {
     wanted: BTreeMap<u16, Wanted>,
     /// Where it goes on.
     next: Position,
+    /// Where it turns back to the beginning. Fixed while a round lasts: positions used since then hold nothing it wants.
+    reach: Position,
     /// Positions it still has to look at.
     left: u32,
     /// Something could not go in this round.
@@ -70,9 +72,16 @@ impl Sweep {
         (self.left > 0).then_some(self.due)
     }
 
-    /// The next position to look at, of those below `reach`.
-    fn step(&mut self, reach: Position) -> Position {
-        let position = if self.next < reach { self.next } else { 0 };
+    /// Another round, from wherever it is.
+    fn begin(&mut self, due: Time, reach: Position) {
+        self.reach = reach;
+        self.left = reach;
+        self.due = due;
+    }
+
+    /// The next position to look at.
+    fn step(&mut self) -> Position {
+        let position = if self.next < self.reach { self.next } else { 0 };
         self.next = position + 1;
         self.left -= 1;
         position
@@ -81,8 +90,7 @@ impl Sweep {
     /// A round is over: another one for what could not go, or none.
     fn finish(&mut self, now: Time, reach: Position) {
         if core::mem::take(&mut self.missed) {
-            self.left = reach;
-            self.due = now + self.pause;
+            self.begin(now + self.pause, reach);
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         } else {
             self.wanted.clear();
@@ -104,8 +112,7 @@ impl<P: OffloadPolicy> Worker<P> {
             Which::All => wanted.all = Some(now),
             Which::Datagrams => wanted.datagrams = Some(now),
         }
-        self.sweep.left = reach;
-        self.sweep.due = now;
+        self.sweep.begin(now, reach);
         self.sweep.pause = PAUSE;
     }
 
@@ -114,13 +121,12 @@ impl<P: OffloadPolicy> Worker<P> {
         if self.sweep.due().is_none_or(|due| now < due) {
             return;
         }
-        let reach = self.slab.used();
         let mut ended = 0;
         for _ in 0..self.sweep.left.min(POSITIONS_MAX) {
             if ended == ENDS_MAX {
                 break;
             }
-            let position = self.sweep.step(reach);
+            let position = self.sweep.step();
             if !self.slab.contains(position) {
                 continue;
             }
@@ -137,7 +143,7 @@ impl<P: OffloadPolicy> Worker<P> {
             }
         }
         if self.sweep.left == 0 {
-            self.sweep.finish(now, reach);
+            self.sweep.finish(now, self.slab.used());
         }
     }
 }

@@ -137,6 +137,20 @@ fn the_scan_does_a_bounded_part_at_a_time() {
 }
 
 #[test]
+fn a_round_that_begins_behind_newcomers_misses_nobody() {
+    let mut stage = Stage::new(false, |s| s.backends = s.backends[..1].into());
+    (0..2).for_each(|n| drop(stage.open(client(false, n, 1))));
+    stage.end_backend(99, Which::All);
+    stage.turn();
+    // the scan stands at position 2, which is used by the time the next begins
+    stage.end_backend(0, Which::All);
+    stage.now = stage.now + Duration::from_millis(1);
+    stage.open(client(false, 2, 1));
+    stage.wait(Duration::from_secs(1));
+    assert_eq!(stage.only().client, client(false, 2, 1));
+}
+
+#[test]
 fn what_comes_after_the_order_to_end_stays() {
     let mut stage = Stage::new(false, |s| s.backends = s.backends[..1].into());
     stage.open(client(false, 1, 1));

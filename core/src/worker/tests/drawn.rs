@@ -20,6 +20,10 @@ use proptest::prelude::*;
 enum Step {
     /// Client `who` sends to service `which`.
     Client { who: u8, which: u8, flags: u8 },
+    /// Client `who` opens a connection to service `which`, or begins it anew; and all packets arrive.
+    Open { who: u8, which: u8 },
+    /// Both ends of that connection close it.
+    Close { who: u8, which: u8 },
     /// Backend `whose` answers what it last got from anywhere, or speaks unasked to client `who`.
     Backend { whose: u8, who: u8, flags: u8 },
     /// A frame of rubbish.
@@ -57,6 +61,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..6u8, 0..3u8, flags()).prop_map(|(who, which, flags)| Step::Client { who, which, flags }),
         6 => (0..24u8, 0..6u8, flags()).prop_map(|(whose, who, flags)| Step::Backend { whose, who, flags }),
+        4 => (0..6u8, 0..2u8).prop_map(|(who, which)| Step::Open { who, which }),
+        2 => (0..6u8, 0..2u8).prop_map(|(who, which)| Step::Close { who, which }),
         1 => prop::collection::vec(any::<u8>(), 0..120).prop_map(Step::Rubbish),
         1 => (0..6u8, any::<u8>(), any::<u8>()).prop_map(|(who, at, to)| Step::Bent { who, at, to }),
         4 => Just(Step::Flush),
@@ -118,6 +124,21 @@ impl Drama {
                 let way = if which == 2 { Way::Udp(20) } else { Way::Tcp(flags) };
                 self.throw(packet(client(self.ipv6, who, 5000), vips[usize::from(which)], way));
             }
+            Step::Open { who, which } => {
+                let (client, vip) = (client(self.ipv6, who, 5000), vips[usize::from(which)]);
+                self.throw(packet(client, vip, Way::Tcp(SYN)));
+                if let Some(known) = self.known(&packet(client, vip, Way::Tcp(ACK))) {
+                    self.throw(packet(known.backend, known.source, Way::Tcp(SYN | ACK)));
+                    self.throw(packet(client, vip, Way::Tcp(ACK)));
+                }
+            }
+            Step::Close { who, which } => {
+                let (client, vip) = (client(self.ipv6, who, 5000), vips[usize::from(which)]);
+                if let Some(known) = self.known(&packet(client, vip, Way::Tcp(ACK))) {
+                    self.throw(packet(client, vip, Way::Tcp(FIN | ACK)));
+                    self.throw(packet(known.backend, known.source, Way::Tcp(FIN | ACK)));
+                }
+            }
             Step::Backend { whose, who, flags } => {
                 let ends = self.ends();
                 let from = ends[usize::from(whose) % ends.len()];
@@ -152,7 +173,7 @@ impl Drama {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
     #[test]
     fn nothing_is_lost_and_nothing_is_left(
         ipv6 in any::<bool>(),
