@@ -6,6 +6,7 @@
 //!
 //! `HAIRPIN_CRASHES` says how many there are, `HAIRPIN_CRASH_SEED` from what they are drawn.
 #![cfg(all(target_os = "linux", not(miri)))]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "what kills processes is not sans-IO")]
 
 use etherparse::PacketBuilder;
 use hairpin_core::balance::{Loads, Standings};
