@@ -79,7 +79,7 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: Value<'_>) -> fmt::
         Value::Number(number) => metric.encode_gauge(&number),
         Value::Histogram { sum, buckets } => {
             let mut buckets = buckets.to_vec();
-            if buckets.last().is_none_or(|(upper, _)| *upper < f64::MAX) {
+            if buckets.last().is_none_or(|(upper, _)| *upper < f64::INFINITY) {
                 buckets.push((f64::INFINITY, 0));
             }
             let count = buckets.iter().map(|(_, count)| count).sum();
