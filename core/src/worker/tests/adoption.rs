@@ -37,22 +37,22 @@ impl House {
     }
 
     /// A packet of the client's, by way of a worker unless the engine has it; whom the backend sees, and the backend.
-    fn from_client(&mut self, client: Endpoint, flags: u8) -> Option<(Endpoint, Endpoint)> {
+    fn client_sends(&mut self, client: Endpoint, flags: u8) -> Option<(Endpoint, Endpoint)> {
         let frames = self.packet(packet(client, self.vip(), Way::Tcp(flags)), true);
         frames.first().map(ends)
     }
 
     /// The same from the backend; whether it reached the client as from the VIP.
-    fn from_backend(&mut self, (source, backend): (Endpoint, Endpoint), client: Endpoint, flags: u8) -> bool {
+    fn backend_sends(&mut self, (source, backend): (Endpoint, Endpoint), client: Endpoint, flags: u8) -> bool {
         let frames = self.packet(packet(backend, source, Way::Tcp(flags)), true);
         frames.first().map(ends) == Some((self.vip(), client))
     }
 
     /// Opens a connection; the rest is up to the engine.
     fn open(&mut self, client: Endpoint) -> (Endpoint, Endpoint) {
-        let way = self.from_client(client, SYN).expect("no way to a backend");
-        assert!(self.from_backend(way, client, SYN | ACK));
-        assert_eq!(self.from_client(client, ACK), Some(way));
+        let way = self.client_sends(client, SYN).expect("no way to a backend");
+        assert!(self.backend_sends(way, client, SYN | ACK));
+        assert_eq!(self.client_sends(client, ACK), Some(way));
         way
     }
 
@@ -76,9 +76,9 @@ fn an_offloaded_connection_does_not_notice() {
     let after = house.of(client);
     assert_eq!((after.ledger, after.rules, after.state), (Ledger::Offloaded, 3, State::Established));
     assert_eq!((after.created, after.carried), (before.created, before.carried));
-    assert_eq!(house.from_client(client, ACK | PSH), Some(way));
-    assert!(house.from_backend(way, client, FIN | ACK), "FIN reaches the new worker");
-    assert_eq!(house.from_client(client, FIN | ACK), Some(way));
+    assert_eq!(house.client_sends(client, ACK | PSH), Some(way));
+    assert!(house.backend_sends(way, client, FIN | ACK), "FIN reaches the new worker");
+    assert_eq!(house.client_sends(client, FIN | ACK), Some(way));
     house.wait(Duration::from_secs(20));
     assert_eq!(house.connections().count(), 0);
     house.outlive();
@@ -90,19 +90,19 @@ fn connections_in_software_go_on_at_every_stage() {
         let mut house = House::new(if full { full_nat() } else { nat() }, 1, 64);
         house.room = 0;
         let clients: Vec<Endpoint> = (1..5).map(|n| client(false, n, 40_000)).collect();
-        let ways: Vec<_> = clients.iter().map(|&client| house.from_client(client, SYN).unwrap()).collect();
+        let ways: Vec<_> = clients.iter().map(|&client| house.client_sends(client, SYN).unwrap()).collect();
         house.crash(house.as_before());
         for (&client, &way) in clients.iter().zip(&ways) {
-            assert!(house.from_backend(way, client, SYN | ACK));
+            assert!(house.backend_sends(way, client, SYN | ACK));
         }
         house.crash(house.as_before());
         for (&client, &way) in clients.iter().zip(&ways) {
-            assert_eq!(house.from_client(client, ACK), Some(way), "the same backend, the same port");
+            assert_eq!(house.client_sends(client, ACK), Some(way), "the same backend, the same port");
         }
         let adopted = house.crash(house.as_before());
         assert_eq!((adopted.kept, adopted.offloaded), (4, 0));
         for (&client, &way) in clients.iter().zip(&ways) {
-            assert!(house.from_backend(way, client, ACK));
+            assert!(house.backend_sends(way, client, ACK));
             assert_eq!(house.of(client).state, State::Established);
             assert_eq!(house.of(client).carried[1].packets, 2, "counters go on");
         }
@@ -117,7 +117,7 @@ fn rules_that_are_gone_are_asked_for_again_without_a_packet() {
     house.open(client);
     house.settle();
     house.wait(Duration::from_secs(10));
-    (0..7).for_each(|_| assert!(house.from_client(client, ACK).is_some()));
+    (0..7).for_each(|_| assert!(house.client_sends(client, ACK).is_some()));
     house.wait(Duration::from_secs(3595));
     assert_eq!(house.of(client).offloaded[0].packets, 7);
     house.engine.clear();
@@ -142,7 +142,7 @@ fn half_a_pair_is_taken_back() {
         assert_eq!((adopted.rules_missing, adopted.offloaded), (1, 0));
         assert_eq!(house.of(client).ledger, Ledger::Software);
         assert!(house.engine.is_empty());
-        assert_eq!(house.from_client(client, ACK), Some(way));
+        assert_eq!(house.client_sends(client, ACK), Some(way));
         house.settle();
         assert_eq!(house.of(client).ledger, Ledger::Offloaded, "and the pair is offered again");
         house.outlive();
@@ -175,8 +175,8 @@ fn a_doomed_connection_goes_and_its_port_rests() {
         let client = client(false, 1, 40_000);
         let way = house.open(client);
         house.settle();
-        assert!(house.from_backend(way, client, FIN | ACK));
-        house.from_client(client, FIN | ACK);
+        assert!(house.backend_sends(way, client, FIN | ACK));
+        house.client_sends(client, FIN | ACK);
         house.now = house.now + Duration::from_secs(6);
         let (mut asked, now) = (Default::default(), house.now);
         let worker = &mut house.workers[0];
@@ -237,7 +237,7 @@ fn connections_of_a_removed_service_go_on() {
     let changed = Arc::new(Snapshot::new(services.into(), house.snapshot.pool.clone()));
     let adopted = house.crash(Restart { snapshot: changed, ..house.as_before() });
     assert_eq!(adopted.kept, 1);
-    assert_eq!(house.from_client(client, ACK), Some(way));
+    assert_eq!(house.client_sends(client, ACK), Some(way));
     house.outlive();
 }
 
@@ -259,9 +259,9 @@ fn a_rule_of_the_same_key_from_an_older_connection_is_not_mistaken_for_ones_own(
     house.workers[0].slab.insert(next).unwrap();
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.doomed, adopted.offloaded), (1, 1, 0));
-    assert_eq!(house.from_client(client, ACK), Some((client, next.backend)));
+    assert_eq!(house.client_sends(client, ACK), Some((client, next.backend)));
     house.settle();
-    assert_eq!(house.from_client(client, ACK), Some((client, next.backend)), "by its own rules now");
+    assert_eq!(house.client_sends(client, ACK), Some((client, next.backend)), "by its own rules now");
     house.outlive();
 }
 
@@ -301,7 +301,7 @@ fn nonsense_is_dropped_and_counted() {
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.invalid), (1, 1));
     assert_eq!(house.engine.len(), 2, "rules without a connection are gone");
-    assert_eq!(house.from_client(one, ACK), Some(way));
+    assert_eq!(house.client_sends(one, ACK), Some(way));
     house.outlive();
 }
 
@@ -310,12 +310,12 @@ fn embryos_give_way_in_the_order_of_their_age() {
     let mut house = House::new(nat(), 1, 4);
     let clients: Vec<Endpoint> = (1..5).map(|n| client(false, n, 40_000)).collect();
     for at in [2, 0, 3, 1] {
-        house.from_client(clients[at], SYN).unwrap();
+        house.client_sends(clients[at], SYN).unwrap();
         house.now = house.now + Duration::from_millis(10);
     }
     house.crash(house.as_before());
-    house.from_client(client(false, 9, 1), SYN).unwrap();
-    house.from_client(client(false, 9, 2), SYN).unwrap();
+    house.client_sends(client(false, 9, 1), SYN).unwrap();
+    house.client_sends(client(false, 9, 2), SYN).unwrap();
     let left: Vec<Endpoint> = house.live().iter().map(|c| c.client).collect();
     assert!(left.contains(&clients[1]) && left.contains(&clients[3]), "the younger ones stay: {left:?}");
     house.outlive();
@@ -330,7 +330,7 @@ fn what_fell_silent_while_nobody_was_there_gets_a_moment() {
     let away = Duration::from_secs(4000);
     house.crash(Restart { away, ..house.as_before() });
     house.wait(Duration::from_millis(500));
-    assert_eq!(house.from_client(client, ACK), Some(way), "longer away than it may be silent, and still there");
+    assert_eq!(house.client_sends(client, ACK), Some(way), "longer away than it may be silent, and still there");
     house.wait(Duration::from_secs(1000));
     assert_eq!(house.connections().count(), 1);
     house.crash(Restart { away, ..house.as_before() });
@@ -349,22 +349,22 @@ fn another_number_of_workers_keeps_every_established_connection() {
                 // Some with the engine and some not.
                 house.settle();
                 let lost: Vec<FlowKey> = house.engine.keys().copied().skip(round).step_by(5).collect();
-                lost.iter().for_each(|key| drop(house.engine.remove(key)));
+                house.engine.retain(|key, _| !lost.contains(key));
                 let adopted = house.crash(Restart { workers, ..house.as_before() });
                 assert_eq!((adopted.kept, adopted.misplaced), (60, 0));
                 assert!(full || adopted.missteered == 0);
                 house.wait(Duration::from_secs(2));
                 for (&client, &way) in clients.iter().zip(&ways) {
-                    assert_eq!(house.from_client(client, ACK), Some(way));
-                    assert!(house.from_backend(way, client, ACK));
+                    assert_eq!(house.client_sends(client, ACK), Some(way));
+                    assert!(house.backend_sends(way, client, ACK));
                     let connection = house.of(client);
                     let misses = connection.flags.has(Flags::MISSTEERED);
                     assert!(!misses || connection.ledger == Ledger::Offloaded, "only the engine can carry it");
                 }
             }
             for (&client, &way) in clients.iter().zip(&ways) {
-                assert!(house.from_backend(way, client, FIN | ACK));
-                assert_eq!(house.from_client(client, FIN | ACK), Some(way));
+                assert!(house.backend_sends(way, client, FIN | ACK));
+                assert_eq!(house.client_sends(client, FIN | ACK), Some(way));
             }
             house.wait(Duration::from_secs(20));
             assert_eq!(house.connections().count(), 0);
@@ -415,8 +415,8 @@ fn what_is_taken_back_goes_before_anything_new_is_asked_for() {
     // One whose rules are still there begins anew, with the same backend.
     let key = house.engine.keys().find(|key| key.destination == house.vip()).copied().expect("nothing is left to do");
     let before = house.engine[&key].rule.rewrite.destination;
-    assert_eq!(house.from_client(key.source, SYN), Some((key.source, before)));
-    assert!(house.from_backend((key.source, before), key.source, SYN | ACK));
+    assert_eq!(house.client_sends(key.source, SYN), Some((key.source, before)));
+    assert!(house.backend_sends((key.source, before), key.source, SYN | ACK));
     house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), false);
     let begun = house.of(key.source);
     assert_eq!((begun.state, begun.ledger, begun.kept), (State::Established, Ledger::Software, Kept::QueueFull));

@@ -159,12 +159,12 @@ impl House {
 
     /// A packet arrives: at the engine, if it has a rule and lets it (`engine`), else at a worker. What leaves.
     pub(super) fn packet(&mut self, packet: Packet, engine: bool) -> Vec<VecFrame> {
-        let Ok(Parsed::Transport(at)) = wire::parse(&packet.data) else { return self.to_worker(0, packet) };
+        let Ok(Parsed::Transport(at)) = wire::parse(&packet.data) else { return self.hand_to(0, packet) };
         let (now, steering) = (self.now, self.steering());
         if let Some(held) = self.engine.get_mut(&at.key) {
             if at.tcp_flags & (SYN | FIN | RST) != 0 || !engine {
                 let owner = held.owner;
-                return self.to_worker(owner, packet);
+                return self.hand_to(owner, packet);
             }
             held.counters.packets += 1;
             held.counters.bytes += 100;
@@ -180,10 +180,10 @@ impl House {
         let services = &self.snapshot.services;
         let to_service = services.iter().any(|s| (s.endpoint, s.protocol) == (at.key.destination, at.key.protocol));
         let end = if to_service { at.key.source } else { at.key.destination };
-        self.to_worker(steering.worker(&end), packet)
+        self.hand_to(steering.worker(&end), packet)
     }
 
-    fn to_worker(&mut self, number: u16, packet: Packet) -> Vec<VecFrame> {
+    fn hand_to(&mut self, number: u16, packet: Packet) -> Vec<VecFrame> {
         let mut rx: Batch<VecFrame> = core::iter::once(packet).collect();
         let mut tx = Batch::new();
         self.workers[usize::from(number)].handle_batch(self.now, &mut NoPort, &mut rx, &mut tx);
