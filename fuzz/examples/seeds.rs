@@ -96,37 +96,41 @@ fn write(target: &str, name: &str, parts: &[&[u8]]) {
     std::fs::write(folder.join(name), parts.concat()).expect("a writable corpus");
 }
 
-/// Conversations with the services of `hairpin_fuzz::worker`, as lists of its records.
-fn conversations() {
+/// Conversations with the services of `hairpin_fuzz::worker`, as lists of its records with at least this tag. Everybody's
+/// sequence number is 7.
+fn conversations(plain: u8, suffix: &str) {
+    let write = |name: &str, parts: &[&[u8]]| write("worker", &format!("{name}{suffix}"), parts);
     let (client, vip, backend, pool) = ([10, 0, 9, 1], [10, 0, 0, 1], [10, 0, 0, 100], [10, 0, 0, 50]);
     let record = |tag: u8, frame: &[u8]| [&[tag], &(frame.len() as u16).to_le_bytes()[..], frame].concat();
     let to = |from, to, a, b| ethernet().ipv4(from, to, 64).tcp(a, b, 7, 500);
-    let syn = |port| record(128, &written!(to(client, vip, 5000, port).syn(), &[]));
-    let ack = |port| record(128, &written!(to(client, vip, 5000, port).ack(1), PAYLOAD));
-    let fin = |port| record(128, &written!(to(client, vip, 5000, port).fin().ack(1), &[]));
-    let answer = record(128, &written!(to(backend, client, 8080, 5000).syn().ack(1), &[]));
-    let data = |tag| record(tag, &written!(to(backend, client, 8080, 5000).ack(1), PAYLOAD));
-    let end = record(128, &written!(to(backend, client, 8080, 5000).fin().ack(1), &[]));
-    let reset = record(128, &written!(to(backend, client, 8080, 5000).rst(), &[]));
-    let query = |port| record(128, &written!(ethernet().ipv4(client, vip, 64).udp(5000, port), PAYLOAD));
-    let reply = |to| record(128, &written!(ethernet().ipv4(backend, to, 64).udp(8080, 5000), PAYLOAD));
-    let sent = written!(to(client, backend, 5000, 8080).ack(1), PAYLOAD);
-    let bounced = [record(129, &sent), record(129 + 2 + 4, &sent)].concat();
+    let syn = |port| record(plain, &written!(to(client, vip, 5000, port).syn(), &[]));
+    let ack = |port| record(plain, &written!(to(client, vip, 5000, port).ack(8), PAYLOAD));
+    let fin = |port| record(plain, &written!(to(client, vip, 5000, port).fin().ack(8), &[]));
+    let answer = record(plain, &written!(to(backend, client, 8080, 5000).syn().ack(8), &[]));
+    let data = |tag| record(tag, &written!(to(backend, client, 8080, 5000).ack(8), PAYLOAD));
+    let end = record(plain, &written!(to(backend, client, 8080, 5000).fin().ack(8), &[]));
+    let reset = record(plain, &written!(to(backend, client, 8080, 5000).rst(), &[]));
+    let query = |port| record(plain, &written!(ethernet().ipv4(client, vip, 64).udp(5000, port), PAYLOAD));
+    let reply = |to| record(plain, &written!(ethernet().ipv4(backend, to, 64).udp(8080, 5000), PAYLOAD));
+    let sent = written!(to(client, backend, 5000, 8080).ack(8), PAYLOAD);
+    let bounced = [record(plain | 1, &sent), record(plain | 7, &sent)].concat();
     let Ok(Parsed::Transport(at)) = parse(&sent) else { panic!("not read") };
     let mut about = VecFrame::new(&sent);
     assert!(notice(&mut about, &at, Notice::PortUnreachable, at.key.destination.address));
     let open = [syn(80), answer.clone(), ack(80), vec![0]].concat();
-    write("worker", "ipv4-tcp-nat", &[&open, &data(128), &fin(80), &end, &[60]]);
-    write("worker", "ipv4-tcp-reset", &[&open, &reset, &[60], &data(128), &[60], &syn(80), &answer]);
-    write("worker", "ipv4-too-big", &[&open, &bounced, &record(128, &about.data)]);
-    write("worker", "ipv4-full-nat", &[&syn(81), &ack(81), &[1], &fin(81), &[120]]);
-    write("worker", "ipv4-pick-up", &[&ack(82), &[1], &data(130), &syn(82), &fin(82)]);
-    write("worker", "ipv4-udp", &[&query(83), &reply(client), &[1], &query(84), &reply(pool), &[2]]);
-    write("worker", "ipv4-pass", &[&data(128), &[1], &syn(80), &data(128), &syn(82), &[3]]);
+    write("ipv4-tcp-nat", &[&open, &data(plain), &fin(80), &end, &[60]]);
+    write("ipv4-tcp-reset", &[&open, &reset, &[60], &data(plain), &[60], &syn(80), &answer]);
+    write("ipv4-too-big", &[&open, &bounced, &record(plain, &about.data)]);
+    write("ipv4-full-nat", &[&syn(81), &ack(81), &[1], &fin(81), &[120]]);
+    write("ipv4-pick-up", &[&ack(82), &[1], &data(plain | 2), &syn(82), &fin(82)]);
+    write("ipv4-udp", &[&query(83), &reply(client), &[1], &query(84), &reply(pool), &[2]]);
+    write("ipv4-pass", &[&data(plain), &[1], &syn(80), &data(plain), &syn(82), &[3]]);
 }
 
 fn main() {
-    conversations();
+    conversations(128, "");
+    // with partial checksums, so that what is changed in them is not found to be broken
+    conversations(130, "-partial");
     // Parameters of no special meaning, all different, deltas large.
     let parameters: Vec<u8> = (0..=255).map(|number: u8| number.wrapping_mul(37) ^ 0x5a).collect();
     for (name, frame) in transports() {

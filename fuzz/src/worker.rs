@@ -96,8 +96,12 @@ impl Scene {
             drain_limit: Duration::ZERO,
             all_down: Default::default(),
             backends: [(n * 2, end(100, 8080)), (n * 2 + 1, end(101, 8080))]
-                .map(|(number, endpoint)| {
-                    Backend { number, name: "".into(), endpoint, weight: 1, state: BackendState::Enabled }
+                .map(|(number, endpoint)| Backend {
+                    number,
+                    name: "".into(),
+                    endpoint,
+                    weight: 1,
+                    state: BackendState::Enabled,
                 })
                 .into(),
         };
@@ -214,7 +218,11 @@ pub fn worker(input: &[u8]) -> bool {
             rest = after;
             if tag < 128 {
                 scene.now = scene.now + Duration::from_millis(u64::from(tag) * 100);
-                if tag & 1 != 0 { scene.ask() } else { scene.settle() }
+                if tag & 1 != 0 {
+                    scene.ask()
+                } else {
+                    scene.settle()
+                }
                 continue;
             }
             let Some((length, after)) = rest.split_first_chunk::<2>() else { break };

@@ -139,7 +139,9 @@ fn the_scan_does_a_bounded_part_at_a_time() {
 #[test]
 fn a_round_that_begins_behind_newcomers_misses_nobody() {
     let mut stage = Stage::new(false, |s| s.backends = s.backends[..1].into());
-    (0..2).for_each(|n| drop(stage.open(client(false, n, 1))));
+    for n in 0..2 {
+        stage.open(client(false, n, 1));
+    }
     stage.end_backend(99, Which::All);
     stage.turn();
     // the scan stands at position 2, which is used by the time the next begins
