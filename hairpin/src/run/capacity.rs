@@ -120,12 +120,18 @@ mod tests {
     #[test]
     fn a_full_table_is_complained_about_once_a_minute() {
         let mut watch = Watch::default();
-        let full = CapacityStatus { connections: 5, connections_state: "full".into(), ..CapacityStatus::default() };
+        let full = CapacityStatus {
+            connections_peak: 5,
+            connections_state: Fill::Full.name().into(),
+            rules_state: Fill::Ok.name().into(),
+            ..CapacityStatus::default()
+        };
         watch.look(&full);
         let first = watch.connections_at;
         assert!(first.is_some());
         watch.look(&full);
         assert_eq!(watch.connections_at, first);
+        assert_eq!(watch.rules_at, None);
         assert_eq!(watch.peak(), 5);
     }
 }

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::worker::Update;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Changes that are logged one by one; the rest is counted.
@@ -42,8 +43,9 @@ impl Keeper {
 
     fn reload_file(&mut self) -> std::result::Result<Changes, String> {
         let new = config::load(&self.options.file).map_err(|problems| problems.to_string())?;
-        let changes = diff::changes(&self.config, &new);
-        self.apply(new, self.registry.clone()).map_err(|error| format!("{error:#}"))?;
+        let mut changes = diff::changes(&self.config, &new);
+        let notes = self.apply(new, self.registry.clone()).map_err(|error| format!("{error:#}"))?;
+        changes.changes.extend(notes);
         Ok(changes)
     }
 
@@ -81,12 +83,11 @@ impl Keeper {
         changes.warnings.iter().take(LOGGED_MAX).for_each(|warning| log(&format!("  warning: {warning}")));
     }
 
-    /// Puts a configuration into force. Fails before anything has changed, or not at all, as far as that can be told.
-    fn apply(&mut self, config: Config, mut registry: Registry) -> Result<()> {
+    /// Puts a configuration into force; what was changed by hand and is over now, a sentence each. Fails before anything has changed, or not at all, as far as that can be told.
+    fn apply(&mut self, config: Config, mut registry: Registry) -> Result<Vec<String>> {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
-        merged.notes.iter().for_each(|note| log(note));
         let snapshot = Arc::new(merged.snapshot.clone());
         // Known numbers first, so that whoever comes after a crash knows them too.
         registry.save(&Record::numbers(&self.socket))?;
@@ -97,8 +98,9 @@ impl Keeper {
         self.crew
             .order(|_| updates.next().map_or(Order::End(Vec::new()), |update| Order::Update(Box::new(update))), beat)?;
         self.plane.configure(&snapshot)?;
+        let notes = merged.notes.clone();
         self.settle(config, registry, merged, snapshot);
-        Ok(())
+        Ok(notes)
     }
 
     /// Takes note of what is in force now.
@@ -130,7 +132,7 @@ impl Keeper {
         self.inspector.follow(Arc::clone(&snapshot));
         self.registry = registry;
         let targets = standing::targets(&snapshot, &merged.settings);
-        let checked: Vec<u16> = targets.iter().map(|target| target.backend).collect();
+        let checked: HashSet<u16> = targets.iter().map(|target| target.backend).collect();
         if let Err(error) = self.health.update(targets) {
             log(&format!("warning: health checks go on as they were: {error:#}"));
         }

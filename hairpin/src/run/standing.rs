@@ -8,7 +8,6 @@ use hairpin_core::balance::Standings;
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
 use hairpin_core::worker::Which;
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::time::UNIX_EPOCH;
 
 /// What is to be checked: all backends that may get connections.
@@ -19,26 +18,9 @@ pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>])
         if service.state != ServiceState::Active {
             continue;
         }
-        let health = &settings.health;
-        for backend in &service.backends {
-            if matches!(backend.state, BackendState::Disabled | BackendState::Removed) {
-                continue;
-            }
-            let port = health.port.unwrap_or(backend.endpoint.port);
-            targets.push(Target {
-                backend: backend.number,
-                service: service.name.to_string(),
-                name: backend.name.to_string(),
-                address: SocketAddr::new(backend.endpoint.address.into(), port),
-                check: health.check.clone(),
-                rise: health.rise,
-                fall: health.fall,
-                interval: health.interval,
-                timeout: health.timeout,
-                slow_start: health.slow_start,
-                passive: health.passive,
-            });
-        }
+        let taking = |state| !matches!(state, BackendState::Disabled | BackendState::Removed);
+        let backends = service.backends.iter().filter(|backend| taking(backend.state));
+        targets.extend(backends.map(|backend| settings.health.target(service, backend)));
     }
     targets
 }
