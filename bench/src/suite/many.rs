@@ -35,12 +35,13 @@ const FORGETTING_MAX: Duration = Duration::from_secs(120);
 pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
     let count = if plan.quick { CONNECTIONS_QUICK } else { CONNECTIONS };
     let topology = network()?;
-    let _responders = Responders::start(&topology.servers);
+    let responders = Responders::start(&topology.servers, count);
     let mut hairpin = Hairpin::start(&topology, &[Service::tcp("http", Family::V4, HTTP_PORT)], &options(count))?;
     let empty = memory(&mut hairpin)?;
     let link = Link { to: topology.balancer.mac("client0")?, from: topology.client.mac("eth0")? };
     let target = SocketAddr::new(vip(Family::V4), HTTP_PORT);
-    let filled = handshakes::establish(&topology.client, "eth0", link, target, count, PER_SECOND)?;
+    let shake = handshakes::Plan { link, target, count, per_second: PER_SECOND };
+    let filled = handshakes::establish(&topology.client, "eth0", shake, &responders)?;
     let last = Instant::now();
     let per_s = filled.connections as f64 / filled.took.as_secs_f64();
     progress("million filled", "hairpin", per_s, "/s", &format!("{} SYNs for {count} connections", filled.syns));

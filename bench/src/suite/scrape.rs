@@ -22,9 +22,11 @@ use std::time::{Duration, Instant};
 const PER_SECOND: u32 = 10;
 /// Where the metrics are unless the configuration says otherwise.
 const METRICS: &str = "127.0.0.1:9560";
-/// Pairs of measurements with and without scrapes, each of so many seconds.
+/// Pairs of measurements with and without scrapes, each this long.
 const PAIRS: usize = 10;
 const EACH: Duration = Duration::from_secs(3);
+/// Processor time is told in hundredths of a second: long enough for a thousandth of a core to show.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Short connections, all of which go through the workers, with scrapes and without, in turn; and the processor time a
 /// scrape takes.
@@ -72,7 +74,7 @@ fn processor_time(topology: &Topology, hairpin: &mut Hairpin) -> Result<Samples>
         let mut share = |scraped: bool| -> Result<f64> {
             let scraper = scraped.then(|| Scraper::start(topology, hairpin));
             let (before, start) = (hairpin.process().cpu_seconds()?, Instant::now());
-            sleep(EACH);
+            sleep(IDLE);
             let share = (hairpin.process().cpu_seconds()? - before) / start.elapsed().as_secs_f64();
             scraper.map_or(Ok(0), Scraper::stop)?;
             Ok(share * 100.0)

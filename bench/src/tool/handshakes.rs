@@ -20,28 +20,62 @@ const POLL: Duration = Duration::from_millis(50);
 /// What has not been established is tried again, this often in all.
 const ROUNDS: usize = 30;
 
-/// Servers that shake hands with anybody; they end when dropped.
+/// Which connections are established, a bit each.
+#[derive(Debug)]
+struct Done {
+    bits: Vec<AtomicU64>,
+    count: AtomicU64,
+}
+
+impl Done {
+    fn new(connections: usize) -> Done {
+        Done { bits: (0..connections.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), count: AtomicU64::new(0) }
+    }
+
+    fn has(&self, connection: usize) -> bool {
+        self.bits.get(connection / 64).is_some_and(|bits| bits.load(Ordering::Relaxed) >> (connection % 64) & 1 == 1)
+    }
+
+    fn add(&self, connection: usize) {
+        let (Some(bits), bit) = (self.bits.get(connection / 64), 1 << (connection % 64)) else { return };
+        if bits.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Servers that shake hands with anybody and know whose handshakes are complete; they end when dropped.
 #[derive(Debug)]
 pub struct Responders {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
+    done: Arc<Done>,
 }
 
 impl Responders {
-    /// Starts one in each namespace, on its interface `eth0`.
-    pub fn start(servers: &[Namespace]) -> Responders {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Starts one in each namespace, on its interface `eth0`, for `connections` of [`establish`].
+    pub fn start(servers: &[Namespace], connections: usize) -> Responders {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Done::new(connections)));
         let threads = servers.iter().map(|server| {
-            let stop = stop.clone();
+            let (stop, done) = (stop.clone(), done.clone());
             inside::spawn(server, None, move || {
                 let (listening, sending) = (PacketSocket::listen("eth0", POLL)?, PacketSocket::open("eth0")?);
-                answer(&listening, &sending, &stop, |segment| {
-                    (segment.flags & (SYN | ACK) == SYN).then(|| segment.reply(SYN | ACK, !segment.sequence))
+                answer(&listening, &sending, &stop, |segment| match segment.flags & (SYN | ACK) {
+                    SYN => Some(segment.reply(SYN | ACK, !segment.sequence)),
+                    ACK => {
+                        number(segment.source).into_iter().for_each(|connection| done.add(connection));
+                        None
+                    }
+                    _ => None,
                 });
                 Ok(())
             })
         });
-        Responders { threads: threads.collect(), stop }
+        Responders { threads: threads.collect(), stop, done }
     }
 }
 
@@ -123,85 +157,79 @@ pub struct Established {
     pub syns: u64,
 }
 
-/// Establishes `count` connections from the network [`SOURCES`](crate::tool::blast::SOURCES) through `interface` of
-/// `client`, with at most `per_second` SYNs.
+/// How connections are established.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// From the client to the balancer.
+    pub link: Link,
+    /// The service.
+    pub target: SocketAddr,
+    /// How many.
+    pub count: usize,
+    /// SYNs per second at most.
+    pub per_second: u32,
+}
+
+/// Establishes connections from the network [`SOURCES`](crate::tool::blast::SOURCES) through `interface` of `client`,
+/// until the ACK of every one of them has reached a server.
 ///
 /// # Errors
 /// After thirty rounds some are still not established.
 pub fn establish(
     client: &Namespace,
     interface: &'static str,
-    link: Link,
-    target: SocketAddr,
-    count: usize,
-    per_second: u32,
+    plan: Plan,
+    responders: &Responders,
 ) -> Result<Established> {
-    let done: Arc<Vec<AtomicU64>> = Arc::new((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
-    let (stop, established) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), responders.done.clone());
     let listening = inside::run(client, move || PacketSocket::listen(interface, POLL))?;
     let answering = inside::spawn(client, None, {
-        let (done, stop, established) = (done.clone(), stop.clone(), established.clone());
+        let stop = stop.clone();
         move || {
             let sending = PacketSocket::open(interface)?;
             answer(&listening, &sending, &stop, |segment| {
-                let connection = number(segment.destination).filter(|connection| *connection < count)?;
-                if segment.flags & (SYN | ACK) != SYN | ACK || segment.source != target {
-                    return None;
-                }
-                let bit = 1 << (connection % 64);
-                if done[connection / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-                    established.fetch_add(1, Ordering::Relaxed);
-                }
-                Some(segment.reply(ACK, segment.acknowledgement))
+                let ours = segment.source == plan.target && segment.flags & (SYN | ACK) == SYN | ACK;
+                ours.then(|| segment.reply(ACK, segment.acknowledgement))
             });
             Ok(())
         }
     });
     let start = Instant::now();
     let syns = inside::run(client, {
-        let (done, established) = (done.clone(), established.clone());
-        move || rounds(&PacketSocket::open(interface)?, link, target, count, per_second, &done, &established)
+        let done = done.clone();
+        move || rounds(&PacketSocket::open(interface)?, plan, &done)
     });
     let took = start.elapsed();
     stop.store(true, Ordering::Relaxed);
     inside::join(answering)?;
-    let connections = established.load(Ordering::Relaxed);
-    let syns = syns?;
-    if connections < count as u64 {
-        bail!("of {count} connections {connections} are established after {syns} SYNs");
+    let (connections, syns) = (done.count(), syns?);
+    if connections < plan.count as u64 {
+        bail!("of {} connections {connections} are established after {syns} SYNs", plan.count);
     }
     Ok(Established { connections, took, syns })
 }
 
-fn rounds(
-    socket: &PacketSocket,
-    link: Link,
-    target: SocketAddr,
-    count: usize,
-    per_second: u32,
-    done: &[AtomicU64],
-    established: &AtomicU64,
-) -> Result<u64> {
+/// Sends a SYN for every connection that is not established, again and again.
+fn rounds(socket: &PacketSocket, plan: Plan, done: &Done) -> Result<u64> {
     let mut syns = 0;
     let start = Instant::now();
     for _ in 0..ROUNDS {
-        for first in (0..count).step_by(BURST_MAX) {
-            let missing = (first..count.min(first + BURST_MAX))
-                .filter(|connection| done[connection / 64].load(Ordering::Relaxed) & 1 << (connection % 64) == 0);
+        for first in (0..plan.count).step_by(BURST_MAX) {
+            let missing = (first..plan.count.min(first + BURST_MAX)).filter(|connection| !done.has(*connection));
             let frames: Vec<Vec<u8>> = missing
                 .map(|connection| {
                     let sequence = (connection as u32).wrapping_mul(0x9e37_79b9);
-                    frames::tcp(link, source(connection), target, SYN, (sequence, 0), &[])
+                    frames::tcp(plan.link, source(connection), plan.target, SYN, (sequence, 0), &[])
                 })
                 .collect();
             let bytes: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             syns += socket.send(&bytes) as u64;
-            let due = Duration::from_secs_f64(syns as f64 / f64::from(per_second));
+            let due = Duration::from_secs_f64(syns as f64 / f64::from(plan.per_second));
             sleep(due.saturating_sub(start.elapsed()));
         }
         // The last answers are on their way.
         sleep(Duration::from_millis(300));
-        if established.load(Ordering::Relaxed) >= count as u64 {
+        if done.count() >= plan.count as u64 {
             break;
         }
     }
@@ -234,6 +262,16 @@ mod tests {
         }
         assert_eq!(number("10.2.0.0:10000".parse().unwrap()), None);
         assert_eq!(number("10.1.0.0:9999".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn each_connection_counts_once() {
+        let done = Done::new(100);
+        for connection in [0, 64, 99, 64, 1000] {
+            done.add(connection);
+        }
+        assert_eq!(done.count(), 3);
+        assert!(done.has(99) && !done.has(98) && !done.has(1000));
     }
 
     #[test]
