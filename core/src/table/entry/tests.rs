@@ -77,6 +77,12 @@ fn the_layout_is_the_one_that_has_this_number() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 8 } else { 1000 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     /// Under Miri this fails if an enum is made of what it does not have.
     #[test]
     fn whatever_is_believed_can_be_used(mut bytes in prop::collection::vec(any::<u8>(), BYTES), small in any::<[u8; 6]>()) {
