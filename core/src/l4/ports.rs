@@ -225,23 +225,25 @@ impl PortPool {
     /// snapshot).
     pub fn new(pool: &Pool, steering: &Steering, worker: u16, backends: &[(Endpoint, Protocol)]) -> PortPool {
         let numbered = (0..).zip(backends.iter().copied());
-        PortPool::build(pool, steering, worker, backends.len(), numbered)
+        PortPool::build(pool, steering, (worker, 0), backends.len(), numbered)
     }
 
-    /// The same for all backends of the services of `snapshot` that use full NAT.
-    pub fn for_snapshot(snapshot: &Snapshot, steering: &Steering, worker: u16) -> PortPool {
+    /// The same for all backends of the services of `snapshot` that use full NAT. `seed`, another one for each process,
+    /// says with the steering secret where to begin: what is at rest is not known to the next process, which had better
+    /// not begin with the same pairs.
+    pub fn for_snapshot(snapshot: &Snapshot, steering: &Steering, worker: u16, seed: u64) -> PortPool {
         let services = snapshot.services.iter().filter(|service| service.forwarding == Forwarding::FullNat);
         let backends = services.flat_map(|service| {
             let numbered = |backend: &Backend| (usize::from(backend.number), (backend.endpoint, service.protocol));
             service.backends.iter().map(numbered)
         });
-        PortPool::build(&snapshot.pool, steering, worker, snapshot.backends() as usize, backends)
+        PortPool::build(&snapshot.pool, steering, (worker, seed), snapshot.backends() as usize, backends)
     }
 
     fn build(
         pool: &Pool,
         steering: &Steering,
-        worker: u16,
+        (worker, seed): (u16, u64),
         count: usize,
         backends: impl Iterator<Item = (usize, (Endpoint, Protocol))>,
     ) -> PortPool {
@@ -254,7 +256,7 @@ impl PortPool {
                 let family = usize::from(end.address.is_ipv4());
                 let count = families[family].codes.len();
                 // The steering secret makes the start one that outsiders cannot know.
-                let draw = steering.hash(&end).rotate_left(u32::from(protocol as u8) + u32::from(worker));
+                let draw = seed ^ steering.hash(&end).rotate_left(u32::from(protocol as u8) + u32::from(worker));
                 let start = ((u128::from(draw) * count as u128) >> 64) as u32;
                 queues.push(Queue::new(family, count, start));
                 queues.len() as u32 - 1

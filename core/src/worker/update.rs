@@ -78,7 +78,7 @@ impl Update {
             services,
             backends,
             balancers,
-            ports: PortPool::for_snapshot(&snapshot, steering, worker),
+            ports: PortPool::for_snapshot(&snapshot, steering, worker, seed),
             service_statistics: vec![ServiceStatistics::default(); snapshot.services.len()].into(),
             backend_statistics: vec![BackendStatistics::default(); snapshot.backends() as usize].into(),
             snapshot,

@@ -247,7 +247,9 @@ impl Keeper {
 
     /// Passes how the backends stand on to the workers.
     pub(super) fn stand(&mut self) {
-        standing::tell(&self.health, &self.making.standings);
+        if standing::tell(&self.health, &self.making.standings) {
+            self.crew.shared().for_each(Shared::wake);
+        }
     }
 
     fn end_drained(&mut self) {

@@ -38,11 +38,14 @@ pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, Observed)> {
     (0..backends).map(|number| (number as u16, sum(number))).collect()
 }
 
-/// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves.
-pub(crate) fn tell(checker: &Checker, standings: &Standings) {
+/// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves. Whether
+/// anything is different now, so that those asleep have to be woken.
+pub(crate) fn tell(checker: &Checker, standings: &Standings) -> bool {
+    let before = standings.version();
     for standing in checker.standings() {
         standings.set(standing.backend, if standing.available { standing.share_256 } else { 0 });
     }
+    standings.version() != before
 }
 
 /// Backends whose connections have been given their time: those that drain, or are removed, for longer than their limit.

@@ -119,7 +119,8 @@ impl Shared {
         self.asked.load(Ordering::Acquire)
     }
 
-    fn wake(&self) {
+    /// Ends its sleep, if it sleeps.
+    pub(crate) fn wake(&self) {
         // It fails only if the counter is full, and then the thread is being woken already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }

@@ -236,7 +236,7 @@ fn a_snapshot_names_the_backends() {
         service(Forwarding::FullNat, Protocol::Udp, &[b], 5),
     ];
     let snapshot = Snapshot::new(services.into(), pool(1000, 1004));
-    let mut ports = PortPool::for_snapshot(&snapshot, &steering(1), 0);
+    let mut ports = PortPool::for_snapshot(&snapshot, &steering(1), 0, 0);
     let capacities: Vec<u32> = (0..7).map(|backend| ports.capacity(backend)).collect();
     assert_eq!(capacities, [0, 0, 10, 10, 10, 10, 0]);
     assert_eq!(ports.take(Time::ZERO, 0), Err(Exhausted));
