@@ -34,7 +34,13 @@ pub fn read(file: &Path) -> Result<Vec<Packet>> {
 }
 
 fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
-    ensure!(word(bytes, 0) == Some(SECTION_HEADER) && word(bytes, 8) == Some(BYTE_ORDER), "not pcapng of this machine");
+    ensure!(little(bytes, 0) == Some(SECTION_HEADER), "not pcapng");
+    // Whoever wrote it chose the order of bytes.
+    let word: Word = match little(bytes, 8) {
+        Some(BYTE_ORDER) => little,
+        Some(order) if order.swap_bytes() == BYTE_ORDER => big,
+        order => bail!("no order of bytes: {order:?}"),
+    };
     let mut packets = Vec::new();
     while let (Some(kind), Some(length)) = (word(bytes, 0), word(bytes, 4)) {
         let length = length as usize;
@@ -44,18 +50,25 @@ fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
         let (block, rest) = bytes.split_at(length);
         ensure!(word(block, length - 4) == Some(length as u32), "a block's two lengths differ");
         if kind == ENHANCED_PACKET {
-            packets.extend(enhanced(block));
+            packets.extend(enhanced(block, word));
         }
         bytes = rest;
     }
     Ok(packets)
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+/// Reads 32 bits at a place.
+type Word = fn(&[u8], usize) -> Option<u32>;
+
+fn little(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-fn enhanced(block: &[u8]) -> Option<Packet> {
+fn big(bytes: &[u8], at: usize) -> Option<u32> {
+    little(bytes, at).map(u32::swap_bytes)
+}
+
+fn enhanced(block: &[u8], word: Word) -> Option<Packet> {
     let (captured, original) = (word(block, 20)? as usize, word(block, 24)?);
     ethernet(word(block, 8)?, original, block.get(28..28 + captured)?)
 }
@@ -94,29 +107,35 @@ mod tests {
     use super::*;
     use crate::tool::frames::{self, Link, SYN};
 
-    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    type Bytes = fn(u32) -> [u8; 4];
+
+    fn block(kind: u32, body: &[u8], bytes: Bytes) -> Vec<u8> {
         let padded = body.len().next_multiple_of(4);
         let length = (12 + padded) as u32;
-        let mut block = [kind.to_ne_bytes(), length.to_ne_bytes()].concat();
+        let mut block = [bytes(kind), bytes(length)].concat();
         block.extend(body);
         block.resize(8 + padded, 0);
-        block.extend(length.to_ne_bytes());
+        block.extend(bytes(length));
         block
     }
 
     #[test]
-    fn packets_of_a_file() {
+    fn packets_of_a_file_in_either_order() {
         let link = Link { to: [2; 6], from: [4; 6] };
         let (from, to) = ("10.0.0.2:1000".parse().unwrap(), "10.0.100.1:80".parse().unwrap());
         let frame = frames::tcp(link, from, to, SYN, (1, 2), b"x");
-        let mut file = block(SECTION_HEADER, &[&BYTE_ORDER.to_ne_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat());
-        file.extend(block(1, &[1, 0, 0, 0, 0, 0, 0, 0]));
-        let words = [0_u32, 0, 0, frame.len() as u32, 1014].map(u32::to_ne_bytes).concat();
-        file.extend(block(ENHANCED_PACKET, &[words, frame].concat()));
-        let read = packets(&file).unwrap();
-        assert_eq!(read.len(), 1);
-        assert_eq!((read[0].source, read[0].destination, read[0].flags, read[0].ip_bytes), (from, to, SYN, 1000));
-        assert!(packets(&file[..file.len() - 4]).is_err());
-        assert!(packets(b"nothing").is_err());
+        for bytes in [u32::to_le_bytes as Bytes, u32::to_be_bytes] {
+            let head = [&bytes(BYTE_ORDER)[..], &[1, 0, 0, 0], &[0xff; 8]].concat();
+            let mut file = block(SECTION_HEADER, &head, bytes);
+            file.extend(block(1, &[1, 0, 0, 0, 0, 0, 0, 0], bytes));
+            let words = [0_u32, 0, 0, frame.len() as u32, 1014].map(bytes).concat();
+            file.extend(block(ENHANCED_PACKET, &[words, frame.clone()].concat(), bytes));
+            let read = packets(&file).unwrap();
+            assert_eq!(read.len(), 1);
+            assert_eq!((read[0].source, read[0].destination, read[0].flags, read[0].ip_bytes), (from, to, SYN, 1000));
+            assert!(packets(&file[..file.len() - 4]).is_err());
+        }
+        assert!(packets(b"nothing at all").is_err());
+        assert!(packets(&[]).is_err());
     }
 }
