@@ -55,7 +55,7 @@ impl Balancer {
     /// [`Algorithm::PowerOfTwo`] and need not be secret. Backends from the 65536th on get no connections.
     ///
     /// Takes some milliseconds where a Maglev table is built ([`Algorithm::Maglev`], [`Algorithm::SourceHash`] and
-    /// [`UnknownPacket::PickUp`]); the table depends on the service alone, so [`Balancer::sibling`] shares it.
+    /// [`UnknownPacket::PickUp`](crate::config::UnknownPacket::PickUp)); [`Balancer::with_table`] takes one that is there.
     pub fn new(service: &Service, loads: Loads, worker: u16, workers: u16, seed: u64) -> Balancer {
         Balancer::with_maglev(service, loads, worker, workers, seed, Maglev::of(service))
     }

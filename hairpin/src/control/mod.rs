@@ -1,4 +1,4 @@
-//! The control socket: requests and answers of [`mod@protocol`] over a Unix socket only root may open.
+//! The control socket: requests and answers of `protocol` over a Unix socket only root may open.
 //!
 //! Clients cannot stall anything: each is served by a thread of its own, few at a time, with bounded sizes and
 //! times, and none of them is the thread that keeps the instance alive.

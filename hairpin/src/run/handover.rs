@@ -26,6 +26,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How long one step of waiting takes.
 const STEP: Duration = Duration::from_millis(50);
+/// How long one look at a program that validates is after another.
+const VALIDATE_STEP: Duration = Duration::from_millis(5);
+/// Bytes that are passed on of what such a program says, at most. (It may say more than a pipe holds only by hanging.)
+const SAID_BYTES_MAX: u64 = 16 << 10;
 /// Descriptors passed at most: the lock and the devices of 64 workers.
 const DESCRIPTORS_MAX: usize = 65;
 /// Bytes of a message at most: states of 16,384 backends take 4 MB.
@@ -47,12 +51,14 @@ pub(crate) struct Successor {
 }
 
 impl Successor {
-    /// Starts `program`, or the program this process runs, on the configuration `file`.
-    pub(crate) fn start(program: Option<&Path>, file: &Path) -> Result<Successor> {
+    /// Starts `program`, or the program this process runs, on the configuration `file`, if it finds that file right.
+    /// `meanwhile` is called now and then.
+    pub(crate) fn start(program: Option<&Path>, file: &Path, meanwhile: impl Fn()) -> Result<Successor> {
         let program = match program {
             Some(program) => program.to_path_buf(),
             None => own_program()?,
         };
+        validate(&program, file, meanwhile)?;
         let (ours, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
         ours.set_read_timeout(Some(STEP))?;
         ours.set_write_timeout(Some(PATIENCE))?;
@@ -115,6 +121,34 @@ impl Successor {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Lets `program` say what it thinks of the configuration, in words that reach who asked for the upgrade.
+fn validate(program: &Path, file: &Path, meanwhile: impl Fn()) -> Result<()> {
+    let mut command = Command::new(program);
+    command.arg("validate").arg("--config").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        meanwhile();
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => std::thread::sleep(VALIDATE_STEP),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!("{} takes too long to look at {}", program.display(), file.display());
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = stderr.take(SAID_BYTES_MAX).read_to_string(&mut said);
+    }
+    bail!("{} does not accept {} ({status}): {}", program.display(), file.display(), said.trim_end())
 }
 
 /// The file this process was started from; another one of the same name may have taken its place since.

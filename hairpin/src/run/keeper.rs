@@ -342,7 +342,7 @@ impl Keeper {
     ) -> Option<End> {
         log("starting a new process to take over");
         let beat = || self.plane.beat();
-        let prepared = Successor::start(program.as_deref(), &self.options.file).and_then(|mut successor| {
+        let prepared = Successor::start(program.as_deref(), &self.options.file, beat).and_then(|mut successor| {
             successor.await_word("ready", beat)?;
             Ok(successor)
         });

@@ -337,7 +337,7 @@ impl Stage<'_> {
         }
         Keeper::new(keeper::Parts {
             began,
-            adopted: adopted.kept as u64,
+            adopted: adopted.kept,
             config,
             options,
             record,
