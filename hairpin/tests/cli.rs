@@ -3,7 +3,6 @@
 use hairpin::control::{
     Answer, BackendAction, BackendChange, Changes, ConnectionView, OffloadView, Page, Query, Request, serve,
 };
-use hairpin::status::Status;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -343,7 +342,7 @@ fn backends_are_changed_by_hand() {
 
 #[test]
 fn top_wants_a_terminal_and_capture_does_not() {
-    let instance = Instance::new("terminal", |_| Answer::Status(Box::new(Status::default())));
+    let instance = Instance::new("terminal", |_| Answer::Status(Box::default()));
     let (code, _, error) = said(&instance.hairpin("top"));
     assert_eq!(code, Some(1));
     assert!(error.contains("`hairpin status --watch`"), "{error}");

@@ -84,10 +84,8 @@ fn a_change_by_hand_ends_when_the_configuration_says_something_else() {
     assert_eq!(state(&ended, 0), Some((BackendState::Enabled, 1)));
     assert_eq!(
         ended.notes,
-        [
-            "service s80: backend b1 is as the configuration says again (enabled, weight 1); what was changed by hand \
-             is over"
-        ]
+        ["service s80: backend b1 is as the configuration says again (enabled, weight 1); what was changed by hand \
+             is over"]
     );
     assert!(!elsewhere.by_hand(0));
     // Nor does it outlive a removal.
