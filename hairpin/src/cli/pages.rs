@@ -11,7 +11,8 @@ pub(super) fn manual(directory: Option<&Path>) -> Result<()> {
     match directory {
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Command::command()).render(&mut page)?;
+            // As in the pages that are written below: `help` has none.
+            clap_mangen::Man::new(Command::command().disable_help_subcommand(true)).render(&mut page)?;
             std::io::stdout().lock().write_all(&page)?;
             Ok(())
         }
