@@ -176,7 +176,8 @@ impl Hairpin {
         ensure!(id != old, "after the upgrade the status is that of the old process");
         let running = std::fs::read_link(format!("/proc/{id}/exe"))?;
         ensure!(running == program, "after the upgrade {} serves, not {}", running.display(), program.display());
-        self.process = Process::adopt(id, self.process.line(), &self.process.log_path().to_path_buf());
+        let log = self.process.log_path().to_owned();
+        self.process = Process::adopt(id, self.process.line(), &log);
         Ok(())
     }
 

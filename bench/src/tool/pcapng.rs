@@ -44,7 +44,7 @@ fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
     let mut packets = Vec::new();
     while let (Some(kind), Some(length)) = (word(bytes, 0), word(bytes, 4)) {
         let length = length as usize;
-        if length < 12 || length % 4 != 0 || length > bytes.len() {
+        if length < 12 || !length.is_multiple_of(4) || length > bytes.len() {
             bail!("a block of {length} bytes, {} before the end of the file", bytes.len());
         }
         let (block, rest) = bytes.split_at(length);

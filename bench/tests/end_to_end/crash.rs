@@ -180,7 +180,7 @@ impl Scene {
     fn reload(&self, number: usize) -> Result<()> {
         let mut services = services();
         services[0].weights = vec![1 + (number % 5) as u16; 4];
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             services[1].servers.truncate(3);
         }
         self.hairpin.configure(&self.topology, &services, &self.options)?;
@@ -219,7 +219,7 @@ fn rest(scene: &Scene) -> Result<()> {
 
 fn crash(scene: &mut Scene, number: usize, random: &mut fastrand::Rng) -> Result<()> {
     sleep(Duration::from_micros(random.u64(20_000..300_000)));
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         scene.reload(number)?;
         sleep(Duration::from_micros(random.u64(0..20_000)));
     }

@@ -115,7 +115,8 @@ fn at_control(_: &Topology, hairpin: &Hairpin) -> Result<()> {
         sleep(Duration::from_millis(100));
     }
     drop(crowd);
-    Ok(sleep(Duration::from_millis(200)))
+    sleep(Duration::from_millis(200));
+    Ok(())
 }
 
 fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {

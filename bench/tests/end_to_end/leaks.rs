@@ -64,7 +64,7 @@ fn restarts() -> Result<()> {
 
 fn restart(topology: &Topology, hairpin: &mut Hairpin, number: usize) -> Result<()> {
     // Both ways to end that leave everything.
-    let status = hairpin.end(if number % 2 == 0 { Signal::SIGTERM } else { Signal::SIGKILL })?;
+    let status = hairpin.end(if number.is_multiple_of(2) { Signal::SIGTERM } else { Signal::SIGKILL })?;
     ensure!(number % 2 == 1 || status.success(), "SIGTERM ended it with {status}");
     hairpin.start_again(topology, &[])?;
     let status = hairpin.status()?;
