@@ -57,7 +57,7 @@ const SETTINGS: [Setting; 30] = [
     later("interfaces", |c| list(&c.settings.interfaces)),
     later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
-    later("[limits] rules_max", |c| c.settings.rules_max.to_string()),
+    anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
     live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
     later("[offload] policy", |c| c.settings.policy.word().to_string()),

@@ -232,7 +232,7 @@ fn settings_that_take_a_restart() {
     later(&[("#TOP", "workers = 2")], &["workers: auto -> 2"]);
     for (text, expected) in [
         ("[limits]\nconnections_max = 64", "[limits] connections_max: 1000000 -> 64"),
-        ("[limits]\nrules_max = 64", "[limits] rules_max: 262144 -> 64"),
+        ("[limits]\nrules_max = 64", &format!("[limits] rules_max: 262144 -> 64{anew}")),
         ("[limits]\nmemory_directory = \"/m\"", &format!("[limits] memory_directory: /dev/shm -> /m{anew}")),
         ("[offload]\npolicy = \"never\"", "[offload] policy: always -> never"),
         ("[linux]\nforwarding = \"enable\"", "[linux] forwarding: check -> enable"),
@@ -265,7 +265,8 @@ fn changes_are_in_the_order_of_the_file_and_warnings_are_the_new_file_s() {
             "service 192.0.2.1:53/udp: unknown: drop -> reset",
         ]
     );
-    assert_eq!(found.later, ["[limits] rules_max: 262144 -> 64"]);
+    let anew = "; stop this instance with `hairpin stop --flush` and start it anew";
+    assert_eq!(found.later, [format!("[limits] rules_max: 262144 -> 64{anew}")]);
     let [warning] = &found.warnings[..] else { panic!("{:?}", found.warnings) };
     assert!(warning.contains("`unknown` means nothing to service"), "{warning}");
     // A warning alone is no change.

@@ -48,10 +48,14 @@ pub struct Options {
     pub instance: String,
     /// Where to pin. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and used instead.
     pub pin_directory: PathBuf,
-    /// IPv4 rules at most. The memory is taken at once: 144 bytes a rule.
+    /// IPv4 rules at most. The memory is taken at once, 144 bytes a rule, unless they are sparse.
     pub rules_v4_max: u32,
-    /// IPv6 rules at most. The memory is taken at once: 208 bytes a rule.
+    /// IPv6 rules at most. The memory is taken at once, 208 bytes a rule, unless they are sparse.
     pub rules_v6_max: u32,
+    /// IPv4 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
+    pub rules_v4_sparse: bool,
+    /// The same for IPv6 rules.
+    pub rules_v6_sparse: bool,
     /// How programs are attached to devices.
     pub attach: AttachMode,
     /// While the process is away: drop packets that are its workers', or leave them to the kernel.
@@ -73,6 +77,8 @@ impl Default for Options {
             pin_directory: PathBuf::from(PIN_DIRECTORY_DEFAULT),
             rules_v4_max: 65_536,
             rules_v6_max: 65_536,
+            rules_v4_sparse: false,
+            rules_v6_sparse: false,
             attach: AttachMode::Auto,
             absent_drop: false,
             heartbeat_timeout: Duration::from_secs(3),

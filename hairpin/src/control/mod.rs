@@ -31,6 +31,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Nice value of the threads that serve clients.
 const CLIENT_NICE: i32 = 5;
+/// How long a change is waited for: longer than the instance itself waits for it.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(65);
 /// How long a process may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -229,6 +231,9 @@ impl Client {
     /// # Errors
     /// It does not answer in time, does not make sense, or says why not.
     pub fn request(&mut self, request: &Request) -> Result<Answer> {
+        if matches!(request, Request::Reload | Request::Diff { .. } | Request::Backend(_)) {
+            self.stream.set_read_timeout(Some(CHANGE_PATIENCE))?;
+        }
         match self.ask(request)? {
             Answer::Error(error) => bail!("{error}"),
             answer => Ok(answer),

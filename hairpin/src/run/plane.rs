@@ -41,20 +41,16 @@ pub(crate) enum Adoption {
 impl Plane {
     /// Loads and pins everything. Nothing is attached yet.
     pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<Plane> {
-        // Rules take memory from the start: none, as good as, for a family that no service is of.
-        let rules_max = |ipv4: bool| {
-            let used = snapshot.services.iter().any(|service| service.endpoint.address.is_ipv4() == ipv4);
-            if used { settings.rules_max } else { 1 }
-        };
-        let options = Options { rules_v4_max: rules_max(true), rules_v6_max: rules_max(false), ..options(settings) };
+        // Rules take memory from the start, but for a family that no service is of, as long as that is so.
+        let unused = |ipv4: bool| !snapshot.services.iter().any(|service| service.endpoint.address.is_ipv4() == ipv4);
+        let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
+        let options = Options { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
         Ok(Plane::of(programs::Plane::load(&options, steering)?))
     }
 
     /// Opens what an earlier process has left. Traffic goes on as before until programs are attached.
     pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Adoption> {
-        let options =
-            Options { rules_v4_max: settings.rules_max, rules_v6_max: settings.rules_max, ..options(settings) };
-        Ok(match programs::Plane::adopt(&options, steering)? {
+        Ok(match programs::Plane::adopt(&options(settings), steering)? {
             programs::Adopted::Plane(plane) => Adoption::Plane(Box::new(Plane::of(*plane))),
             programs::Adopted::Absent => Adoption::Absent,
             programs::Adopted::Incompatible(why) => Adoption::Incompatible(why),
@@ -214,6 +210,8 @@ fn options(settings: &Settings) -> Options {
     Options {
         instance: settings.instance.clone(),
         pin_directory: linux.pin_directory.clone(),
+        rules_v4_max: settings.rules_max,
+        rules_v6_max: settings.rules_max,
         attach: match linux.attach {
             Attach::Auto => AttachMode::Auto,
             Attach::Clsact => AttachMode::Clsact,

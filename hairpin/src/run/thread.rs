@@ -168,7 +168,7 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
     let device = tap.name().to_string();
     let io = TapIo::new(tap, tap::BUFFERS_DEFAULT).context("cannot take memory for frames")?;
     let (worker, adopted) = make();
-    let mut turner = Turner::new(worker, io, engine);
+    let mut turner = Turner::new(worker, io, engine, cpu::now);
     if !ready(adopted) {
         return Ok(());
     }

@@ -46,10 +46,12 @@ pub(crate) struct Turner<I: FrameIo, E, P> {
     completions: Completions,
     asked: ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>,
     samples: Samples,
+    /// Tells the time of the engine's answers, which a turn waits for.
+    clock: fn() -> Time,
 }
 
 impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
-    pub(crate) fn new(worker: Worker<P>, io: I, engine: E) -> Turner<I, E, P> {
+    pub(crate) fn new(worker: Worker<P>, io: I, engine: E, clock: fn() -> Time) -> Turner<I, E, P> {
         Turner {
             worker,
             io,
@@ -60,6 +62,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
             completions: Completions::new(),
             asked: ArrayVec::new(),
             samples: Samples::new(),
+            clock,
         }
     }
 
@@ -134,8 +137,9 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
         }
         self.engine.poll(now, &mut self.completions);
         busy |= !self.completions.is_empty();
+        let answered = if busy { now.max((self.clock)()) } else { now };
         for completion in self.completions.drain(..) {
-            self.worker.handle_completion(now, &completion);
+            self.worker.handle_completion(answered, &completion);
         }
         busy
     }

@@ -104,7 +104,7 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always> 
         caps: engine.caps(),
         policy: Always,
     });
-    Turner::new(worker, Wire { room: wire_room, ..Wire::default() }, engine)
+    Turner::new(worker, Wire { room: wire_room, ..Wire::default() }, engine, || Time::ZERO)
 }
 
 /// A segment with so many bytes; flags of S, A, F.

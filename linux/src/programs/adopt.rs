@@ -122,12 +122,14 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
     };
     let sized = name.starts_with("rules_") || name.starts_with("numbers_");
     let entries = |entries: u32| if sized { 0 } else { entries };
+    // Programs do not notice where elements come from.
+    let ignored = if sized { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 };
     let of = [
         ("type", u32::from(wanted.map_type()), u32::from(found.map_type())),
         ("key size", wanted.key_size(), found.key_size()),
         ("value size", wanted.value_size(), found.value_size()),
         ("size", entries(wanted.max_entries()), entries(found.max_entries())),
-        ("flags", wanted.map_flags(), flags),
+        ("flags", wanted.map_flags() | ignored, flags | ignored),
     ];
     let (what, wanted, found) = of.into_iter().find(|(_, wanted, found)| wanted != found)?;
     Some(format!("map {name} has {what} {found}, this build's has {wanted}"))

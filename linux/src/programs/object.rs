@@ -124,6 +124,11 @@ pub(super) fn open(options: &Options) -> Result<OpenObject> {
             Some("rules_v6" | "numbers_v6") => map.set_max_entries(options.rules_v6_max)?,
             _ => {}
         }
+        match map.name().to_str() {
+            Some("rules_v4") if options.rules_v4_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
+            Some("rules_v6") if options.rules_v6_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
+            _ => {}
+        }
     }
     Ok(open)
 }

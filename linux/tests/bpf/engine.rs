@@ -107,8 +107,14 @@ fn rules_go_in_count_and_come_out_with_their_counters() {
 
 #[test]
 fn a_full_map_refuses_and_takes_again() {
-    in_namespace(|| {
-        let rig = Rig::new(1, |options| options.rules_v4_max = 8);
+    for sparse in [false, true] {
+        full_map(sparse);
+    }
+}
+
+fn full_map(sparse: bool) {
+    in_namespace(move || {
+        let rig = Rig::new(1, |options| (options.rules_v4_max, options.rules_v4_sparse) = (8, sparse));
         let mut engine = rig.plane.engine(0).unwrap();
         let v4_numbers: Vec<u16> = (0..40).filter(|n| n % 3 != 0).collect();
         let done = carry_out(&mut engine, v4_numbers.iter().map(|n| install(u64::from(*n), *n)));
