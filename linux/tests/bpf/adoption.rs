@@ -57,6 +57,13 @@ fn attach(plane: &mut Plane, left: &Interface, right: &Interface) {
     plane.attach(1, right.index, right.mac).unwrap();
 }
 
+/// Packets that the CPUs' backlogs, which all namespaces share, had no room for.
+fn backlog_drops() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
+    let dropped = text.lines().filter_map(|line| line.split_whitespace().nth(1));
+    dropped.map(|field| u64::from_str_radix(field, 16).unwrap()).sum()
+}
+
 #[test]
 fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
     for mode in [AttachMode::Tcx, AttachMode::Clsact] {
@@ -68,12 +75,19 @@ fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
             let frame = Packet::new(key()).to(left.mac).frame();
             drop(plane);
             let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+            let uncertain = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 // One packet at a time: each has to arrive before the next one leaves.
                 let traffic = scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
+                        let dropped = backlog_drops();
                         near.send(&Vnet::default(), &frame);
                         let arrived = std::iter::from_fn(|| far.receive()).find(|(_, frame)| frame[..12] == NEXT_HOP);
+                        if arrived.is_none() && backlog_drops() != dropped {
+                            // Perhaps dropped for other tests' packets, on its way in or out.
+                            uncertain.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
                         assert!(arrived.is_some(), "packet {} is lost", sent.load(Ordering::Relaxed));
                         sent.fetch_add(1, Ordering::Relaxed);
                     }
@@ -94,7 +108,8 @@ fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
             });
             let plane = adopted(&options);
             let total = plane.totals(4).unwrap()[3].packets;
-            assert_eq!(total, sent.load(Ordering::Relaxed), "every packet took the rule, and was counted");
+            let (sent, uncertain) = (sent.into_inner(), uncertain.into_inner());
+            assert!((sent..=sent + uncertain).contains(&total), "{total} packets took the rule, {sent} arrived");
             let rules = plane.rules().unwrap();
             assert_eq!((rules.len(), rules[0].key), (1, key()));
             drop(plane);
