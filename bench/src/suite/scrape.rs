@@ -22,53 +22,67 @@ use std::time::{Duration, Instant};
 const PER_SECOND: u32 = 10;
 /// Where the metrics are unless the configuration says otherwise.
 const METRICS: &str = "127.0.0.1:9560";
-/// Pairs of measurements with and without scrapes, each this long.
-const PAIRS: usize = 10;
-const EACH: Duration = Duration::from_secs(3);
+/// One load runs all the time; scrapes are on for so long, then off, then off, then on, and so forth.
+const SLICE: Duration = Duration::from_millis(500);
+/// Rounds of four slices: many, as the effect is smaller than what one slice differs from the next by.
+const ROUNDS: u32 = 50;
+const ROUNDS_QUICK: u32 = 5;
 /// Processor time is told in hundredths of a second: long enough for a thousandth of a core to show.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Short connections, all of which go through the workers, with scrapes and without, in turn; and the processor time a
-/// scrape takes.
+/// Packets of short connections, most of which go through the workers, with scrapes and without, in turn; and the
+/// processor time that scrapes take.
 pub(super) fn scrapes(plan: &Plan) -> Result<Vec<Row>> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;
     let service = Service::tcp("http", Family::V4, HTTP_PORT);
     let mut hairpin = Hairpin::start(&topology, std::slice::from_ref(&service), &HairpinOptions::default())?;
     let time = processor_time(&topology, &mut hairpin)?;
-    let options = WrkOptions { page: "1k", connections: 64, duration: EACH, close: true };
-    let once = || Ok::<_, anyhow::Error>(load::wrk(&topology, &vec![service.listen(); 2], &options)?.requests_per_s);
-    once().context("warming up")?;
-    let (mut with, mut without) = (Samples::default(), Samples::default());
-    let mut ratios = Samples::default();
-    for pair in 0..if plan.quick { 2 } else { PAIRS } {
-        // The order changes, so that what drifts falls on both alike.
-        let rate = |scraped: bool| -> Result<f64> {
-            let scraper = scraped.then(|| Scraper::start(&topology, &hairpin));
-            let rate = once()?;
-            let rest = scraper.map_or(Ok(String::new()), |s| s.stop().map(|count| format!("{count} scrapes")))?;
-            progress("scrape", if scraped { "scraped" } else { "left alone" }, rate, "/s", &rest);
-            Ok(rate)
-        };
-        let first = rate(pair % 2 == 0)?;
-        let second = rate(pair % 2 != 0)?;
-        let (scraped, alone) = if pair % 2 == 0 { (first, second) } else { (second, first) };
-        with.push(scraped);
-        without.push(alone);
-        ratios.push(scraped / alone);
+    let rounds = if plan.quick { ROUNDS_QUICK } else { ROUNDS };
+    let duration = SLICE * 4 * rounds + Duration::from_secs(5);
+    let options = WrkOptions { page: "1k", connections: 64, duration, close: true };
+    let command = load::wrk_command(&topology.client, &service.listen(), 1, &options);
+    let mut wrk = topology.client.start(command, &topology.scratch.file("wrk-scrape"))?;
+    sleep(Duration::from_secs(2));
+    let (mut with, mut without, mut ratios) = (Samples::default(), Samples::default(), Samples::default());
+    for _ in 0..rounds {
+        // On, off, off, on: what drifts falls on both alike.
+        let (first, second) = (slice(&topology, &hairpin, true)?, slice(&topology, &hairpin, false)?);
+        let (third, fourth) = (slice(&topology, &hairpin, false)?, slice(&topology, &hairpin, true)?);
+        with.push((first + fourth) / 2.0);
+        without.push((second + third) / 2.0);
+        ratios.push((first + fourth) / (second + third));
     }
+    wrk.check().context("wrk ended too early")?;
     hairpin.process().check()?;
-    progress("scrape", "ratio", ratios.median(), "", "median of the pairs' ratios");
+    progress("scrape", "scraped", with.median(), " packet/s", "");
+    progress("scrape", "left alone", without.median(), " packet/s", "");
+    progress("scrape", "ratio", ratios.median(), "", &format!("median of {rounds} rounds, each on, off, off, on"));
     let beside = BTreeMap::from([("left alone".to_owned(), without.median())]);
-    let mut row = Row::new("scraped 10 times a second", "/s", &with, &beside, "left alone", Bar::AtLeast(0.99));
-    // Pairs lie close together in time: the median of their ratios is less noisy than the ratio of the medians.
+    let mut row = Row::new("scraped 10 times a second", "packet/s", &with, &beside, "left alone", Bar::AtLeast(0.99));
+    // Slices of a round lie close together in time: the median of their ratios is less noisy than that of the medians.
     row.ratio = ratios.median();
     row.held = row.bar.holds(row.ratio);
-    Ok(vec![row, Row::against_value("10 scrapes a second", "% of a core", &time, "1 %", 1.0, Bar::AtMost(1.0))])
+    Ok(vec![row, Row::against_value("10 scrapes a second", "% of the cores", &time, "1 %", 1.0, Bar::AtMost(1.0))])
 }
 
-/// Share of a core that scrapes take of the process when nothing else happens, in percent.
+/// Packets per second that reach the servers' cards.
+fn slice(topology: &Topology, hairpin: &Hairpin, scraped: bool) -> Result<f64> {
+    let arrived = || topology.servers.iter().map(|server| server.received_packets("eth0")).sum::<Result<u64>>();
+    let scraper = scraped.then(|| Scraper::start(topology, hairpin));
+    let (before, start) = (arrived()?, Instant::now());
+    sleep(SLICE);
+    let rate = (arrived()? - before) as f64 / start.elapsed().as_secs_f64();
+    if let Some(scraper) = scraper {
+        ensure!(scraper.stop()? > 0, "nothing was scraped");
+    }
+    Ok(rate)
+}
+
+/// Share of all cores, which workers and packets have to themselves otherwise, that scrapes take of the process when
+/// nothing else happens, in percent.
 fn processor_time(topology: &Topology, hairpin: &mut Hairpin) -> Result<Samples> {
+    let cores = std::thread::available_parallelism()?.get() as f64;
     let mut samples = Samples::default();
     for _ in 0..3 {
         let mut share = |scraped: bool| -> Result<f64> {
@@ -77,10 +91,10 @@ fn processor_time(topology: &Topology, hairpin: &mut Hairpin) -> Result<Samples>
             sleep(IDLE);
             let share = (hairpin.process().cpu_seconds()? - before) / start.elapsed().as_secs_f64();
             scraper.map_or(Ok(0), Scraper::stop)?;
-            Ok(share * 100.0)
+            Ok(share * 100.0 / cores)
         };
         let percent = share(true)? - share(false)?;
-        progress("10 scrapes a second", "hairpin", percent, "% of a core", "");
+        progress("10 scrapes a second", "hairpin", percent, "% of the cores", "");
         samples.push(percent.max(0.0));
     }
     Ok(samples)
