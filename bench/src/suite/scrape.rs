@@ -39,7 +39,8 @@ pub(super) fn scrapes(plan: &Plan) -> Result<Vec<Row>> {
     let mut hairpin = Hairpin::start(&topology, std::slice::from_ref(&service), &HairpinOptions::default())?;
     let time = processor_time(&topology, &mut hairpin)?;
     let rounds = if plan.quick { ROUNDS_QUICK } else { ROUNDS };
-    let duration = SLICE * 4 * rounds + Duration::from_secs(5);
+    // Longer than it takes: it is ended when all is measured.
+    let duration = SLICE * 8 * rounds + Duration::from_secs(30);
     let options = WrkOptions { page: "1k", connections: 64, duration, close: true };
     let command = load::wrk_command(&topology.client, &service.listen(), 1, &options);
     let mut wrk = topology.client.start(command, &topology.scratch.file("wrk-scrape"))?;
