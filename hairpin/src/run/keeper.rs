@@ -274,6 +274,7 @@ impl Keeper {
         // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
         let floor = (self.config.settings.linux.policer_floor / suspects as u32).max(1);
+        let crowded = self.crew.shared().any(Shared::is_crowded);
         for (number, rate) in self.rates.iter_mut().enumerate() {
             let (mut speculative, mut established, mut answered) = (0, 0, 0);
             for worker in self.crew.shared() {
@@ -283,7 +284,7 @@ impl Keeper {
                 answered += service.answered;
             }
             let worth = if self.load.is_high() { established } else { established.max(answered) };
-            rate.step(speculative, worth, floor);
+            rate.step(speculative, worth, crowded, floor);
             self.plane.set_policer_rate(number, rate.packets_per_s());
         }
     }

@@ -81,8 +81,9 @@ impl Rate {
     /// established. Called ten times a second.
     ///
     /// The rate halves, down to `floor`, while fewer than half of those frames led to an established connection,
-    /// doubles while more do, and climbs slowly while there are hardly any.
-    pub(crate) fn step(&mut self, speculative: u64, established: u64, floor: u32) {
+    /// doubles while more do, and climbs slowly while there are hardly any. If there are so many that they crowd the
+    /// connection table (`crowded`), it falls to the floor at once.
+    pub(crate) fn step(&mut self, speculative: u64, established: u64, crowded: bool, floor: u32) {
         let (speculative_before, established_before) = *self.history.front().unwrap_or(&(speculative, established));
         if self.history.len() == STEPS {
             self.history.pop_front();
@@ -93,6 +94,8 @@ impl Rate {
         self.suspect = frames >= PACKETS_MIN && worth < frames.div_ceil(2);
         let rate = if frames < PACKETS_MIN {
             self.rate.saturating_add(self.rate / 16 + 1)
+        } else if self.suspect && crowded {
+            0
         } else if self.suspect {
             self.rate / 2
         } else {
@@ -116,7 +119,7 @@ mod tests {
         for _ in 0..steps {
             speculative += frames;
             established += worth;
-            rate.step(speculative, established, floor);
+            rate.step(speculative, established, false, floor);
         }
         rate.packets_per_s()
     }
@@ -145,6 +148,18 @@ mod tests {
         let mut rate = Rate::new(100_000);
         after(&mut rate, 30, 10_000, 0);
         assert_eq!(after(&mut rate, 40, 100, 90), 100_000);
+    }
+
+    #[test]
+    fn a_flood_that_crowds_the_table_ends_at_once_but_a_rush_does_not() {
+        let mut rate = Rate::new(100_000);
+        rate.step(0, 0, true, 100);
+        rate.step(10_000, 0, true, 100);
+        assert_eq!(rate.packets_per_s(), 100);
+        let mut rate = Rate::new(100_000);
+        rate.step(0, 0, true, 100);
+        rate.step(10_000, 8_000, true, 100);
+        assert_eq!(rate.packets_per_s(), 100_000);
     }
 
     #[test]

@@ -21,6 +21,8 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// How long a worker sleeps when its device has no room for what it wants to send.
 const BLOCKED_FOR: Duration = Duration::from_millis(1);
 
+/// Embryos crowd a table from this part of it on: there are so many at once only in a flood, or in a table too small.
+const EMBRYOS_SHARE: u64 = 5;
 /// Orders that may wait for a worker at most; it takes them between turns.
 const ORDERS_MAX: usize = 64;
 
@@ -128,6 +130,13 @@ impl Shared {
     /// What it has published last of one service.
     pub(crate) fn service(&self, number: usize) -> ServiceStatistics {
         lock(&self.published).statistics.services.get(number).copied().unwrap_or_default()
+    }
+
+    /// Whether connections that anybody may have made up take more than their share of its table.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let published = lock(&self.published);
+        let statistics = &published.statistics;
+        statistics.embryos_now * EMBRYOS_SHARE > statistics.connections_max
     }
 
     /// How long it has been working, as published last.
