@@ -127,6 +127,8 @@ pub struct Health {
     pub reason: String,
     /// Since when, in seconds since 1970.
     pub since_unix_s: f64,
+    /// Share of its weight that it has, 0 to 1.
+    pub weight_share: f64,
 }
 
 /// The rules.

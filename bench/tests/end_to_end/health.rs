@@ -27,6 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("health: passive checks alone", passive),
         trial("backend: drained under load, nothing is lost", drained),
         trial("backend: disabled, weighted, reset", by_hand),
+        trial("backend: drained for longer than its limit, its connections end", drain_limit),
+        trial("backend: one that returns starts slowly", slow_start),
     ]
 }
 
@@ -276,6 +278,66 @@ fn drained() -> Result<()> {
     scene.by_hand(&["enable", "web", "server2"])?;
     sleep(Duration::from_millis(100));
     scene.all()
+}
+
+/// Connections of a draining backend go on until the limit, and no longer.
+fn drain_limit() -> Result<()> {
+    let scene = Scene::start(Service::tcp("", Family::V4, HTTP_PORT), "drain_limit = \"3s\"", "")?;
+    let to = scene.to;
+    let mut open = inside::run(&scene.topology.client, move || {
+        let one = |_| {
+            let mut connection = http::Connection::open(to, TIMEOUT)?;
+            let server = connection.get("1k", false, TIMEOUT)?.server()?.to_owned();
+            Ok((connection, server))
+        };
+        (0..8).map(one).collect::<Result<Vec<_>>>()
+    })?;
+    scene.by_hand(&["drain", "web", "server2"])?;
+    let begun = Instant::now();
+    let mut late = None;
+    while late.is_none() && begun.elapsed() < Duration::from_secs(3) + SLACK {
+        for (connection, server) in &mut open {
+            match connection.get("1k", false, Duration::from_secs(1)) {
+                Ok(answer) => ensure!(answer.server()? == server, "{server} was it, and {} answers", answer.server()?),
+                Err(error) if server == "server2" => late = Some((begun.elapsed(), error)),
+                Err(error) => return Err(error).context(format!("{server} was not drained")),
+            }
+        }
+        sleep(Duration::from_millis(100));
+    }
+    let (after, _) = late.context("connections of the drained backend never ended")?;
+    // The limit is kept in whole seconds.
+    ensure!(after > Duration::from_millis(1900), "it ended after {after:?} already");
+    let left = scene.hairpin.status()?.backend("web", "server2").context("no server2")?.connections;
+    ensure!(left == 0, "server2 still has {left} connections");
+    Ok(())
+}
+
+fn slow_start() -> Result<()> {
+    let tables = health("check = \"tcp\"\nslow_start = \"8s\"");
+    let service = Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) };
+    let mut scene = Scene::start(service, "", &tables)?;
+    scene.await_all_up()?;
+    scene.servers.nginx(2).stop()?;
+    scene.await_state(2, "down", fall_bound())?;
+    scene.servers.start_nginx(&scene.topology, 2)?;
+    scene.await_state(2, "up", rise_bound())?;
+    let share = |scene: &Scene| -> Result<f64> {
+        Ok(scene.hairpin.status()?.backend("web", "server2").context("no server2")?.health.weight_share)
+    };
+    let (first, answers) = (share(&scene)?, scene.answers(80)?);
+    // A full share is 20 of 80.
+    let few = answers.get("server2").copied().unwrap_or(0);
+    ensure!(first < 0.5 && few <= 12, "with a share of {first} of its weight it answers {few} of 80");
+    let deadline = Instant::now() + Duration::from_secs(8) + SLACK;
+    while share(&scene)? < 1.0 {
+        ensure!(Instant::now() < deadline, "it has only {} of its weight", share(&scene)?);
+        sleep(Duration::from_millis(100));
+    }
+    let answers = scene.answers(80)?;
+    let even = answers.get("server2").copied().unwrap_or(0);
+    ensure!((16..=24).contains(&even), "with all of its weight it answers {even} of 80");
+    Ok(())
 }
 
 fn by_hand() -> Result<()> {

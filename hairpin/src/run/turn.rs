@@ -1,7 +1,7 @@
 //! The one loop of a worker, a turn at a time: the same text on every plane.
 //!
-//! A turn: receive, handle, transmit, publish tickets, hand rule requests to the engine and its answers to the worker,
-//! timeouts. Nothing in it waits.
+//! A turn: receive, handle, transmit, publish tickets, timeouts, hand rule requests to the engine and its answers to the
+//! worker. Nothing in it waits.
 
 use arrayvec::ArrayVec;
 use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
@@ -70,12 +70,12 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
     /// tickets of frames that are finished with: sent or dropped.
     pub(crate) fn turn(&mut self, now: Time, publish: impl FnMut(Ticket)) -> bool {
         let frames = self.frames(now, publish);
-        let rules = self.rules(now);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
         }
         self.sample(now);
-        frames || rules
+        // Last, so that nothing asked of the engine waits until the thread next wakes.
+        frames | self.rules(now)
     }
 
     /// Ends in order, without taking anything new: sends what waits, if the plane takes it within a bounded number of
