@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("intruders: at the control socket", || intruded(at_control)),
         trial("intruders: at the port of the metrics", || intruded(at_metrics)),
         trial("intruders: modes of files", modes),
+        trial("intruders: no thread keeps a right it does not need", rights),
     ]
 }
 
@@ -160,6 +161,34 @@ fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {
 }
 
 /// Nobody but root may ask, read the connections or lock the instance.
+/// Every thread has CAP_NET_ADMIN (12), CAP_PERFMON (38) and CAP_BPF (39) at most, and cannot get more; the same after an
+/// upgrade.
+fn rights() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
+    let check = |pid: u32| -> Result<()> {
+        let mut threads = 0;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let text = std::fs::read_to_string(task?.path().join("status"))?;
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let name = field("Name:").context("no name")?;
+            for set in ["CapPrm:", "CapEff:"] {
+                let have = u64::from_str_radix(field(set).context("no capabilities")?, 16)?;
+                let more = have & !(1 << 12 | 1 << 38 | 1 << 39);
+                ensure!(more == 0, "thread {name} of {pid} has {set} {have:x}");
+            }
+            ensure!(field("NoNewPrivs:") == Some("1"), "thread {name} of {pid} may get new privileges");
+            threads += 1;
+        }
+        ensure!(threads > 3, "only {threads} threads");
+        Ok(())
+    };
+    check(hairpin.status()?.pid)?;
+    hairpin.upgrade(&topology, &hairpin_bench::peer::hairpin_program()?)?;
+    check(hairpin.status()?.pid)
+}
+
 fn modes() -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;

@@ -315,6 +315,8 @@ impl Stage<'_> {
         if let Err(error) = host::take_precedence() {
             log(&format!("warning: {error:#}; workers compete with everybody else"));
         }
+        // Rights are each thread's own: before the first worker's thread is made.
+        host::drop_rights()?;
         begin::attach_workers(&mut plane, &taps)?;
         let places = Places { memory: table.regions(), taps };
         let (mut crew, adopted) = Crew::make(&making, places, &plane, sender)?;
@@ -324,7 +326,6 @@ impl Stage<'_> {
         begin::attach(&mut plane, &interfaces)?;
         plane.detach_others(&devices)?;
         begin::remove_surplus(&mut record, &config.settings, cpus.len(), socket)?;
-        host::drop_rights()?;
         crew.begin();
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
