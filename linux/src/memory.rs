@@ -1,7 +1,6 @@
 //! Large memory straight from the kernel: zeroed, touched only where it is used, in huge pages where they are to be
 //! had.
 
-use hairpin_core::table::slab::{Slot, slots_at};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
@@ -64,16 +63,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Room for `count` slots of a slab, all absent, that lasts as long as the process; touched only where it is used.
-///
-/// Errors: `InvalidInput` if so many cannot be addressed or a slot is aligned to more than a page, `OutOfMemory` if
-/// the kernel has no room.
-pub fn slots<T: 'static>(count: usize) -> io::Result<&'static mut [Slot<T>]> {
-    let start = lasting(count, size_of::<Slot<T>>(), align_of::<Slot<T>>())?;
-    // SAFETY: zeroed, aligned and long enough, never unmapped, and nobody else has a pointer to it.
-    Ok(unsafe { slots_at(start.as_ptr().cast(), count) })
-}
-
 /// `count` zeroed values that live as long as the process, in memory that is touched only where it is used.
 ///
 /// Errors: `InvalidInput` if `count` values cannot be addressed or are aligned to more than a page, `OutOfMemory` if
@@ -102,7 +91,6 @@ fn lasting(count: usize, size: usize, alignment: usize) -> io::Result<NonNull<u8
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hairpin_core::table::slab::Slab;
 
     #[test]
     fn memory_is_zero_writable_and_touched_lazily() {
@@ -113,15 +101,6 @@ mod tests {
         assert_eq!((words[0], words[last]), (0, 0));
         words[last] = 7;
         assert_eq!((words[last], words[last - 1]), (7, 0));
-    }
-
-    #[test]
-    fn fresh_slots_are_a_slab() {
-        let mut slab = Slab::new(slots::<[u64; 12]>(1 << 24).unwrap());
-        assert_eq!((slab.len(), slab.capacity()), (0, 1 << 24));
-        let position = slab.insert([9; 12]).unwrap();
-        assert_eq!(slab.at(position), &[9; 12]);
-        assert!(slots::<[u64; 12]>(usize::MAX / 8).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which packets belong to chosen connections.
 
-use crate::cli::ClientFilter;
+use crate::control::ClientFilter;
 use crate::control::{ConnectionView, Query};
 use crate::status::ServiceStatus;
 use anyhow::{Result, bail};

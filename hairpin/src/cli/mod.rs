@@ -10,7 +10,7 @@ mod target;
 use crate::capture::Wish;
 use crate::config;
 use clap::{Parser, Subcommand, ValueEnum};
-pub(crate) use filter::ClientFilter;
+
 use filter::Filter;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;

@@ -3,8 +3,10 @@
 //! Clients cannot stall anything: each is served by a thread of its own, few at a time, with bounded sizes and
 //! times, and none of them is the thread that keeps the instance alive.
 
+mod client;
 mod protocol;
 
+pub(crate) use client::ClientFilter;
 pub use protocol::{
     Answer, BackendAction, BackendChange, Changes, ConnectionView, LatencyView, OffloadView, Page, Query, Request,
 };

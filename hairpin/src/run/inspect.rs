@@ -1,18 +1,18 @@
 //! Looking at connections and rules from other threads, without disturbing the workers: the connection table lies in
 //! shared memory, the rules in the kernel's maps.
 
-use crate::control::{ConnectionView, LatencyView, OffloadView, Page, Query};
+use crate::control::{ClientFilter, ConnectionView, LatencyView, OffloadView, Page, Query};
 use crate::status::Status;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
-use hairpin_core::flow::{Address, Direction, Endpoint, Protocol};
+use hairpin_core::flow::{Direction, Protocol};
 use hairpin_core::l4::connection::{Connection, Kept, Ledger, State};
 use hairpin_core::table::slab::View;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
 use hairpin_linux::programs::RuleReader;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -225,17 +225,11 @@ fn protocol(protocol: Protocol) -> &'static str {
 /// Which connections are wanted.
 #[derive(Debug, Default)]
 struct Filter {
-    client: Option<Client>,
+    client: Option<ClientFilter>,
     service: Option<u16>,
     backends: Option<Vec<u16>>,
     state: Option<State>,
     offloaded: Option<bool>,
-}
-
-#[derive(Debug)]
-enum Client {
-    End(Endpoint),
-    Net { address: u128, bits: u32 },
 }
 
 impl Filter {
@@ -269,14 +263,8 @@ impl Filter {
     }
 
     fn fits(&self, connection: &Connection) -> bool {
-        let client = match &self.client {
-            None => true,
-            Some(Client::End(end)) => connection.client == *end,
-            Some(Client::Net { address, bits }) => {
-                let differ = word(&connection.client.address) ^ address;
-                differ.checked_shr(128 - bits).unwrap_or(0) == 0
-            }
-        };
+        let end = || SocketAddr::new(connection.client.address.into(), connection.client.port);
+        let client = self.client.is_none_or(|client| client.fits(end()));
         // Pass entries are no connections; they are shown only to who asks for that state.
         let state = match self.state {
             Some(state) => connection.state == state,
@@ -290,10 +278,6 @@ impl Filter {
     }
 }
 
-fn word(address: &Address) -> u128 {
-    u128::from_be_bytes(address.0)
-}
-
 fn unknown(what: &str, name: &str, names: &[&str]) -> String {
     match crate::config::nearest(name, names) {
         Some(near) => format!("there is no {what} \"{name}\"; did you mean \"{near}\"?"),
@@ -301,27 +285,16 @@ fn unknown(what: &str, name: &str, names: &[&str]) -> String {
     }
 }
 
-/// `address`, `address/bits`, `address:port`, `[address]:port`.
-fn client(text: &str) -> Result<Client, String> {
-    if let Ok(end) = text.parse::<std::net::SocketAddr>() {
-        return Ok(Client::End(Endpoint::new(end.ip(), end.port())));
-    }
-    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-    let wrong =
-        || format!("\"{text}\" is no client; write 192.0.2.1, 192.0.2.0/24, 192.0.2.1:4000 or [2001:db8::1]:4000");
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    // IPv4 lies in the last 32 bits.
-    let (most, before) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
-    let bits = match bits {
-        None => most,
-        Some(bits) => bits.parse::<u32>().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
-    };
-    Ok(Client::Net { address: word(&Address::from(address)), bits: bits + before })
+fn client(text: &str) -> Result<ClientFilter, String> {
+    ClientFilter::parse(text).ok_or_else(|| {
+        format!("\"{text}\" is no client; write 192.0.2.1, 192.0.2.0/24, 192.0.2.1:4000 or [2001:db8::1]:4000")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hairpin_core::flow::Endpoint;
 
     fn connection(client: &str, state: State) -> Connection {
         let end = |text: &str| {

@@ -20,13 +20,14 @@ use crate::status::{ReloadStatus, Status};
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
+use hairpin_linux::cpu;
 use hairpin_linux::shared::{Opened, SharedTable};
 use hairpin_linux::tap::Tap;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// How often the process gives a sign of life and adapts the policer.
@@ -219,8 +220,24 @@ impl Keeper {
             self.end_drained();
         }
         if beat.is_multiple_of(TIDY_BEATS) {
-            self.tidy();
+            self.beating(Keeper::tidy);
         }
+    }
+
+    /// Does what may take long (tables of many services, a disk that syncs) while another thread gives signs of life.
+    fn beating<T>(&mut self, body: impl FnOnce(&mut Keeper) -> T) -> T {
+        let beat = self.plane.beater();
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(BEAT) {
+                    beat(cpu::now());
+                }
+            });
+            let result = body(self);
+            drop(done);
+            result
+        })
     }
 
     fn hear(&mut self, message: Message, lock: &mut Lock) -> Option<End> {
@@ -229,7 +246,7 @@ impl Keeper {
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Health => self.stand(),
             Message::Reload(answer) => {
-                let result = self.reload();
+                let result = self.beating(Keeper::reload);
                 match (&result, &answer) {
                     (Ok(changes), _) => self.tell_changes(changes),
                     (Err(error), _) => log(&format!("reload refused, nothing changed: {error}")),
@@ -239,7 +256,9 @@ impl Keeper {
                 }
             }
             Message::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
-            Message::Backend { change, answer } => drop(answer.send(self.set_backend(&change))),
+            Message::Backend { change, answer } => {
+                drop(answer.send(self.beating(|keeper| keeper.set_backend(&change))))
+            }
             Message::Upgrade { program, answer, known } => return self.hand_over(program, answer, &known, lock),
         }
         None
