@@ -17,6 +17,7 @@ use hairpin_core::frame::{Batch, FrameIo, VecFrame};
 use hairpin_core::l4::connection::{Connection, Flags, State};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::{Slot, slots_at};
+use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, FIN, RST, SYN};
 use hairpin_core::wire::{Parsed, parse};
@@ -207,6 +208,7 @@ impl Process {
             worker: 0,
             seeds: [now.as_nanos(), 2, 3, 4],
             memory: slots,
+            table: AnyTable::new(2 * CONNECTIONS, Hasher::new([now.as_nanos(), 2, 3, 4])),
             loads: Loads::new(snapshot.backends()),
             standings: Standings::new(),
             known: Known::default(),

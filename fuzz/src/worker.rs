@@ -11,6 +11,7 @@ use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Batch, Checksum, Frame, FrameIo, Meta, VecFrame};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
+use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::{Asked, Known, Worker, WorkerOptions};
 use std::cell::{Cell, RefCell};
@@ -123,6 +124,7 @@ impl Scene {
             worker: 0,
             seeds: [1, 2, 3, 4],
             memory: boxed(CAPACITY),
+            table: AnyTable::new(2 * CAPACITY, Hasher::new([7, 2, 3, 4])),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 1000,

@@ -1,70 +1,34 @@
-//! Connection tables: an index from flow keys to positions, the slab that holds the connections, the timer wheel.
+//! Connection tables: indexes from flow keys to positions, the slab that holds the connections, the timer wheel.
 //!
 //! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads
-//! from the keyed hash of a flow to a `u32` value, which the caller confirms by comparing keys. So a table can be
-//! rebuilt from the slab at any time, and tables can be exchanged for each other.
+//! from a key to a `u32` value (of a worker: position times two, plus direction). Own tables do not store keys; they ask
+//! the [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can
+//! be exchanged for each other.
+//!
+//! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
+//! [`Arc`](alloc::sync::Arc) of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
 //!
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]
 
+mod any;
 pub mod entry;
+mod key;
 pub mod slab;
 pub mod two_choice;
 pub mod wheel;
 mod zeroed;
 
-#[cfg(test)]
-mod tests;
+pub use any::AnyTable;
+pub use key::{Hash, Hasher, Key};
 
-use crate::flow::{Address, Endpoint, FlowKey};
-use ahash::RandomState;
-use core::hash::{BuildHasher, Hasher as _};
+use alloc::sync::Arc;
 
 /// Where a connection stands in the slab: 0 to its capacity, exclusive.
 pub type Position = u32;
 
-/// The keyed hash of a flow. Tables accept any value, also one chosen by an enemy: that costs room, never correctness.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hash(pub u64);
-
-/// Hashes flow keys under a secret, so that nobody outside can choose which flows collide.
-#[derive(Clone, Debug)]
-pub struct Hasher {
-    state: RandomState,
-}
-
-impl Hasher {
-    /// A hasher under `secret`, which has to be random and stays on this machine.
-    pub fn new(secret: [u64; 4]) -> Hasher {
-        let [k0, k1, k2, k3] = secret;
-        Hasher { state: RandomState::with_seeds(k0, k1, k2, k3) }
-    }
-
-    /// The hash of `key`: of its two addresses and one word with ports and protocol, never of padding.
-    #[inline]
-    pub fn hash(&self, key: &FlowKey) -> Hash {
-        let FlowKey { source, destination, protocol } = key;
-        let word = u64::from(source.port) | u64::from(destination.port) << 16 | (*protocol as u64) << 32;
-        let mut hasher = self.state.build_hasher();
-        hasher.write_u128(address_word(&source.address));
-        hasher.write_u128(address_word(&destination.address));
-        hasher.write_u64(word);
-        Hash(hasher.finish())
-    }
-
-    /// The hash of one end, for tables that are not keyed by flows.
-    #[inline]
-    pub fn hash_end(&self, end: &Endpoint) -> Hash {
-        let mut hasher = self.state.build_hasher();
-        hasher.write_u128(address_word(&end.address));
-        hasher.write_u64(u64::from(end.port));
-        Hash(hasher.finish())
-    }
-}
-
-fn address_word(address: &Address) -> u128 {
-    u128::from_le_bytes(address.0)
-}
+/// Keys that tables handle in one pass of a burst; longer bursts are handled in pieces of so many.
+pub const BURST: usize = 32;
 
 /// There was no room for an entry; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +42,38 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// An index from keyed hashes to `u32` values (of a worker: position times two, plus direction).
+/// What a table's values lead to.
+pub trait Entries<K> {
+    /// Whether the entry that `value` names is there and has this key. A table may ask about any value that was ever
+    /// inserted, and asks about a few of other keys (whose tags agree).
+    fn is(&self, value: u32, key: &K) -> bool;
+
+    /// Starts to bring into the cache what [`Entries::is`] will read.
+    fn prefetch(&self, _value: u32) {}
+}
+
+/// The half of a table that looks.
+pub trait Lookup<K> {
+    /// The value under `key`.
+    fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32>;
+
+    /// [`Lookup::find`] for a burst, in passes (hash and prefetch; compare tags and prefetch entries; confirm), so that
+    /// cache misses overlap: `out[i]` becomes what is found for `keys[i]`. Handles as many as the shorter of the two
+    /// slices has.
+    fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        for (key, found) in keys.iter().zip(out) {
+            *found = self.find(key, entries);
+        }
+    }
+}
+
+/// An index from keys to `u32` values, with one owner.
 ///
-/// Several entries may have the same hash; which one is meant, the caller's `is` decides. An entry is one (hash, value)
-/// pair; inserting the same pair twice makes two entries, so look first.
-pub trait Table {
+/// A key stands in it once: whoever inserts looks first. An entry is one (key, value) pair.
+pub trait Table<K>: Lookup<K> {
+    /// The method's name, as configuration and reports call it.
+    fn name(&self) -> &'static str;
+
     /// Entries the table is made for; so many fit, for all practical purposes always (each table says with what
     /// certainty).
     fn capacity(&self) -> usize;
@@ -95,29 +86,128 @@ pub trait Table {
         self.len() == 0
     }
 
-    /// Starts to bring into the cache what [`Table::find`] will look at.
-    fn prefetch(&self, hash: Hash);
-
-    /// The first value under `hash` for which `is` says yes. `is` is also asked about a few values of other hashes
-    /// (whose tags agree), so it has to compare keys.
-    fn find(&self, hash: Hash, is: impl FnMut(u32) -> bool) -> Option<u32>;
-
-    /// [`Table::find`] for a burst, in passes, so that cache misses overlap: `out[i]` becomes what is found for
-    /// `hashes[i]`, and `is` is asked as `is(i, value)`. Handles as many as the shorter of the two slices has.
-    fn find_burst(&self, hashes: &[Hash], is: impl FnMut(usize, u32) -> bool, out: &mut [Option<u32>]);
-
-    /// The first value, not confirmed, that [`Table::find_burst`] would ask about for each hash, after prefetching:
-    /// with these the caller can prefetch its own entries before it calls `find_burst`.
-    fn candidates(&self, hashes: &[Hash], out: &mut [Option<u32>]);
+    /// Bytes the table takes, all of which it took when it was made.
+    fn bytes(&self) -> usize;
 
     /// Adds an entry.
     ///
     /// # Errors
-    /// [`Full`] when both places `hash` allows are taken; nothing changed.
-    fn insert(&mut self, hash: Hash, value: u32) -> Result<(), Full>;
+    /// [`Full`] when no room can be made for it; nothing changed.
+    fn insert(&mut self, key: &K, value: u32) -> Result<(), Full>;
 
-    /// Takes one entry of this hash and value away; whether there was one.
-    fn remove(&mut self, hash: Hash, value: u32) -> bool;
+    /// Adds entries in order until one finds no room; how many were added.
+    fn insert_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        let pairs = keys.iter().zip(values);
+        pairs.take_while(|(key, value)| self.insert(key, **value).is_ok()).count()
+    }
+
+    /// Takes the entry of this key and value away; whether there was one.
+    fn remove(&mut self, key: &K, value: u32) -> bool;
+
+    /// Takes entries away; how many of them there were.
+    fn remove_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        keys.iter().zip(values).filter(|(key, value)| self.remove(key, **value)).count()
+    }
+
+    /// Makes `new` the value of the entry of this key and value; whether there was one.
+    fn replace(&mut self, key: &K, old: u32, new: u32) -> bool;
+
+    /// One bounded step of a walk over all values, from `from` (0: the beginning) on; where to go on, `None` at the
+    /// end. An entry that is there during the whole walk and is not moved is met exactly once; an insertion between two
+    /// steps may move others, which are then met once, twice or not at all. (Who must meet each walks over the slab.)
+    fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32>;
+}
+
+/// An index that any number of threads may look into and change at the same time.
+///
+/// What the values lead to is shared as well: see the implementations for who may reuse an entry when.
+pub trait Shared<K>: Lookup<K> + Send + Sync {
+    /// [`Table::name`].
+    fn name(&self) -> &'static str;
+    /// [`Table::capacity`].
+    fn capacity(&self) -> usize;
+    /// [`Table::len`], which may be out of date at once.
+    fn len(&self) -> usize;
+    /// [`Table::is_empty`], which may be out of date at once.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// [`Table::bytes`].
+    fn bytes(&self) -> usize;
+    /// [`Table::insert`]. Two threads that insert the same key at the same time make two entries.
+    ///
+    /// # Errors
+    /// [`Full`] when no room can be made for it; nothing changed.
+    fn insert(&self, key: &K, value: u32) -> Result<(), Full>;
+    /// [`Table::insert_burst`].
+    fn insert_burst(&self, keys: &[K], values: &[u32]) -> usize {
+        let pairs = keys.iter().zip(values);
+        pairs.take_while(|(key, value)| self.insert(key, **value).is_ok()).count()
+    }
+    /// [`Table::remove`].
+    fn remove(&self, key: &K, value: u32) -> bool;
+    /// [`Table::remove_burst`].
+    fn remove_burst(&self, keys: &[K], values: &[u32]) -> usize {
+        keys.iter().zip(values).filter(|(key, value)| self.remove(key, **value)).count()
+    }
+    /// [`Table::replace`].
+    fn replace(&self, key: &K, old: u32, new: u32) -> bool;
+    /// [`Table::scan`].
+    fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32>;
+}
+
+impl<K, T: Lookup<K>> Lookup<K> for Arc<T> {
+    #[inline]
+    fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
+        (**self).find(key, entries)
+    }
+
+    #[inline]
+    fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        (**self).find_burst(keys, entries, out)
+    }
+}
+
+impl<K, T: Shared<K>> Table<K> for Arc<T> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn capacity(&self) -> usize {
+        (**self).capacity()
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn bytes(&self) -> usize {
+        (**self).bytes()
+    }
+
+    fn insert(&mut self, key: &K, value: u32) -> Result<(), Full> {
+        (**self).insert(key, value)
+    }
+
+    fn insert_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        (**self).insert_burst(keys, values)
+    }
+
+    fn remove(&mut self, key: &K, value: u32) -> bool {
+        (**self).remove(key, value)
+    }
+
+    fn remove_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        (**self).remove_burst(keys, values)
+    }
+
+    fn replace(&mut self, key: &K, old: u32, new: u32) -> bool {
+        (**self).replace(key, old, new)
+    }
+
+    fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
+        (**self).scan(from, visit)
+    }
 }
 
 /// Starts to bring the cache line of `target` into the cache; nothing on processors other than x86-64.

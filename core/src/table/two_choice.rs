@@ -14,7 +14,7 @@
 //! All memory is touched at construction, so that the packet path takes no page faults: 64 bytes per bucket, about 11
 //! bytes per entry of capacity.
 
-use super::{Full, Hash, Table, prefetch_line};
+use super::{BURST, Entries, Full, Hash, Hasher, Key, Lookup, Table, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -27,9 +27,6 @@ pub const LOAD_PERCENT: usize = 60;
 /// Buckets of each half beyond what the load asks for. Small tables need them: the fewer the buckets, the larger a
 /// share of them chance may fill.
 const HALF_SPARE: usize = 2;
-
-/// Hashes [`Table::find_burst`] handles in one go.
-const BURST: usize = 32;
 
 /// One cache line. Tags stand in 12 lanes of 16 bits: slot `s` in word `s % 3`, lane `s / 3`. The last lanes of words 1
 /// and 2 would be slots 10 and 11, which do not exist: they stay 0 for ever.
@@ -113,6 +110,7 @@ fn zero_lanes(word: u64) -> u64 {
 
 /// The table.
 pub struct TwoChoice {
+    hasher: Hasher,
     /// The left half, then the right half.
     buckets: Box<[Bucket]>,
     /// Buckets in a half.
@@ -131,15 +129,11 @@ struct Place {
 
 impl TwoChoice {
     /// An empty table for `capacity` entries, 1 to 2^32 - 1.
-    pub fn new(capacity: usize) -> TwoChoice {
+    pub fn new(capacity: usize, hasher: Hasher) -> TwoChoice {
         let capacity = capacity.clamp(1, u32::MAX as usize);
         let half = (capacity * 100).div_ceil(LOAD_PERCENT * SLOTS * 2) + HALF_SPARE;
-        TwoChoice { buckets: vec![Bucket::EMPTY; 2 * half].into_boxed_slice(), half: half as u32, capacity, len: 0 }
-    }
-
-    /// Bytes the table takes.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
+        let buckets = vec![Bucket::EMPTY; 2 * half].into_boxed_slice();
+        TwoChoice { hasher, buckets, half: half as u32, capacity, len: 0 }
     }
 
     /// The lower 32 bits of the hash choose in the left half and the upper ones in the right, both by scaling, which
@@ -153,62 +147,34 @@ impl TwoChoice {
     }
 }
 
-impl Table for TwoChoice {
-    fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    fn len(&self) -> usize {
-        self.len
+impl TwoChoice {
+    #[inline]
+    fn place_of<K: Key>(&self, key: &K) -> Place {
+        self.place(key.hash(&self.hasher))
     }
 
     #[inline]
-    fn prefetch(&self, hash: Hash) {
-        let place = self.place(hash);
+    fn prefetch(&self, place: Place) {
         prefetch_line(&self.buckets[place.left]);
         prefetch_line(&self.buckets[place.right]);
     }
 
+    /// The bucket and slot of an entry.
     #[inline]
-    fn find(&self, hash: Hash, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        let place = self.place(hash);
-        let (left, right) = (&self.buckets[place.left], &self.buckets[place.right]);
-        left.find(left.matching(place.tag), &mut is).or_else(|| right.find(right.matching(place.tag), &mut is))
+    fn position(&self, place: Place, value: u32) -> Option<(usize, usize)> {
+        [place.left, place.right].into_iter().find_map(|at| {
+            let bucket = &self.buckets[at];
+            let mut matches = bucket.matching(place.tag);
+            while let Some(slot) = matches.next() {
+                if bucket.values[slot] == value {
+                    return Some((at, slot));
+                }
+            }
+            None
+        })
     }
 
-    fn find_burst(&self, hashes: &[Hash], mut is: impl FnMut(usize, u32) -> bool, out: &mut [Option<u32>]) {
-        let bursts = hashes.chunks(BURST).zip(out.chunks_mut(BURST)).enumerate();
-        for (burst, (hashes, out)) in bursts {
-            let mut matches = [(Matches::default(), Matches::default()); BURST];
-            for &hash in hashes {
-                self.prefetch(hash);
-            }
-            for (matches, &hash) in matches.iter_mut().zip(hashes) {
-                let place = self.place(hash);
-                *matches =
-                    (self.buckets[place.left].matching(place.tag), self.buckets[place.right].matching(place.tag));
-            }
-            for (i, (&hash, found)) in hashes.iter().zip(out).enumerate() {
-                let place = self.place(hash);
-                let mut is = |value| is(burst * BURST + i, value);
-                *found = self.buckets[place.left]
-                    .find(matches[i].0, &mut is)
-                    .or_else(|| self.buckets[place.right].find(matches[i].1, &mut is));
-            }
-        }
-    }
-
-    fn candidates(&self, hashes: &[Hash], out: &mut [Option<u32>]) {
-        for &hash in hashes {
-            self.prefetch(hash);
-        }
-        for (&hash, candidate) in hashes.iter().zip(out) {
-            *candidate = self.find(hash, |_| true);
-        }
-    }
-
-    fn insert(&mut self, hash: Hash, value: u32) -> Result<(), Full> {
-        let place = self.place(hash);
+    fn insert_at(&mut self, place: Place, value: u32) -> Result<(), Full> {
         let (mut left, mut right) = (self.buckets[place.left].free(), self.buckets[place.right].free());
         let (bucket, slot) = if left.0.count_ones() >= right.0.count_ones() {
             (place.left, left.next())
@@ -223,20 +189,119 @@ impl Table for TwoChoice {
         Ok(())
     }
 
-    fn remove(&mut self, hash: Hash, value: u32) -> bool {
-        let place = self.place(hash);
-        for bucket in [place.left, place.right] {
-            let bucket = &mut self.buckets[bucket];
-            let mut matches = bucket.matching(place.tag);
-            while let Some(slot) = matches.next() {
-                if bucket.values[slot] == value {
-                    bucket.set_tag(slot, 0);
-                    self.len -= 1;
-                    return true;
+    fn remove_at(&mut self, place: Place, value: u32) -> bool {
+        let Some((bucket, slot)) = self.position(place, value) else { return false };
+        self.buckets[bucket].set_tag(slot, 0);
+        self.len -= 1;
+        true
+    }
+
+    /// The places of up to [`BURST`] keys, prefetched.
+    #[inline]
+    fn places<K: Key>(&self, keys: &[K]) -> [Place; BURST] {
+        let mut places = [Place { left: 0, right: 0, tag: 1 }; BURST];
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = self.place_of(key);
+            self.prefetch(*place);
+        }
+        places
+    }
+}
+
+impl<K: Key> Lookup<K> for TwoChoice {
+    #[inline]
+    fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
+        let place = self.place_of(key);
+        let (left, right) = (&self.buckets[place.left], &self.buckets[place.right]);
+        let mut is = |value| entries.is(value, key);
+        left.find(left.matching(place.tag), &mut is).or_else(|| right.find(right.matching(place.tag), &mut is))
+    }
+
+    fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            let places = self.places(keys);
+            let mut matches = [(Matches::default(), Matches::default()); BURST];
+            for ((left, right), place) in matches.iter_mut().zip(&places).take(keys.len()) {
+                let buckets = (&self.buckets[place.left], &self.buckets[place.right]);
+                (*left, *right) = (buckets.0.matching(place.tag), buckets.1.matching(place.tag));
+                let (mut a, mut b) = (*left, *right);
+                let first = a.next().map(|slot| buckets.0.values[slot]);
+                if let Some(value) = first.or_else(|| b.next().map(|slot| buckets.1.values[slot])) {
+                    entries.prefetch(value);
                 }
             }
+            for (i, (key, found)) in keys.iter().zip(out).enumerate() {
+                let mut is = |value| entries.is(value, key);
+                let (left, right) = (&self.buckets[places[i].left], &self.buckets[places[i].right]);
+                *found = left.find(matches[i].0, &mut is).or_else(|| right.find(matches[i].1, &mut is));
+            }
         }
-        false
+    }
+}
+
+impl<K: Key> Table<K> for TwoChoice {
+    fn name(&self) -> &'static str {
+        "two-choice"
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
+    fn insert(&mut self, key: &K, value: u32) -> Result<(), Full> {
+        self.insert_at(self.place_of(key), value)
+    }
+
+    fn insert_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        let mut count = 0;
+        for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
+            let places = self.places(keys);
+            for (&place, &value) in places.iter().zip(values).take(keys.len()) {
+                if self.insert_at(place, value).is_err() {
+                    return count;
+                }
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn remove(&mut self, key: &K, value: u32) -> bool {
+        self.remove_at(self.place_of(key), value)
+    }
+
+    fn remove_burst(&mut self, keys: &[K], values: &[u32]) -> usize {
+        let mut count = 0;
+        for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
+            let places = self.places(keys);
+            let pairs = places.iter().zip(values).take(keys.len());
+            count += pairs.filter(|(place, value)| self.remove_at(**place, **value)).count();
+        }
+        count
+    }
+
+    fn replace(&mut self, key: &K, old: u32, new: u32) -> bool {
+        let Some((bucket, slot)) = self.position(self.place_of(key), old) else { return false };
+        self.buckets[bucket].values[slot] = new;
+        true
+    }
+
+    fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
+        let bucket = self.buckets.get(from as usize)?;
+        let free = bucket.free().0;
+        let mut taken = Matches(EXISTING & !free);
+        while let Some(slot) = taken.next() {
+            visit(bucket.values[slot]);
+        }
+        (from as usize + 1 < self.buckets.len()).then_some(from + 1)
     }
 }
 

@@ -22,12 +22,12 @@
 //! lets the engine carry out what [`Worker::poll_op`] has after adoption, and then they begin.
 
 use super::lifecycle::QUEUE_FULL_FOR;
-use super::{Worker, WorkerOptions, value};
+use super::{Flows, Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
-use crate::table::{Hash, Position, Table};
+use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -116,13 +116,17 @@ enum Verdict {
     Misplaced,
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker with the connections that another process has left in `options.memory`, for workers of the same
     /// steering key; `engine` says whether the engine holds a rule for a key. All workers have to be made, and the
     /// counters in `options.loads` and `options.known` to be zero before the first is, before any gets to work.
     ///
     /// Takes a few hundred nanoseconds for each connection, and memory for the keys of rules that have to be taken back.
-    pub fn adopt(options: WorkerOptions<P>, now: Time, engine: &dyn Fn(&FlowKey) -> bool) -> (Worker<P>, Adopted) {
+    pub fn adopt(
+        options: WorkerOptions<P, T>,
+        now: Time,
+        engine: &dyn Fn(&FlowKey) -> bool,
+    ) -> (Worker<P, T>, Adopted) {
         let number = options.worker;
         let mut worker = Worker::new(options);
         let mut adopted = Adopted { invalid: worker.slab.recover() as u64, ..Adopted::default() };
@@ -159,7 +163,7 @@ impl<P: OffloadPolicy> Worker<P> {
     /// Puts all entries that stay into the index; returns the others.
     fn index_adopted(&mut self, number: u16, adopted: &mut Adopted) -> Vec<Position> {
         let mut going = Vec::new();
-        let mut block: ArrayVec<(Position, [Hash; 2]), { BLOCK as usize }> = ArrayVec::new();
+        let mut block: ArrayVec<Position, { BLOCK as usize }> = ArrayVec::new();
         let used = self.slab.used();
         for start in (0..used).step_by(BLOCK as usize) {
             for position in start..used.min(start.saturating_add(BLOCK)) {
@@ -173,12 +177,14 @@ impl<P: OffloadPolicy> Worker<P> {
                     going.push(position);
                     continue;
                 }
-                let hashes = BOTH.map(|direction| self.hasher.hash(&connection.key(direction)));
-                hashes.iter().for_each(|hash| self.table.prefetch(*hash));
-                block.push((position, hashes));
+                block.push(position);
             }
-            for (position, hashes) in block.drain(..) {
-                self.index_one(position, hashes, &mut going, adopted);
+            // Sought together, so that cache misses overlap; what comes of it is looked at one by one.
+            let keys: ArrayVec<FlowKey, { 2 * BLOCK as usize }> =
+                block.iter().flat_map(|&position| BOTH.map(|way| self.slab.at(position).key(way))).collect();
+            self.table.find_burst(&keys, &Flows(&self.slab), &mut [None; 2 * BLOCK as usize]);
+            for position in block.drain(..) {
+                self.index_one(position, &mut going, adopted);
             }
         }
         going
@@ -231,13 +237,10 @@ impl<P: OffloadPolicy> Worker<P> {
     }
 
     /// Puts an entry into the index. Of two with the same flow the newer one stays.
-    fn index_one(&mut self, position: Position, hashes: [Hash; 2], going: &mut Vec<Position>, adopted: &mut Adopted) {
+    fn index_one(&mut self, position: Position, going: &mut Vec<Position>, adopted: &mut Adopted) {
         let mut rivals: ArrayVec<Position, 2> = ArrayVec::new();
-        for (direction, hash) in BOTH.into_iter().zip(hashes) {
-            let key = self.slab.at(position).key(direction);
-            if let Some(value) = self.table.find(hash, |value| self.confirms(value, &key)) {
-                rivals.push(super::parts(value).0);
-            }
+        for direction in BOTH {
+            rivals.extend(self.find(&self.slab.at(position).key(direction)).map(|(rival, _)| rival));
         }
         let age = |position: Position| (self.slab.at(position).created, self.slab.at(position).last_seen);
         let is_older = rivals.iter().any(|&rival| age(rival) > age(position));
@@ -257,8 +260,8 @@ impl<P: OffloadPolicy> Worker<P> {
             return;
         }
         for direction in BOTH {
-            let hash = self.hasher.hash(&self.slab.at(rival).key(direction));
-            self.table.remove(hash, value(rival, direction));
+            let key = self.slab.at(rival).key(direction);
+            self.table.remove(&key, value(rival, direction));
         }
         self.let_go(rival, &Verdict::Keep, adopted);
         going.push(rival);

@@ -9,7 +9,7 @@ use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::offload::OffloadPolicy;
-use crate::table::Position;
+use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
 
@@ -21,7 +21,7 @@ const EXPIRE_MAX: usize = 64;
 /// Rules whose counters are wanted.
 pub type Asked = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// How long silence is borne in a connection's state.
     pub(super) fn timeout(&self, connection: &Connection) -> Duration {
         let Some(service) = self.snapshot.services.get(usize::from(connection.service)) else { return PASS_IDLE };

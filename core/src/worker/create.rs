@@ -16,7 +16,7 @@ const TRIES_MAX: usize = 4;
 /// Connections looked at for one to give up when the table is full.
 const EVICTION_TRIES_MAX: usize = 32;
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.
     pub(super) fn newcomer<F: Frame>(&mut self, now: Time, frame: F, at: Transport, service: u16, tx: &mut Batch<F>) {
         let settings = &self.snapshot.services[usize::from(service)];
@@ -171,13 +171,13 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Adds both flows to the index, or neither.
     pub(super) fn index(&mut self, position: Position, connection: &Connection) -> bool {
-        let from_client = self.hasher.hash(&connection.key(Direction::FromClient));
-        let from_backend = self.hasher.hash(&connection.key(Direction::FromBackend));
-        if self.table.insert(from_client, value(position, Direction::FromClient)).is_err() {
+        let from_client = connection.key(Direction::FromClient);
+        let from_backend = connection.key(Direction::FromBackend);
+        if self.table.insert(&from_client, value(position, Direction::FromClient)).is_err() {
             return false;
         }
-        if self.table.insert(from_backend, value(position, Direction::FromBackend)).is_err() {
-            self.table.remove(from_client, value(position, Direction::FromClient));
+        if self.table.insert(&from_backend, value(position, Direction::FromBackend)).is_err() {
+            self.table.remove(&from_client, value(position, Direction::FromClient));
             return false;
         }
         true
@@ -187,7 +187,7 @@ impl<P: OffloadPolicy> Worker<P> {
     pub(super) fn insert_pass(&mut self, now: Time, key: &FlowKey) -> Option<Position> {
         let ends = [key.destination, Endpoint::default(), key.source, key.destination];
         let position = self.slab.insert(Connection::new(now, key.protocol, State::Pass, ends))?;
-        if self.table.insert(self.hasher.hash(key), value(position, Direction::FromBackend)).is_err() {
+        if self.table.insert(key, value(position, Direction::FromBackend)).is_err() {
             self.slab.remove(position);
             return None;
         }
@@ -216,8 +216,7 @@ impl<P: OffloadPolicy> Worker<P> {
             _ => return false,
         }
         for direction in [Direction::FromClient, Direction::FromBackend] {
-            let hash = self.hasher.hash(&connection.key(direction));
-            self.table.remove(hash, value(position, direction));
+            self.table.remove(&connection.key(direction), value(position, direction));
         }
         self.count(position, false);
         self.forget_embryo(position);

@@ -5,10 +5,10 @@
 
 use super::{OPS_MAX, Worker};
 use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
-use crate::flow::Direction;
+use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
-use crate::table::Position;
+use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 
 /// How long a connection that the engine refused stays in software before it is offered again.
@@ -18,7 +18,7 @@ pub(super) const QUEUE_FULL_FOR: Duration = Duration::from_millis(100);
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether both requests about a connection fit into the queue to the engine.
     pub(super) fn queue_has_room(&self) -> bool {
         self.ops.len() + 2 <= OPS_MAX

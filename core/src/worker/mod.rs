@@ -42,9 +42,8 @@ use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::offload::OffloadPolicy;
 use crate::table::slab::{Slab, Slot};
-use crate::table::two_choice::TwoChoice;
 use crate::table::wheel::Wheel;
-use crate::table::{Hasher, Position, Table};
+use crate::table::{AnyTable, Entries, Position, Table};
 use crate::time::Duration;
 use adopt::Unfinished;
 use alloc::boxed::Box;
@@ -65,7 +64,7 @@ const TICK: Duration = Duration::from_millis(50);
 const WHEEL_SLOTS: usize = 8192;
 
 /// What a worker is made of.
-pub struct WorkerOptions<P> {
+pub struct WorkerOptions<P, T = AnyTable> {
     /// Services, backends, pool.
     pub snapshot: Arc<Snapshot>,
     /// How connections are spread over workers.
@@ -76,6 +75,8 @@ pub struct WorkerOptions<P> {
     pub seeds: [u64; 4],
     /// Where connections lie; its length is the most there can be.
     pub memory: &'static mut [Slot<Connection>],
+    /// The index, empty, with room for twice as many entries.
+    pub table: T,
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
     /// What part of their weight backends have now, shared by all workers.
@@ -89,11 +90,10 @@ pub struct WorkerOptions<P> {
 }
 
 /// The per-core machine. See the module's documentation.
-pub struct Worker<P> {
+pub struct Worker<P, T = AnyTable> {
     snapshot: Arc<Snapshot>,
     steering: Steering,
-    hasher: Hasher,
-    table: TwoChoice,
+    table: T,
     slab: Slab<Connection>,
     wheel: Wheel,
     services: BTreeMap<(Endpoint, Protocol), u16>,
@@ -121,10 +121,10 @@ pub struct Worker<P> {
     statistics: Statistics,
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
-    pub fn new(options: WorkerOptions<P>) -> Worker<P> {
-        let WorkerOptions { snapshot, steering, worker, seeds, memory, loads, standings, known, caps, policy } =
+    pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
+        let WorkerOptions { snapshot, steering, worker, seeds, memory, table, loads, standings, known, caps, policy } =
             options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
@@ -135,8 +135,7 @@ impl<P: OffloadPolicy> Worker<P> {
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&standings));
         Worker {
             ports,
-            hasher: Hasher::new(seeds),
-            table: TwoChoice::new(capacity * 2),
+            table,
             wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
             statistics: Statistics::new(&snapshot, capacity),
             slab: Slab::new(memory),
@@ -192,13 +191,7 @@ impl<P: OffloadPolicy> Worker<P> {
 
     /// Finds the connection a flow belongs to.
     fn find(&self, key: &FlowKey) -> Option<(Position, Direction)> {
-        self.table.find(self.hasher.hash(key), |value| self.confirms(value, key)).map(parts)
-    }
-
-    /// Whether the flow that an index value names has this key.
-    fn confirms(&self, value: u32, key: &FlowKey) -> bool {
-        let (position, direction) = parts(value);
-        self.slab.at(position).key(direction) == *key
+        self.table.find(key, &Flows(&self.slab)).map(parts)
     }
 
     /// The name of a connection's rule: generation, position and direction.
@@ -212,6 +205,22 @@ impl<P: OffloadPolicy> Worker<P> {
         let (position, direction) = parts(id.0 as u32);
         let there = self.slab.contains(position) && u64::from(self.slab.generation(position)) == id.0 >> 32;
         there.then_some((position, direction))
+    }
+}
+
+/// The connections' flows, as the index asks for them.
+struct Flows<'a>(&'a Slab<Connection>);
+
+impl Entries<FlowKey> for Flows<'_> {
+    #[inline]
+    fn is(&self, value: u32, key: &FlowKey) -> bool {
+        let (position, direction) = parts(value);
+        self.0.contains(position) && self.0.at(position).key(direction) == *key
+    }
+
+    #[inline]
+    fn prefetch(&self, value: u32) {
+        self.0.prefetch(parts(value).0);
     }
 }
 

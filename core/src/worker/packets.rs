@@ -1,13 +1,13 @@
 //! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop).
 
-use super::{Drop, Worker, passive};
+use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::{Flags, Kept, Ledger, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
-use crate::table::{Hash, Position, Table};
+use crate::table::{Entries, Position, Table};
 use crate::time::Time;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
@@ -73,7 +73,7 @@ pub(super) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
     (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes all frames of `rx`. Those to send are in `tx` afterwards, whose room must be no less than `rx` is long;
     /// the others are counted and dropped. `io` lends frames for the pieces of packets that must be fragmented.
     pub fn handle_batch<IO: FrameIo>(
@@ -87,28 +87,23 @@ impl<P: OffloadPolicy> Worker<P> {
             self.follow_standings(now);
         }
         let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
-        let mut keys: ArrayVec<Option<FlowKey>, BATCH_MAX> = ArrayVec::new();
-        let mut hashes: ArrayVec<Hash, BATCH_MAX> = ArrayVec::new();
+        // no connection has the key that stands for none
+        let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
         for frame in rx.iter() {
             let view = View::of(frame);
-            let key = view.key();
-            hashes.push(key.as_ref().map_or(Hash(0), |key| self.hasher.hash(key)));
-            keys.push(key);
+            keys.push(view.key().unwrap_or_default());
             views.push(view);
         }
         let mut found = [None; BATCH_MAX];
-        let found = &mut found[..hashes.len()];
-        self.table.candidates(&hashes, found);
-        found.iter().flatten().for_each(|value| self.slab.prefetch(super::parts(*value).0));
-        let confirms = |i: usize, value: u32| keys[i].as_ref().is_some_and(|key| self.confirms(value, key));
-        self.table.find_burst(&hashes, confirms, found);
+        let found = &mut found[..keys.len()];
+        self.table.find_burst(&keys, &Flows(&self.slab), found);
 
         self.statistics.frames += rx.len() as u64;
         for ((frame, view), found) in rx.drain(..).zip(views).zip(found.iter()) {
             // the table may have changed since the probe: what was found is checked again, what was not is sought again
             let key = view.key();
             let found = key.and_then(|key| match *found {
-                Some(value) if self.contains(value) && self.confirms(value, &key) => Some(super::parts(value)),
+                Some(value) if Flows(&self.slab).is(value, &key) => Some(super::parts(value)),
                 _ => self.find(&key),
             });
             match view {
@@ -123,11 +118,6 @@ impl<P: OffloadPolicy> Worker<P> {
                 View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
             }
         }
-    }
-
-    /// Whether an index value read earlier still names a connection.
-    fn contains(&self, value: u32) -> bool {
-        self.slab.contains(super::parts(value).0)
     }
 
     /// Counts a dropped frame.

@@ -12,12 +12,12 @@
 //! SYN that is never answered. Whoever acts on these numbers should ask for failures in a row.
 
 use super::Worker;
-use crate::flow::{Direction, Protocol};
+use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Checksum, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::l4::tcp;
 use crate::offload::OffloadPolicy;
-use crate::table::Position;
+use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, ACKNOWLEDGEMENT, Options, RST, SEQUENCE, SYN};
 use crate::wire::{ErrorKind, Transport};
@@ -65,7 +65,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether a TCP connection's client has shown that it hears the backend, by this packet or an earlier one: it has
     /// acknowledged the SYN-ACK. Whoever forges addresses never sees that. Takes note of it.
     pub(super) fn hears(&mut self, position: Position, direction: Direction, at: &Transport, bytes: &[u8]) -> bool {

@@ -6,10 +6,10 @@
 //! pause that grows while that does not help.
 
 use super::Worker;
-use crate::flow::Protocol;
+use crate::flow::{FlowKey, Protocol};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadPolicy;
-use crate::table::Position;
+use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use alloc::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ impl Sweep {
     }
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Ends connections that backend `number` has now: they leave index and engine, and nobody is told. It takes a while:
     /// [`Worker::handle_timeout`] does a bounded part of it at a time. Counted in
     /// [`Statistics::ended`](super::Statistics::ended).

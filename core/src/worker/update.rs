@@ -17,10 +17,11 @@ use super::statistics::{BackendStatistics, ServiceStatistics};
 use super::{Which, Worker};
 use crate::balance::{Balancer, Loads, Tables};
 use crate::config::{BackendState, ServiceState, Snapshot};
-use crate::flow::{Endpoint, Protocol, Steering};
+use crate::flow::{Endpoint, FlowKey, Protocol, Steering};
 use crate::l4::connection::Flags;
 use crate::l4::ports::PortPool;
 use crate::offload::OffloadPolicy;
+use crate::table::Table;
 use crate::time::Time;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -89,7 +90,7 @@ impl Update {
     }
 }
 
-impl<P: OffloadPolicy> Worker<P> {
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes another snapshot over. Between two bursts; see the documentation of this module for what it means for
     /// connections. Numbers must mean what they meant before, but for those that the update calls fresh, and those have no
     /// connections.

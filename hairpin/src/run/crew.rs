@@ -13,6 +13,7 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::offload::{Always, Never, OffloadPolicy};
 use hairpin_core::table::slab::Slot;
+use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::worker::{Adopted, Statistics, Worker, WorkerOptions};
 use hairpin_linux::cpu;
 use hairpin_linux::tap::Tap;
@@ -195,20 +196,28 @@ impl Member {
         };
         let shared = Arc::new(Shared::new(first)?);
         let engine = plane.engine(number)?;
-        let options = WorkerOptions {
-            snapshot: Arc::clone(&making.snapshot),
-            steering: making.steering,
-            worker: number as u16,
-            seeds: making.seeds,
-            memory,
-            loads: making.loads.clone(),
-            standings: making.standings.clone(),
-            known: plane.known(),
-            caps: engine.caps(),
-            policy,
+        let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
+        let (loads, standings) = (making.loads.clone(), making.standings.clone());
+        let (known, caps, held) = (plane.known(), engine.caps(), Arc::clone(&making.held));
+        // On its own thread, so that its memory lies where it is used.
+        let make = move || {
+            let table = AnyTable::new(2 * memory.len(), Hasher::new(seeds));
+            let worker = number as u16;
+            let options = WorkerOptions {
+                snapshot,
+                steering,
+                worker,
+                seeds,
+                memory,
+                table,
+                loads,
+                standings,
+                known,
+                caps,
+                policy,
+            };
+            Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key))
         };
-        let held = Arc::clone(&making.held);
-        let make = move || Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
         let (gate, opened) = mpsc::channel();
         let (publish, beat) = (plane.publisher(number), plane.beater());
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());

@@ -5,7 +5,7 @@ use hairpin_core::engine::{Completion, Counters, EngineCaps, RuleOp};
 use hairpin_core::flow::Steering;
 use hairpin_core::frame::VecFrame;
 use hairpin_core::offload::Always;
-use hairpin_core::table::slab;
+use hairpin_core::table::{AnyTable, Hasher, slab};
 use hairpin_core::worker::{Known, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -100,6 +100,7 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always> 
         worker: 0,
         seeds: [1, 2, 3, 4],
         memory: slab::boxed(100),
+        table: AnyTable::new(200, Hasher::new([1, 2, 3, 4])),
         known: Known::default(),
         caps: engine.caps(),
         policy: Always,

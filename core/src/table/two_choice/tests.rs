@@ -1,7 +1,8 @@
 //! The table against a plain list, and how far it fills.
 
 use super::{LOAD_PERCENT, SLOTS, TwoChoice};
-use crate::table::{Full, Hash, Table};
+use crate::table::{Entries, Full, Hash, Hasher, Lookup, Table};
+use core::cell::RefCell;
 use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
@@ -13,6 +14,28 @@ enum Op {
     RemoveAbsent(u64, u32),
     Find(u64),
     Burst(Vec<u64>),
+}
+
+/// Entries of which a closure knows whether they are meant.
+struct Is<F>(F);
+
+impl<F: Fn(u32) -> bool> Entries<Hash> for Is<F> {
+    fn is(&self, value: u32, _: &Hash) -> bool {
+        (self.0)(value)
+    }
+}
+
+/// The youngest entry of a hash is meant.
+struct Model<'a>(&'a [(u64, u32)]);
+
+impl Entries<Hash> for Model<'_> {
+    fn is(&self, value: u32, key: &Hash) -> bool {
+        self.0.iter().rev().find(|(hash, _)| *hash == key.0).map(|&(_, value)| value) == Some(value)
+    }
+}
+
+fn hasher() -> Hasher {
+    Hasher::new([1, 2, 3, 4])
 }
 
 /// Few different hashes, among them the extremes and such that differ in the tag or in one bucket only.
@@ -48,21 +71,20 @@ impl Pair {
         let neighbours = in_bucket(place.left) + in_bucket(place.right);
         let value = self.next;
         self.next += 1;
-        match self.table.insert(Hash(hash), value) {
+        match self.table.insert(&Hash(hash), value) {
             Ok(()) => self.model.push((hash, value)),
             Err(Full) => assert!(neighbours >= 2 * SLOTS, "refused beside {neighbours} that could stand there"),
         }
     }
 
     fn find(&self, hash: u64) {
-        let mut asked = Vec::new();
-        assert_eq!(
-            self.table.find(Hash(hash), |value| {
-                asked.push(value);
-                false
-            }),
-            None
-        );
+        let asked = RefCell::new(Vec::new());
+        let ask = |value| {
+            asked.borrow_mut().push(value);
+            false
+        };
+        assert_eq!(self.table.find(&Hash(hash), &Is(ask)), None);
+        let mut asked = asked.into_inner();
         asked.sort_unstable();
         let asked_before = asked.len();
         asked.dedup();
@@ -72,7 +94,7 @@ impl Pair {
             assert!(other != hash || is_asked, "value {value} of hash {hash:#x} is not found");
             if is_asked {
                 assert_eq!(self.table.place(Hash(other)).tag, self.table.place(Hash(hash)).tag);
-                assert_eq!(self.table.find(Hash(hash), |v| v == value), Some(value));
+                assert_eq!(self.table.find(&Hash(hash), &Is(|v| v == value)), Some(value));
             }
         }
         assert!(asked.iter().all(|value| self.model.iter().any(|(_, v)| v == value)), "asked about a ghost");
@@ -82,12 +104,9 @@ impl Pair {
         let hashes: Vec<Hash> = hashes.iter().map(|&hash| Hash(hash)).collect();
         let wanted = |i: usize| self.model.iter().rev().find(|(hash, _)| *hash == hashes[i].0).map(|&(_, value)| value);
         let mut out = vec![Some(u32::MAX); hashes.len()];
-        self.table.find_burst(&hashes, |i, value| wanted(i) == Some(value), &mut out);
-        let mut candidates = vec![Some(u32::MAX); hashes.len()];
-        self.table.candidates(&hashes, &mut candidates);
-        for (i, &hash) in hashes.iter().enumerate() {
-            assert_eq!(out[i], wanted(i));
-            assert_eq!(candidates[i], self.table.find(hash, |_| true));
+        self.table.find_burst(&hashes, &Model(&self.model), &mut out);
+        for (i, found) in out.into_iter().enumerate() {
+            assert_eq!(found, wanted(i));
         }
     }
 
@@ -97,17 +116,17 @@ impl Pair {
             Op::Remove(_) if self.model.is_empty() => {}
             Op::Remove(which) => {
                 let (hash, value) = self.model.swap_remove(which % self.model.len());
-                assert!(self.table.remove(Hash(hash), value));
-                assert!(!self.table.remove(Hash(hash), value), "removed twice");
+                assert!(self.table.remove(&Hash(hash), value));
+                assert!(!self.table.remove(&Hash(hash), value), "removed twice");
             }
             Op::RemoveAbsent(hash, value) => {
                 let value = value | 1 << 31; // beyond any value handed out
-                assert!(!self.table.remove(Hash(hash), value));
+                assert!(!self.table.remove(&Hash(hash), value));
             }
             Op::Find(hash) => self.find(hash),
             Op::Burst(hashes) => self.burst(&hashes),
         }
-        assert_eq!(self.table.len(), self.model.len());
+        assert_eq!(Table::<Hash>::len(&self.table), self.model.len());
     }
 }
 
@@ -121,7 +140,7 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn agrees_with_a_list(capacity in 1usize..60, ops in prop::collection::vec(op(), 1..300)) {
-        let mut pair = Pair { table: TwoChoice::new(capacity), model: Vec::new(), next: 0 };
+        let mut pair = Pair { table: TwoChoice::new(capacity, hasher()), model: Vec::new(), next: 0 };
         for op in ops {
             pair.apply(op);
         }
@@ -141,12 +160,12 @@ fn splitmix(state: &mut u64) -> u64 {
 }
 
 fn fills(capacity: usize, seed: &mut u64) {
-    let mut table = TwoChoice::new(capacity);
-    assert!(table.bytes() >= capacity * 64 * 100 / (SLOTS * LOAD_PERCENT));
+    let mut table = TwoChoice::new(capacity, hasher());
+    assert!(Table::<Hash>::bytes(&table) >= capacity * 64 * 100 / (SLOTS * LOAD_PERCENT));
     for value in 0..capacity {
-        assert_eq!(table.insert(Hash(splitmix(seed)), value as u32), Ok(()), "{value} of {capacity}");
+        assert_eq!(table.insert(&Hash(splitmix(seed)), value as u32), Ok(()), "{value} of {capacity}");
     }
-    assert_eq!((table.len(), table.capacity()), (capacity, capacity));
+    assert_eq!((Table::<Hash>::len(&table), Table::<Hash>::capacity(&table)), (capacity, capacity));
 }
 
 #[test]
@@ -173,33 +192,33 @@ fn fills_to_its_capacity_when_large() {
 fn stays_usable_in_churn() {
     const CAPACITY: usize = 20_000;
     let mut seed = 3;
-    let mut table = TwoChoice::new(CAPACITY);
+    let mut table = TwoChoice::new(CAPACITY, hasher());
     let mut hashes: Vec<Hash> = (0..CAPACITY).map(|_| Hash(splitmix(&mut seed))).collect();
     for (value, &hash) in hashes.iter().enumerate() {
-        assert_eq!(table.insert(hash, value as u32), Ok(()));
+        assert_eq!(table.insert(&hash, value as u32), Ok(()));
     }
     for _ in 0..100 * CAPACITY {
         let value = splitmix(&mut seed) as usize % CAPACITY;
-        assert!(table.remove(hashes[value], value as u32));
+        assert!(table.remove(&hashes[value], value as u32));
         hashes[value] = Hash(splitmix(&mut seed));
-        assert_eq!(table.insert(hashes[value], value as u32), Ok(()));
+        assert_eq!(table.insert(&hashes[value], value as u32), Ok(()));
     }
     for (value, &hash) in hashes.iter().enumerate() {
-        assert_eq!(table.find(hash, |v| v as usize == value), Some(value as u32));
+        assert_eq!(table.find(&hash, &Is(|v| v as usize == value)), Some(value as u32));
     }
 }
 
 /// One hash for all: the worst an enemy could do with the secret in hand. It costs him all but 20 entries.
 #[test]
 fn equal_hashes_are_refused_cleanly() {
-    let mut table = TwoChoice::new(1000);
+    let mut table = TwoChoice::new(1000, hasher());
     for value in 0..2 * SLOTS as u32 {
-        assert_eq!(table.insert(Hash(u64::MAX), value), Ok(()));
+        assert_eq!(table.insert(&Hash(u64::MAX), value), Ok(()));
     }
-    assert_eq!(table.insert(Hash(u64::MAX), 99), Err(Full));
-    assert_eq!(table.insert(Hash(0), 100), Ok(()));
+    assert_eq!(table.insert(&Hash(u64::MAX), 99), Err(Full));
+    assert_eq!(table.insert(&Hash(0), 100), Ok(()));
     for value in 0..2 * SLOTS as u32 {
-        assert_eq!(table.find(Hash(u64::MAX), |v| v == value), Some(value));
+        assert_eq!(table.find(&Hash(u64::MAX), &Is(|v| v == value)), Some(value));
     }
-    assert_eq!(table.len(), 2 * SLOTS + 1);
+    assert_eq!(Table::<Hash>::len(&table), 2 * SLOTS + 1);
 }

@@ -9,8 +9,8 @@ use crate::flow::{Direction, FlowKey, Steering};
 use crate::frame::{Batch, VecFrame};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::Always;
-use crate::table::Table;
 use crate::table::slab::{Slab, Slot, boxed};
+use crate::table::{AnyTable, Hasher, Table};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{FIN, RST, SYN};
 use crate::wire::{self, Parsed};
@@ -110,6 +110,7 @@ impl House {
             steering: self.steering(),
             worker,
             seeds: [self.starts, 2, 3, 4],
+            table: AnyTable::new(2 * memory.len(), Hasher::new([7, 2, 3, 4])),
             memory,
             loads: self.loads.clone(),
             standings: self.standings.clone(),
@@ -318,7 +319,7 @@ impl House {
                     assert!(sources.insert(pair), "a port of the pool is used twice: {pair:?}");
                 }
             }
-            assert_eq!(worker.table.len(), index, "the index holds what is nobody's");
+            assert_eq!(Table::<FlowKey>::len(&worker.table), index, "the index holds what is nobody's");
             self.check_ports(worker, &ports);
         }
         let counted: Vec<u32> = (0..self.snapshot.backends()).map(|number| self.loads.now(number)).collect();

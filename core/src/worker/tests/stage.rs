@@ -10,6 +10,7 @@ use crate::l4::answer::{self, Notice};
 use crate::l4::connection::Connection;
 use crate::offload::Always;
 use crate::table::slab::boxed;
+use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::ACK;
 use crate::wire::{self, Parsed, Transport};
@@ -148,6 +149,7 @@ impl Stage {
             steering: Steering { key: [1, 2], workers: 1 },
             worker: 0,
             seeds: [1, 2, 3, 4],
+            table: AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4])),
             memory,
             loads: loads.clone(),
             standings: standings.clone(),

@@ -1,0 +1,80 @@
+//! Keys and their keyed hash.
+
+use crate::flow::{Address, Endpoint, FlowKey};
+use ahash::RandomState;
+use core::hash::{BuildHasher, Hasher as _};
+
+/// The keyed hash of a key. Tables accept any value, also one chosen by an enemy: that costs room, never correctness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hash(pub u64);
+
+/// What a table can be keyed by.
+pub trait Key: Copy + PartialEq {
+    /// The hash under the secret of `hasher`; equal keys have equal hashes.
+    fn hash(&self, hasher: &Hasher) -> Hash;
+}
+
+/// Hashes keys under a secret, so that nobody outside can choose which of them collide.
+#[derive(Clone, Debug)]
+pub struct Hasher {
+    state: RandomState,
+}
+
+impl Hasher {
+    /// A hasher under `secret`, which has to be random and stays on this machine.
+    pub fn new(secret: [u64; 4]) -> Hasher {
+        let [k0, k1, k2, k3] = secret;
+        Hasher { state: RandomState::with_seeds(k0, k1, k2, k3) }
+    }
+
+    /// The hash of one end, for tables that are not keyed by flows.
+    #[inline]
+    pub fn hash_end(&self, end: &Endpoint) -> Hash {
+        let mut hasher = self.state.build_hasher();
+        hasher.write_u128(address_word(&end.address));
+        hasher.write_u64(u64::from(end.port));
+        Hash(hasher.finish())
+    }
+}
+
+/// A flow is hashed by its two addresses and one word with ports and protocol, never by padding.
+impl Key for FlowKey {
+    #[inline]
+    fn hash(&self, hasher: &Hasher) -> Hash {
+        let FlowKey { source, destination, protocol } = self;
+        let word = u64::from(source.port) | u64::from(destination.port) << 16 | (*protocol as u64) << 32;
+        let mut hasher = hasher.state.build_hasher();
+        hasher.write_u128(address_word(&source.address));
+        hasher.write_u128(address_word(&destination.address));
+        hasher.write_u64(word);
+        Hash(hasher.finish())
+    }
+}
+
+/// A 5-tuple as it lies in packets: 13 bytes (IPv4), 37 bytes (IPv6), and what benchmarks use besides.
+impl<const N: usize> Key for [u8; N] {
+    #[inline]
+    fn hash(&self, hasher: &Hasher) -> Hash {
+        let mut hasher = hasher.state.build_hasher();
+        let (words, rest) = self.as_chunks::<16>();
+        for word in words {
+            hasher.write_u128(u128::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            hasher.write(rest);
+        }
+        Hash(hasher.finish())
+    }
+}
+
+/// A hash that was made elsewhere, or by a test that wants collisions.
+impl Key for Hash {
+    #[inline]
+    fn hash(&self, _: &Hasher) -> Hash {
+        *self
+    }
+}
+
+fn address_word(address: &Address) -> u128 {
+    u128::from_le_bytes(address.0)
+}
