@@ -35,7 +35,7 @@ const SOURCE: u64 = 0x736f_7572_6365_3a31;
 
 /// A table; clones share it.
 #[derive(Clone)]
-pub(super) struct Maglev {
+pub(crate) struct Maglev {
     entries: Arc<[u16]>,
     /// What it was made from.
     open: Arc<[Open]>,
@@ -99,6 +99,27 @@ impl Maglev {
     /// The table of a service that needs one; `None` if it does not, or has no enabled backend with a weight above 0.
     pub(super) fn of(service: &Service) -> Option<Maglev> {
         if needs(service) { Maglev::new(open(service)) } else { None }
+    }
+
+    /// The table of backends with these ends and weights, named by their place in `backends`: up to 65535 of them, the
+    /// rest has no entries. `None` if none has a weight above 0.
+    pub(crate) fn of_backends(backends: &[(Endpoint, u16)]) -> Option<Maglev> {
+        let named = (0..u16::MAX).zip(backends);
+        let mut open: Vec<Open> = named.map(|(index, &(end, weight))| (end, index, weight)).collect();
+        open.retain(|&(_, _, weight)| weight > 0);
+        open.sort_unstable();
+        Maglev::new(open)
+    }
+
+    /// Who has the entry of a flow of this hash, available or not.
+    #[inline]
+    pub(crate) fn at(&self, hash: u64) -> u16 {
+        self.entries[scale(hash, TABLE_SIZE)]
+    }
+
+    /// Bytes of the table.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
     }
 
     fn new(open: Vec<Open>) -> Option<Maglev> {

@@ -5,7 +5,7 @@
 //! All workers share those two. Choosing allocates nothing.
 
 mod least_connections;
-mod maglev;
+pub(crate) mod maglev;
 mod power_of_two;
 mod random;
 mod round_robin;

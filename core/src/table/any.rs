@@ -1,18 +1,58 @@
 //! Any table, chosen by name when the program starts.
 
+use super::global_lock::GlobalLock;
+use super::sharded::Sharded;
+use super::stateless::Untracked;
 use super::two_choice::TwoChoice;
-use super::{Entries, Full, Hasher, Key, Lookup, Table};
+use super::{Entries, Full, Hasher, Key, Lookup, Method, Table};
+use alloc::vec::Vec;
 
-/// A table of any method; which one is asked once per call (of a burst: once per burst).
+/// A worker's table of any method; which one is asked once per call (of a burst: once per burst).
 pub enum AnyTable {
     /// `two-choice`.
     TwoChoice(TwoChoice),
+    /// `global-lock`.
+    GlobalLock(Sharded<GlobalLock<TwoChoice>>),
+    /// `stateless` and `maglev`: the table that never holds anything.
+    Untracked(Untracked),
 }
+
+const _: () = {
+    const fn goes_to_another_thread<T: Send>() {}
+    goes_to_another_thread::<AnyTable>();
+};
 
 impl AnyTable {
     /// The default method's table for `capacity` entries.
     pub fn new(capacity: usize, hasher: Hasher) -> AnyTable {
-        AnyTable::TwoChoice(TwoChoice::new(capacity, hasher))
+        AnyTable::of(Method::DEFAULT, capacity, hasher)
+    }
+
+    /// The table of a single worker by `method`, for `capacity` entries, 1 to 2^32 - 1.
+    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable {
+        match method {
+            Method::TwoChoice => AnyTable::TwoChoice(TwoChoice::new(capacity, hasher)),
+            Method::GlobalLock => {
+                AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(TwoChoice::new(capacity, hasher))))
+            }
+            Method::Stateless | Method::Maglev => AnyTable::Untracked(Untracked { method }),
+        }
+    }
+
+    /// The tables of `workers` workers (at least one) by `method`, each for `capacity_each` entries with values from 0
+    /// to 2^32 / `workers` - 1. Of a shared method they are views of one table; else each has its own.
+    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable> {
+        let workers = workers.max(1);
+        let all = capacity_each.saturating_mul(workers);
+        match method {
+            Method::GlobalLock => {
+                let table = GlobalLock::new(TwoChoice::new(all, hasher));
+                Sharded::split(table, workers).into_iter().map(AnyTable::GlobalLock).collect()
+            }
+            Method::TwoChoice | Method::Stateless | Method::Maglev => {
+                (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
+            }
+        }
     }
 }
 
@@ -21,6 +61,8 @@ macro_rules! each {
     ($any:expr, $table:ident => $call:expr) => {
         match $any {
             AnyTable::TwoChoice($table) => $call,
+            AnyTable::GlobalLock($table) => $call,
+            AnyTable::Untracked($table) => $call,
         }
     };
 }

@@ -13,14 +13,19 @@
 
 mod any;
 pub mod entry;
+pub mod global_lock;
 mod key;
+mod method;
+pub mod sharded;
 pub mod slab;
+pub mod stateless;
 pub mod two_choice;
 pub mod wheel;
 mod zeroed;
 
 pub use any::AnyTable;
 pub use key::{Hash, Hasher, Key};
+pub use method::{Method, UnknownMethod};
 
 use alloc::sync::Arc;
 

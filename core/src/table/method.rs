@@ -1,0 +1,103 @@
+//! The methods of finding a packet's connection, by the names the papers and the field give them.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// How a worker finds the connection of a packet.
+///
+/// Those of DPDK (`rte-hash`) are in the crate that links it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// [`TwoChoice`](super::two_choice::TwoChoice).
+    TwoChoice,
+    /// The default method's table under a [`GlobalLock`](super::global_lock::GlobalLock).
+    GlobalLock,
+    /// [`Stateless`](super::stateless::Stateless).
+    Stateless,
+    /// [`Maglev`](super::stateless::Maglev).
+    Maglev,
+}
+
+impl Method {
+    /// What is used where nothing else is asked for.
+    pub const DEFAULT: Method = Method::TwoChoice;
+
+    /// All methods.
+    pub const ALL: &[Method] = &[Method::TwoChoice, Method::GlobalLock, Method::Stateless, Method::Maglev];
+
+    /// The name, as configuration and reports have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::TwoChoice => "two-choice",
+            Method::GlobalLock => "global-lock",
+            Method::Stateless => "stateless",
+            Method::Maglev => "maglev",
+        }
+    }
+
+    /// What it is, in a line.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Method::TwoChoice => "a table per worker: the emptier of two buckets takes an entry, none is moved",
+            Method::GlobalLock => "one table for all workers under one spinlock",
+            Method::Stateless => {
+                "no connections: the 5-tuple's hash is the backend; half of all flows move when one comes or goes"
+            }
+            Method::Maglev => {
+                "no connections: Maglev's table leads from the 5-tuple's hash to the backend; few flows move"
+            }
+        }
+    }
+
+    /// Whether all workers use one table.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Method::GlobalLock)
+    }
+
+    /// Whether connections are tracked at all. Of a method that does not, a packet's backend is found by a
+    /// [`Lookup`](super::Lookup) that has no entries.
+    pub const fn tracks_connections(self) -> bool {
+        !matches!(self, Method::Stateless | Method::Maglev)
+    }
+}
+
+impl Default for Method {
+    fn default() -> Method {
+        Method::DEFAULT
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no [`Method`] has; says which there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownMethod;
+
+impl fmt::Display for UnknownMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such connection table; there are ")?;
+        for (i, method) in Method::ALL.iter().enumerate() {
+            let before = match i {
+                0 => "",
+                _ if i + 1 == Method::ALL.len() => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{method}")?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownMethod {}
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    fn from_str(name: &str) -> Result<Method, UnknownMethod> {
+        Method::ALL.iter().copied().find(|method| method.name() == name).ok_or(UnknownMethod)
+    }
+}
