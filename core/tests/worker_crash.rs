@@ -209,6 +209,7 @@ impl Process {
             seeds: [now.as_nanos(), 2, 3, 4],
             memory: slots,
             table: AnyTable::new(2 * CONNECTIONS, Hasher::new([now.as_nanos(), 2, 3, 4])),
+            stateless: None,
             loads: Loads::new(snapshot.backends()),
             standings: Standings::new(),
             known: Known::default(),

@@ -125,6 +125,7 @@ impl Scene {
             seeds: [1, 2, 3, 4],
             memory: boxed(CAPACITY),
             table: AnyTable::new(2 * CAPACITY, Hasher::new([7, 2, 3, 4])),
+            stateless: None,
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 1000,

@@ -142,6 +142,11 @@ impl Balancer {
         self.weights.is_open(index)
     }
 
+    /// The backends (their indices, ascending) that take connections now.
+    pub fn open(&self) -> &[u16] {
+        &self.weights.open
+    }
+
     /// Goes on where `before` is, a balancer of the same service under another snapshot, if nothing has changed that it
     /// goes by: algorithm, backends, weights. Says whether that is so; `before` is of no use any more then.
     pub fn follow(&mut self, before: &mut Balancer) -> bool {
@@ -152,6 +157,7 @@ impl Balancer {
             core::mem::swap(&mut self.chooser, &mut before.chooser);
             core::mem::swap(&mut self.weights.effective, &mut before.weights.effective);
             core::mem::swap(&mut self.weights.total, &mut before.weights.total);
+            core::mem::swap(&mut self.weights.open, &mut before.weights.open);
         }
         same
     }

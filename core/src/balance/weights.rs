@@ -15,6 +15,8 @@ pub(super) struct Weights {
     configured: Vec<u16>,
     pub(super) effective: Vec<Weight>,
     pub(super) total: u64,
+    /// The backends that may be chosen, ascending.
+    pub(super) open: Vec<u16>,
     all_down: AllDown,
 }
 
@@ -30,6 +32,7 @@ impl Weights {
             .collect();
         let mut weights = Weights {
             effective: configured.iter().map(|_| 0).collect(),
+            open: Vec::with_capacity(configured.len()),
             configured,
             total: 0,
             all_down: service.all_down,
@@ -47,6 +50,11 @@ impl Weights {
         if self.total == 0 && self.all_down == AllDown::UseAll {
             changed |= self.fill(|_, configured| Weight::from(configured) * Weight::from(SHARE_FULL));
             self.total = total(self);
+        }
+        if changed {
+            let Weights { open, effective, .. } = self;
+            open.clear();
+            open.extend((0..).zip(effective).filter(|(_, weight)| **weight > 0).map(|(index, _)| index));
         }
         changed
     }

@@ -62,7 +62,8 @@ pub struct Adopted {
     pub invalid: u64,
     /// Entries on their way out, and Pass entries.
     pub doomed: u64,
-    /// Entries whose service or backend the snapshot does not have (under the same numbers), or has disabled.
+    /// Entries whose service or backend the snapshot does not have (under the same numbers), or has disabled. Where
+    /// connections are not tracked, all of them.
     pub without_service: u64,
     /// Entries of other workers, and ones not established whose two flows steer to different workers.
     pub misplaced: u64,
@@ -194,7 +195,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::Pass {
             return Verdict::Pass;
         }
-        if !self.is_served(connection) {
+        if self.stateless.is_some() || !self.is_served(connection) {
             return Verdict::WithoutService;
         }
         let embryonic = connection.state.is_embryonic();

@@ -19,6 +19,7 @@ mod known;
 mod lifecycle;
 mod packets;
 mod passive;
+mod stateless;
 mod statistics;
 mod sweep;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod update;
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
+pub use stateless::Stateless;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
 };
@@ -47,7 +49,7 @@ use crate::table::{AnyTable, Entries, Position, Table};
 use crate::time::Duration;
 use adopt::Unfinished;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use answers::Answers;
@@ -77,6 +79,8 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub memory: &'static mut [Slot<Connection>],
     /// The index, empty, with room for twice as many entries.
     pub table: T,
+    /// How every packet finds its backend by itself; `None`: connections are tracked, and keep theirs.
+    pub stateless: Option<Stateless>,
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
     /// What part of their weight backends have now, shared by all workers.
@@ -94,10 +98,11 @@ pub struct Worker<P, T = AnyTable> {
     snapshot: Arc<Snapshot>,
     steering: Steering,
     table: T,
+    stateless: Option<Stateless>,
     slab: Slab<Connection>,
     wheel: Wheel,
     services: BTreeMap<(Endpoint, Protocol), u16>,
-    backends: BTreeSet<(Endpoint, Protocol)>,
+    backends: BTreeMap<(Endpoint, Protocol), u16>,
     balancers: Vec<Balancer>,
     ports: PortPool,
     loads: Loads,
@@ -124,8 +129,8 @@ pub struct Worker<P, T = AnyTable> {
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
-        let WorkerOptions { snapshot, steering, worker, seeds, memory, table, loads, standings, known, caps, policy } =
-            options;
+        let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
+        let WorkerOptions { loads, standings, known, caps, policy, .. } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, mut balancers, ports, .. } =
@@ -136,6 +141,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         Worker {
             ports,
             table,
+            stateless,
             wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
             statistics: Statistics::new(&snapshot, capacity),
             slab: Slab::new(memory),

@@ -4,7 +4,7 @@ use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
-use crate::l4::connection::{Flags, Kept, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
 use crate::table::{Entries, Position, Table};
@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 const UDP_ONE_WAY_PACKETS: u64 = 8;
 
 /// What the first pass makes of a frame.
-enum View {
+pub(super) enum View {
     /// A packet to carry.
     Packet(Transport),
     /// A packet we sent, come back because its way out takes no more than so many bytes.
@@ -31,7 +31,7 @@ enum View {
 }
 
 impl View {
-    fn of<F: Frame>(frame: &F) -> View {
+    pub(super) fn of<F: Frame>(frame: &F) -> View {
         match (wire::parse(frame.bytes()), frame.meta().arrival) {
             (Err(malformed), _) => View::Bad(Err(malformed)),
             (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => View::TooBig(at, mtu),
@@ -86,6 +86,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.standings_have_changed() {
             self.follow_standings(now);
         }
+        if self.stateless.is_some() {
+            return self.handle_stateless(now, io, rx, tx);
+        }
         let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
         // no connection has the key that stands for none
         let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
@@ -111,7 +114,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                     Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
                     None => self.stranger(now, frame, at, tx),
                 },
-                View::TooBig(at, mtu) => self.too_big(now, io, frame, (at, mtu), found, tx),
+                View::TooBig(at, mtu) => {
+                    let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
+                    self.too_big(now, io, frame, (at, mtu), found, tx)
+                }
                 View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
                 View::Other => self.give_back(frame, tx),
                 View::Bad(Ok(reason)) => self.drop_frame(reason),
@@ -126,7 +132,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Sends a frame on, or counts that there was no room.
-    fn send<F: Frame>(&mut self, frame: F, tx: &mut Batch<F>) {
+    pub(super) fn send<F: Frame>(&mut self, frame: F, tx: &mut Batch<F>) {
         match tx.try_push(frame) {
             Ok(()) => self.statistics.forwarded += 1,
             Err(_) => self.drop_frame(Drop::NoFrame),
@@ -169,9 +175,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.give_back(frame, tx);
         }
         if at.ttl <= 1 {
-            self.drop_frame(Drop::TimeToLive);
-            let from = at.key.destination.address;
-            return self.answer(now, frame, |f| answer::notice(f, &at, Notice::TimeExceeded, from), tx);
+            return self.time_exceeded(now, frame, &at, tx);
         }
         if self.is_somebody_elses(position, direction, &at) {
             // not while the engine owes answers; the backend says it again in a second
@@ -302,7 +306,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.newcomer(now, frame, at, service, tx);
         }
-        if self.backends.contains(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
+        if self.backends.contains_key(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
             self.pass(now, &at.key);
         }
         self.give_back(frame, tx);
@@ -319,17 +323,25 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// A packet we sent was too big for its way out: cut it up if it allows that, else tell its sender.
-    fn too_big<IO: FrameIo>(
+    /// A packet's hops have run out.
+    pub(super) fn time_exceeded<F: Frame>(&mut self, now: Time, frame: F, at: &Transport, tx: &mut Batch<F>) {
+        self.drop_frame(Drop::TimeToLive);
+        let from = at.key.destination.address;
+        self.answer(now, frame, |f| answer::notice(f, at, Notice::TimeExceeded, from), tx);
+    }
+
+    /// A packet we sent was too big for its way out: cut it up if it allows that, else tell its sender. `found`: its
+    /// connection, and the direction of the other flow of that.
+    pub(super) fn too_big<IO: FrameIo>(
         &mut self,
         now: Time,
         io: &mut IO,
         mut frame: IO::Frame,
         (at, mtu): (Transport, u16),
-        found: Option<(Position, Direction)>,
+        found: Option<(Connection, Direction)>,
         tx: &mut Batch<IO::Frame>,
     ) {
-        let Some((position, reverse)) = found else { return self.drop_frame(Drop::TooBig) };
+        let Some((connection, reverse)) = found else { return self.drop_frame(Drop::TooBig) };
         let meta = frame.meta_mut();
         meta.arrival = Arrival::Received;
         meta.egress = Egress::Route;
@@ -349,7 +361,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         self.drop_frame(Drop::TooBig);
-        let (connection, direction) = (self.slab.at(position), reverse.reversed());
+        let direction = reverse.reversed();
         let key = connection.key(direction);
         let checksum = frame.meta().checksum;
         connection.rewrite(direction).undone(&key).apply(frame.bytes_mut(), &at, checksum);
@@ -358,11 +370,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.answer(now, frame, make, tx);
     }
 
-    /// An ICMP error about a packet we sent: its quote is translated back, and it goes to who sent the packet.
+    /// An ICMP error about a packet we sent.
     fn icmp_error<F: Frame>(
         &mut self,
         now: Time,
-        mut frame: F,
+        frame: F,
         error: IcmpError,
         found: Option<(Position, Direction)>,
         tx: &mut Batch<F>,
@@ -372,11 +384,24 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::Pass {
             return self.give_back(frame, tx);
         }
+        if error.ttl > 1 && toward == Direction::FromBackend {
+            self.note_report(now, position, error.kind);
+        }
+        self.pass_on(frame, &error, &connection, toward, tx);
+    }
+
+    /// Sends an ICMP error on to who sent the packet of `connection` that it is about; the flow `toward` comes from where
+    /// the error comes from.
+    pub(super) fn pass_on<F: Frame>(
+        &mut self,
+        mut frame: F,
+        error: &IcmpError,
+        connection: &Connection,
+        toward: Direction,
+        tx: &mut Batch<F>,
+    ) {
         if error.ttl <= 1 {
             return self.drop_frame(Drop::TimeToLive);
-        }
-        if toward == Direction::FromBackend {
-            self.note_report(now, position, error.kind);
         }
         // found by the flow that comes from where the error comes from; the packet in trouble went the other way
         let sent = connection.key(toward.reversed());
@@ -385,7 +410,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Direction::FromBackend => (connection.backend, connection.vip),
         };
         let source = if error.source == near.address { shown.address } else { error.source };
-        icmp::translate(frame.bytes_mut(), &error, source, sent.source.address, sent.source, sent.destination);
+        icmp::translate(frame.bytes_mut(), error, source, sent.source.address, sent.source, sent.destination);
         self.statistics.icmp_errors += 1;
         frame.meta_mut().egress = Egress::Route;
         self.send(frame, tx);

@@ -24,7 +24,7 @@ use crate::offload::OffloadPolicy;
 use crate::table::Table;
 use crate::time::Time;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,8 +36,8 @@ pub struct Update {
     pub(super) snapshot: Arc<Snapshot>,
     /// The services that take connections.
     pub(super) services: BTreeMap<(Endpoint, Protocol), u16>,
-    /// The ends of all backends.
-    pub(super) backends: BTreeSet<(Endpoint, Protocol)>,
+    /// The ends of all backends, with the number of one that has it.
+    pub(super) backends: BTreeMap<(Endpoint, Protocol), u16>,
     pub(super) balancers: Vec<Balancer>,
     pub(super) ports: PortPool,
     service_statistics: Box<[ServiceStatistics]>,
@@ -64,13 +64,20 @@ impl Update {
         seed: u64,
     ) -> Update {
         let mut services = BTreeMap::new();
-        let mut backends = BTreeSet::new();
+        let mut backends = BTreeMap::new();
         let mut balancers = Vec::with_capacity(snapshot.services.len());
         for (number, service) in (0..).zip(&snapshot.services) {
             if service.state == ServiceState::Active {
                 services.insert((service.endpoint, service.protocol), number);
             }
-            backends.extend(service.backends.iter().map(|backend| (backend.endpoint, service.protocol)));
+            for backend in &service.backends {
+                let end = (backend.endpoint, service.protocol);
+                let number = backends.entry(end).or_insert(backend.number);
+                // One that the configuration has says more than one that it has no longer.
+                if backend.state != BackendState::Removed {
+                    *number = backend.number;
+                }
+            }
             let share = (worker, steering.workers);
             let seed = seed.wrapping_add(u64::from(number));
             balancers.push(Balancer::with_table(service, (tables, number), loads.clone(), share, seed));

@@ -210,6 +210,7 @@ impl Member {
                 seeds,
                 memory,
                 table,
+                stateless: None,
                 loads,
                 standings,
                 known,

@@ -101,6 +101,7 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always> 
         seeds: [1, 2, 3, 4],
         memory: slab::boxed(100),
         table: AnyTable::new(200, Hasher::new([1, 2, 3, 4])),
+        stateless: None,
         known: Known::default(),
         caps: engine.caps(),
         policy: Always,

@@ -1,6 +1,6 @@
 //! Several workers, the engine they share, and a process around them that may end at any moment: memory and engine stay.
 
-use super::super::{Adopted, Known, Worker, WorkerOptions, home};
+use super::super::{Adopted, Known, Stateless, Worker, WorkerOptions, home};
 use super::stage::{NoPort, Packet};
 use crate::balance::{Loads, Standings};
 use crate::config::Snapshot;
@@ -42,6 +42,8 @@ pub(super) struct House {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) loads: Loads,
     standings: Standings,
+    /// Of workers that start from now on.
+    pub(super) stateless: Option<Stateless>,
     known: &'static [AtomicU8],
     capacity: usize,
     starts: u64,
@@ -67,6 +69,7 @@ impl House {
             now: Time::from_nanos(1_000_000_000),
             loads: Loads::new(snapshot.backends()),
             standings: Standings::new(),
+            stateless: None,
             snapshot,
             known: &[],
             capacity,
@@ -111,6 +114,7 @@ impl House {
             worker,
             seeds: [self.starts, 2, 3, 4],
             table: AnyTable::new(2 * memory.len(), Hasher::new([7, 2, 3, 4])),
+            stateless: self.stateless.clone(),
             memory,
             loads: self.loads.clone(),
             standings: self.standings.clone(),

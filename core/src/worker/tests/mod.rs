@@ -9,6 +9,7 @@ mod house;
 mod passive;
 mod realm;
 mod stage;
+mod stateless;
 
 use super::Drop;
 use crate::config::{Forwarding, UnknownPacket};

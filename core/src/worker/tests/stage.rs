@@ -1,6 +1,6 @@
 //! A worker with a service, an engine, and packets to throw at them.
 
-use super::super::{Drop, Known, Update, Which, Worker, WorkerOptions};
+use super::super::{Drop, Known, Stateless, Update, Which, Worker, WorkerOptions};
 use crate::balance::{Loads, SHARE_FULL, Standings, Tables};
 use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
@@ -105,41 +105,21 @@ impl Stage {
     }
 
     pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> Stage {
-        let backends = |n: u8| -> Vec<Backend> {
-            (0..4).map(|i| backend(u16::from(n * 4 + i), end(ipv6, 100 + i, 8000))).collect()
-        };
-        let service = |n: u8, vip: Endpoint, protocol| {
-            let mut service = Service {
-                state: Default::default(),
-                name: format!("service-{n}").into(),
-                endpoint: vip,
-                protocol,
-                forwarding: Forwarding::Nat,
-                algorithm: Default::default(),
-                unknown: Default::default(),
-                timeouts: Default::default(),
-                drain_limit: Duration::ZERO,
-                all_down: Default::default(),
-                backends: backends(n).into(),
-            };
-            change(&mut service);
-            service
-        };
-        let services = vec![
-            service(0, end(ipv6, 1, 80), Protocol::Tcp),
-            service(1, end(ipv6, 1, 81), Protocol::Tcp),
-            service(2, end(ipv6, 1, 53), Protocol::Udp),
-        ];
-        let pool = Pool {
-            addresses: vec![end(ipv6, 50, 0).address].into(),
-            port_first: 20_000,
-            port_last: 20_999,
-            time_wait: Duration::from_secs(60),
-        };
-        Stage::of(Snapshot::new(services.into(), pool), capacity)
+        Stage::of(plan(ipv6, change), capacity, None)
     }
 
-    fn of(snapshot: Snapshot, capacity: usize) -> Stage {
+    /// With a worker that tracks no connections. The second service's backends have a port of their own.
+    pub(super) fn stateless(ipv6: bool, stateless: Stateless, change: impl Fn(&mut Service)) -> Stage {
+        let change = |service: &mut Service| {
+            if service.endpoint.port == 81 {
+                service.backends.iter_mut().for_each(|backend| backend.endpoint.port = 8001);
+            }
+            change(service);
+        };
+        Stage::of(plan(ipv6, change), 64, Some(stateless))
+    }
+
+    fn of(snapshot: Snapshot, capacity: usize, stateless: Option<Stateless>) -> Stage {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
         let standings = Standings::new();
@@ -150,6 +130,7 @@ impl Stage {
             worker: 0,
             seeds: [1, 2, 3, 4],
             table: AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4])),
+            stateless,
             memory,
             loads: loads.clone(),
             standings: standings.clone(),
@@ -173,7 +154,7 @@ impl Stage {
         for service in &mut services {
             service.backends = service.backends[..1].into();
         }
-        *self = Stage::of(Snapshot::new(services, pool), self.capacity);
+        *self = Stage::of(Snapshot::new(services, pool), self.capacity, None);
     }
 
     pub(super) fn worker(&self) -> &Worker<Always> {
@@ -350,6 +331,41 @@ impl Stage {
         self.client_sends(client, ACK);
         out.destination
     }
+}
+
+/// Three services, two of them TCP, over the same four backends' hosts.
+fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
+    let backends =
+        |n: u8| -> Vec<Backend> { (0..4).map(|i| backend(u16::from(n * 4 + i), end(ipv6, 100 + i, 8000))).collect() };
+    let service = |n: u8, vip: Endpoint, protocol| {
+        let mut service = Service {
+            state: Default::default(),
+            name: format!("service-{n}").into(),
+            endpoint: vip,
+            protocol,
+            forwarding: Forwarding::Nat,
+            algorithm: Default::default(),
+            unknown: Default::default(),
+            timeouts: Default::default(),
+            drain_limit: Duration::ZERO,
+            all_down: Default::default(),
+            backends: backends(n).into(),
+        };
+        change(&mut service);
+        service
+    };
+    let services = vec![
+        service(0, end(ipv6, 1, 80), Protocol::Tcp),
+        service(1, end(ipv6, 1, 81), Protocol::Tcp),
+        service(2, end(ipv6, 1, 53), Protocol::Udp),
+    ];
+    let pool = Pool {
+        addresses: vec![end(ipv6, 50, 0).address].into(),
+        port_first: 20_000,
+        port_last: 20_999,
+        time_wait: Duration::from_secs(60),
+    };
+    Snapshot::new(services.into(), pool)
 }
 
 fn backend(number: u16, endpoint: Endpoint) -> Backend {

@@ -1,0 +1,159 @@
+//! Serving without tracking connections (papers/003, sections 2.1 and 4.2.1): every packet finds its backend by itself.
+//!
+//! A packet's way: parse; if it goes to a service, its 5-tuple says to which of the backends that may be chosen now, and
+//! its destination is rewritten; if it comes from a backend's end, its source becomes the service's. Nothing is
+//! remembered, so nothing ages or fills up, the engine is asked for nothing, and packets of no connection are not told
+//! apart from others.
+//!
+//! # What that costs
+//! When the backends that may be chosen change (one comes, goes, drains, is down or up again), connections in progress
+//! move: about half of all under [`Stateless::Hash`], hardly any beside those of the backend concerned under
+//! [`Stateless::Maglev`]. A slow start is none, for shares of a weight do not count, only whether there is one. Whatever
+//! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
+//! remembered. So no two services may share a backend's end, of the same protocol.
+
+use super::packets::{View, volume};
+use super::{Drop, Worker};
+use crate::flow::{Direction, FlowKey, Protocol};
+use crate::frame::{Batch, Frame, FrameIo};
+use crate::l4::connection::{Connection, State};
+use crate::offload::OffloadPolicy;
+use crate::table::stateless::Stateless as Scatter;
+use crate::table::{Entries, Hasher, Lookup, Table};
+use crate::time::Time;
+use crate::wire::tcp::{ACK, SYN};
+use crate::wire::{IcmpError, Transport};
+
+/// How every packet finds its backend by itself.
+#[derive(Clone, Debug)]
+pub enum Stateless {
+    /// A hash of the 5-tuple, scaled to the number of backends that may be chosen; weights beyond 0 are ignored. A hasher
+    /// of the same secret gives the same answers, in any worker and process.
+    Hash(Hasher),
+    /// Maglev's table and hash, as the balancer of the same name has them ([`Balancer::pick_up`]): every service must be
+    /// balanced by [`Algorithm::Maglev`]. The same answers wherever there are the same backends.
+    ///
+    /// [`Balancer::pick_up`]: crate::balance::Balancer::pick_up
+    /// [`Algorithm::Maglev`]: crate::config::Algorithm::Maglev
+    Maglev,
+}
+
+/// Why a packet has no way.
+#[derive(Clone, Copy)]
+enum Astray {
+    /// It neither goes to a service nor comes from a backend.
+    NotOurs,
+    /// No backend of this service may be chosen.
+    NoBackend(u16),
+}
+
+/// Nobody needs to be asked whether an entry is the one meant.
+struct Nothing;
+
+impl Entries<FlowKey> for Nothing {
+    fn is(&self, _: u32, _: &FlowKey) -> bool {
+        false
+    }
+}
+
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
+    /// [`Worker::handle_batch`] of a worker that tracks no connections.
+    pub(super) fn handle_stateless<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        rx: &mut Batch<IO::Frame>,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        self.statistics.frames += rx.len() as u64;
+        for frame in rx.drain(..) {
+            match View::of(&frame) {
+                View::Packet(at) => match self.way(now, &at.key) {
+                    Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
+                    Err(Astray::NoBackend(service)) => self.turn_away(now, frame, &at, service, tx),
+                    Err(Astray::NotOurs) => self.give_back(frame, tx),
+                },
+                View::TooBig(at, mtu) => {
+                    let way = self.way(now, &at.key.reversed());
+                    self.too_big(now, io, frame, (at, mtu), way.ok(), tx);
+                }
+                View::Icmp(error) => self.report(now, frame, &error, tx),
+                View::Other => self.give_back(frame, tx),
+                View::Bad(Ok(reason)) => self.drop_frame(reason),
+                View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
+            }
+        }
+    }
+
+    /// The connection that a flow must be of, as if it began now, and the flow's direction.
+    fn way(&self, now: Time, key: &FlowKey) -> Result<(Connection, Direction), Astray> {
+        let services = &self.snapshot.services;
+        if let Some(&number) = self.services.get(&(key.destination, key.protocol)) {
+            let service = &services[usize::from(number)];
+            let chosen = self.chosen(number, key).and_then(|index| service.backends.get(usize::from(index)));
+            let backend = chosen.ok_or(Astray::NoBackend(number))?;
+            let ends = [key.source, key.destination, backend.endpoint, key.source];
+            let connection = Connection::new(now, key.protocol, State::Established, ends);
+            return Ok((Connection { backend_number: backend.number, ..connection }, Direction::FromClient));
+        }
+        let number = *self.backends.get(&(key.source, key.protocol)).ok_or(Astray::NotOurs)?;
+        let (service, _) = self.snapshot.backend(number).ok_or(Astray::NotOurs)?;
+        let ends = [key.destination, service.endpoint, key.source, key.destination];
+        let connection = Connection::new(now, key.protocol, State::Established, ends);
+        Ok((Connection { backend_number: number, ..connection }, Direction::FromBackend))
+    }
+
+    /// The backend (its index) that a client's flow goes to now.
+    fn chosen(&self, service: u16, key: &FlowKey) -> Option<u16> {
+        let balancer = self.balancers.get(usize::from(service))?;
+        match self.stateless.as_ref()? {
+            Stateless::Hash(hasher) => {
+                let open = balancer.open();
+                let place = Scatter::new(open.len() as u32, hasher.clone()).find(key, &Nothing)?;
+                open.get(place as usize).copied()
+            }
+            Stateless::Maglev => balancer.pick_up(key),
+        }
+    }
+
+    /// A packet that has a way is rewritten and sent on.
+    fn translate<F: Frame>(
+        &mut self,
+        now: Time,
+        mut frame: F,
+        at: &Transport,
+        connection: &Connection,
+        direction: Direction,
+        tx: &mut Batch<F>,
+    ) {
+        if at.ttl <= 1 {
+            return self.time_exceeded(now, frame, at, tx);
+        }
+        let (packets, bytes) = volume(frame.meta(), at);
+        if let Some(backend) = self.statistics.backends.get_mut(usize::from(connection.backend_number)) {
+            backend.software[direction as usize].add(packets, bytes);
+        }
+        let checksum = frame.meta().checksum;
+        connection.rewrite(direction).apply(frame.bytes_mut(), at, checksum);
+        self.send(frame, tx);
+    }
+
+    /// There is no backend for it. What begins a connection, as far as can be seen, counts as one refused.
+    fn turn_away<F: Frame>(&mut self, now: Time, frame: F, at: &Transport, service: u16, tx: &mut Batch<F>) {
+        let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
+        if let Some(service) = self.statistics.services.get_mut(usize::from(service))
+            && first
+        {
+            service.refused += 1;
+        }
+        self.refuse(now, frame, at, Drop::NoBackend, tx);
+    }
+
+    /// An ICMP error about a packet that we, by what it quotes, have sent on.
+    fn report<F: Frame>(&mut self, now: Time, frame: F, error: &IcmpError, tx: &mut Batch<F>) {
+        match self.way(now, &error.quoted.reversed()) {
+            Ok((connection, toward)) => self.pass_on(frame, error, &connection, toward, tx),
+            Err(_) => self.give_back(frame, tx),
+        }
+    }
+}
