@@ -11,6 +11,7 @@
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]
 
+pub mod ageing;
 mod any;
 pub mod entry;
 pub mod global_lock;

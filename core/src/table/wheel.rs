@@ -70,6 +70,16 @@ impl Wheel {
         }
     }
 
+    /// Bytes it takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.links) + size_of_val(&*self.slots) + size_of_val(&*self.occupied)
+    }
+
+    /// How long a tick is.
+    pub fn granularity(&self) -> Duration {
+        Duration::from_nanos(self.granularity)
+    }
+
     /// Positions with a deadline.
     pub fn len(&self) -> usize {
         self.len
@@ -124,6 +134,11 @@ impl Wheel {
     /// Adds positions whose deadline is due at `now` to `out`, until it is full; they have no deadline any more.
     /// Returns whether it stopped early, so that another call would go on.
     pub fn expire<const N: usize>(&mut self, now: Time, out: &mut ArrayVec<Position, N>) -> bool {
+        self.take(now, N, out)
+    }
+
+    /// [`Wheel::expire`] until there are `limit` positions in `out`.
+    pub(super) fn take<const N: usize>(&mut self, now: Time, limit: usize, out: &mut ArrayVec<Position, N>) -> bool {
         let tick = (now.as_nanos() / self.granularity).min(u64::MAX - 2);
         self.skip_rounds(tick);
         let mut passes = PASSED_MAX;
@@ -135,7 +150,7 @@ impl Wheel {
             while at != 0 {
                 let link = &self.links[at as usize - 1];
                 let (next, is_due) = (link.next, link.due <= tick + 1);
-                if out.is_full() || (!is_due && passes == 0) {
+                if out.len() >= limit || (!is_due && passes == 0) {
                     self.resume = at;
                     return true;
                 }
