@@ -13,6 +13,7 @@
 
 pub mod ageing;
 mod any;
+pub mod cuckoo;
 pub mod entry;
 pub mod global_lock;
 mod key;
@@ -20,6 +21,7 @@ mod method;
 pub mod sharded;
 pub mod slab;
 pub mod stateless;
+pub mod store;
 pub mod two_choice;
 pub mod wheel;
 mod zeroed;
