@@ -1,0 +1,98 @@
+//! One suite for all connection tables: agreement with an ordinary map, how far they fill, what an enemy can do.
+
+mod attack;
+mod faults;
+mod filling;
+mod model;
+mod random;
+mod scripts;
+mod sharing;
+mod stateless;
+
+use hairpin_core::table::{AnyTable, Hasher, Key, Method};
+use model::{Stage, Subject};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::fmt::Debug;
+
+/// Scripts for every kind of key; `HAIRPIN_TABLE_CASES` asks for more.
+fn cases() -> u32 {
+    let asked = std::env::var("HAIRPIN_TABLE_CASES").ok().and_then(|cases| cases.parse().ok());
+    asked.unwrap_or(if cfg!(miri) { 2 } else { 150 })
+}
+
+impl<K: Key> Subject<K> for AnyTable {}
+
+/// The tables of `views` workers, in the hands of one script.
+fn agrees<K, S>(method: Method, views: usize, keys: S, may_refuse: bool)
+where
+    K: Key + Ord + Debug,
+    S: Strategy<Value = Vec<K>>,
+{
+    let config = ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() };
+    let input = (1usize..80, prop::array::uniform4(any::<u64>()), keys, scripts::ops());
+    let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
+    let done = TestRunner::new(config).run(&input, |(capacity, secret, keys, ops)| {
+        let capacity_each = capacity.div_ceil(views);
+        let tables = AnyTable::for_workers(method, views, capacity_each, Hasher::new(secret));
+        let mut stage = Stage::new(tables, keys, value_max, may_refuse);
+        for (view, op) in &ops {
+            stage.apply(*view, op);
+        }
+        stage.check();
+        Ok(())
+    });
+    if let Err(failure) = done {
+        panic!("{method}, {views} views: {failure}");
+    }
+}
+
+fn agrees_on_all_keys(method: Method) {
+    let views: &[usize] = if method.is_shared() { &[1, 3] } else { &[1] };
+    for &views in views {
+        agrees(method, views, scripts::flows(), false);
+        agrees(method, views, scripts::bytes::<13>(), false);
+        agrees(method, views, scripts::bytes::<16>(), false);
+        agrees(method, views, scripts::bytes::<37>(), false);
+        agrees(method, views, scripts::hashes(), true);
+    }
+}
+
+#[test]
+fn two_choice_agrees_with_a_map() {
+    agrees_on_all_keys(Method::TwoChoice);
+}
+
+#[test]
+fn global_lock_agrees_with_a_map() {
+    agrees_on_all_keys(Method::GlobalLock);
+}
+
+/// The methods that track nothing hold nothing, and say so.
+#[test]
+fn untracked_tables_refuse_everything() {
+    for method in [Method::Stateless, Method::Maglev] {
+        agrees(method, 1, scripts::flows(), false);
+        agrees(method, 3, scripts::hashes(), false);
+    }
+}
+
+#[test]
+fn every_method_has_a_name_and_a_table() {
+    use hairpin_core::table::{Hash, Table};
+    for &method in Method::ALL {
+        assert_eq!(method.name().parse(), Ok(method));
+        assert!(!method.description().is_empty() && !method.description().contains('\n'));
+        let tables = AnyTable::for_workers(method, 3, 100, Hasher::new([1, 2, 3, 4]));
+        assert_eq!(tables.len(), 3);
+        for table in &tables {
+            assert_eq!(Table::<Hash>::name(table), method.name());
+            let room = if method.tracks_connections() { 100 } else { 0 };
+            assert_eq!(Table::<Hash>::capacity(table), room, "{method}");
+            assert!(Table::<Hash>::bytes(table) >= 4 * room);
+        }
+    }
+    let error = "rte-hash".parse::<Method>().unwrap_err().to_string();
+    assert!(Method::ALL.iter().all(|method| error.contains(method.name())), "{error}");
+    assert!(Method::ALL.contains(&Method::DEFAULT) && Method::DEFAULT.tracks_connections());
+}
