@@ -9,7 +9,12 @@ use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
 use hairpin_bench::{cleanup, demo, namespace};
+use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
+
+/// Tables are measured with the memory they have in `hairpin`.
+#[global_allocator]
+static ALLOCATOR: LargePages = LargePages;
 
 /// Network-namespace topologies with real peers: the demo and the benchmarks of Hairpin. Needs root; all traffic stays
 /// inside namespaces, which disappear at the end.

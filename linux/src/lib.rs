@@ -12,6 +12,7 @@ pub mod cost;
 pub mod cpu;
 pub mod device;
 pub mod engine;
+pub mod large_pages;
 pub mod memory;
 pub mod programs;
 mod query;
