@@ -1,0 +1,96 @@
+//! What can go wrong with DPDK.
+
+use crate::flags::Flags;
+use crate::transactions::Transactions;
+use crate::{ffi, rte_hash};
+use std::ffi::CStr;
+use std::fmt;
+
+/// Why something of DPDK's was refused.
+#[derive(Debug)]
+pub enum Error {
+    /// EAL was started before in this process, or starting it failed before.
+    AlreadyStarted,
+    /// EAL did not start: errno and what it logged.
+    Start {
+        /// DPDK's errno.
+        code: i32,
+        /// EAL's messages, one a line; may be empty.
+        log: String,
+    },
+    /// A call of DPDK's failed.
+    Call {
+        /// What was tried.
+        what: &'static str,
+        /// DPDK's errno.
+        code: i32,
+    },
+    /// The table cannot be made for so many entries.
+    Capacity(usize),
+    /// The system gave no memory for a table.
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A flag set asks for transactions, which do not work here.
+    NoTransactions(Flags, Transactions),
+    /// The flag set does not protect several threads from each other.
+    Unprotected(Flags),
+    /// All handles of a shared table are taken.
+    TooManyHandles,
+}
+
+impl Error {
+    /// `Ok` of 0, else the error of a call.
+    pub(crate) fn of(code: i32, what: &'static str) -> Result<(), Error> {
+        if code == 0 { Ok(()) } else { Err(Error::Call { what, code }) }
+    }
+}
+
+/// DPDK's words for an errno.
+fn describe(code: i32) -> String {
+    // SAFETY: rte_strerror returns a string that stays valid until this thread calls it again; it is copied at once.
+    unsafe { CStr::from_ptr(ffi::hairpin_strerror(code)) }.to_string_lossy().into_owned()
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::AlreadyStarted => f.write_str("DPDK's EAL starts once per process, and it has been started before"),
+            Error::Start { code, log } => {
+                write!(f, "DPDK's EAL did not start: {}", describe(*code))?;
+                if log.trim().is_empty() { Ok(()) } else { write!(f, "\n{}", log.trim_end()) }
+            }
+            Error::Call { what, code } => write!(f, "{what}: {}", describe(*code)),
+            Error::Capacity(entries) => write!(
+                f,
+                "rte_hash takes {} to {} entries, not {entries}",
+                rte_hash::CAPACITY_MIN,
+                rte_hash::CAPACITY_MAX
+            ),
+            Error::Memory { bytes, source } => write!(f, "no {} MiB for an rte_hash table: {source}", bytes >> 20),
+            Error::NoTransactions(flags, found) => {
+                write!(f, "{flags} needs hardware transactional memory, and {found}")
+            }
+            Error::Unprotected(flags) => write!(
+                f,
+                "{flags} does not protect threads from each other: one table per worker, other flags, or ask for it \
+                 unprotected"
+            ),
+            Error::TooManyHandles => {
+                write!(f, "an rte_hash table has at most {} handles at a time", rte_hash::HANDLES_MAX)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Memory { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Memory for one table, on large pages where they can be had, lent to rte_malloc as a heap of its own.
+//!
+//! Without a reserve of hugepages EAL has only small ones (a memfd), on which a table of millions of entries is slowed
+//! down by address translation: the peer deserves better, and so does who has no hugepages.
+
+use crate::error::Error;
+use crate::ffi;
+use std::ffi::{CString, c_void};
+use std::ptr::NonNull;
+use std::{fmt, io};
+
+/// Bytes of a large page.
+const LARGE: usize = 2 << 20;
+
+/// What pages a table stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Reserved hugepages of 2 MiB (`vm.nr_hugepages`), of which enough were free.
+    Huge,
+    /// The kernel was asked for transparent huge pages, and gives them as far as it finds some.
+    Transparent,
+    /// Small ones: transparent huge pages are switched off.
+    Small,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pages::Huge => "reserved hugepages",
+            Pages::Transparent => "transparent huge pages",
+            Pages::Small => "small pages",
+        })
+    }
+}
+
+/// A heap of rte_malloc's in memory of ours.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    name: CString,
+    mapping: Mapping,
+    socket: i32,
+}
+
+impl Heap {
+    /// A heap with room for `bytes`. There are at most about 30 at a time (`RTE_MAX_HEAPS`).
+    pub(crate) fn new(name: CString, bytes: usize) -> Result<Heap, Error> {
+        let length = bytes.next_multiple_of(LARGE);
+        let mapping = Mapping::new(length).map_err(|source| Error::Memory { bytes: length, source })?;
+        let mut socket = 0;
+        // SAFETY: the mapping is ours, as long as said and aligned to large pages; it stays until the heap is gone.
+        let code = unsafe {
+            ffi::hairpin_heap_create(name.as_ptr(), mapping.address.as_ptr(), length, LARGE, &raw mut socket)
+        };
+        Error::of(code, "lending memory to DPDK (about 30 tables at a time)")?;
+        Ok(Heap { name, mapping, socket })
+    }
+
+    /// What allocations name.
+    pub(crate) fn socket(&self) -> i32 {
+        self.socket
+    }
+
+    pub(crate) fn pages(&self) -> Pages {
+        self.mapping.pages
+    }
+
+    /// Bytes allocated now, with rte_malloc's headers.
+    pub(crate) fn used(&self) -> usize {
+        // SAFETY: reads the statistics of a heap that is there.
+        unsafe { ffi::hairpin_heap_used(self.socket) }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: the name, address and length are those it was made with.
+        let code = unsafe {
+            ffi::hairpin_heap_destroy(self.name.as_ptr(), self.mapping.address.as_ptr(), self.mapping.length)
+        };
+        // DPDK still has something there: the memory stays.
+        self.mapping.kept = code != 0;
+    }
+}
+
+/// Anonymous memory, aligned to large pages.
+#[derive(Debug)]
+struct Mapping {
+    address: NonNull<c_void>,
+    length: usize,
+    pages: Pages,
+    /// It must not be unmapped.
+    kept: bool,
+}
+
+// SAFETY: the mapping belongs to this value alone, and memory has no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: nothing is read or written through a shared reference.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `length` is a multiple of [`LARGE`].
+    fn new(length: usize) -> io::Result<Mapping> {
+        // Reserved pages are taken now or refused, so that there is no fault later.
+        if let Ok(address) = map(length, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
+            return Ok(Mapping { address, length, pages: Pages::Huge, kept: false });
+        }
+        let wide = map(length + LARGE, libc::MAP_NORESERVE)?;
+        let before = wide.as_ptr().align_offset(LARGE);
+        // SAFETY: the aligned part lies within what was mapped; the parts before and behind it are ours to give back.
+        let address = unsafe {
+            let address = wide.as_ptr().byte_add(before);
+            if before > 0 {
+                libc::munmap(wide.as_ptr(), before);
+            }
+            if before < LARGE {
+                libc::munmap(address.byte_add(length), LARGE - before);
+            }
+            NonNull::new_unchecked(address)
+        };
+        // SAFETY: advises about our own mapping.
+        let advised = unsafe { libc::madvise(address.as_ptr(), length, libc::MADV_HUGEPAGE) } == 0;
+        let pages = if advised && transparent_pages() { Pages::Transparent } else { Pages::Small };
+        Ok(Mapping { address, length, pages, kept: false })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if !self.kept {
+            // SAFETY: mapped by us with this length, and nobody has a pointer into it any more.
+            unsafe { libc::munmap(self.address.as_ptr(), self.length) };
+        }
+    }
+}
+
+fn map(length: usize, flags: i32) -> io::Result<NonNull<c_void>> {
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: asks for new memory anywhere.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    match NonNull::new(address) {
+        Some(address) if address.as_ptr() != libc::MAP_FAILED => Ok(address),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether the kernel gives transparent huge pages to who asks for them.
+fn transparent_pages() -> bool {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").is_ok_and(|text| !text.contains("[never]"))
+}
