@@ -14,9 +14,11 @@
 //! | `wheel` | [`Wheel`]: lists by due tick | 16 | per entry and timeout, scattered |
 //! | `stamps` | [`Stamps`]: a due tick of 16 bits | 2 and 1/16 | per entry and timeout, in order of position |
 //! | `sweep` | [`SlabSweep`]: nothing | 0 | per position and period, in order |
+//! | `bucket-stamps` | [`buckets`]: a due tick of 8 bits in the buckets of `cuckoo++` | (1 per slot) | per bucket and tick |
 //!
 //! `hairpin-bench ageing` measures them beside each other; docs/tables.md says what came out.
 
+pub mod buckets;
 mod stamps;
 mod sweep;
 mod wheel;

@@ -1,7 +1,9 @@
 //! Every mechanism against a plain list of entries and their deadlines.
 
+use super::buckets::{BucketStamps, Indexed};
 use super::{Ageing, Deadlines, JUDGED_MAX, SlabSweep, Stamps, Wheel};
-use crate::table::Position;
+use crate::table::cuckoo::CuckooPlusPlus;
+use crate::table::{Hash, Hasher, Position, Table};
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
 use core::cell::Cell;
@@ -12,7 +14,7 @@ use std::vec::Vec;
 /// Nanoseconds; also the period of the walk.
 const GRANULARITY: u64 = 10;
 const POSITIONS: u32 = 100;
-const OUT: usize = 3;
+const OUT: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -180,6 +182,74 @@ impl<A: Ageing> Pair<A> {
     }
 }
 
+/// Entries whose keys follow from their positions.
+struct Keyed<'a, D>(&'a D);
+
+impl<D: Deadlines> Deadlines for Keyed<'_, D> {
+    fn deadline(&self, position: Position) -> Option<Time> {
+        self.0.deadline(position)
+    }
+}
+
+impl<D: Deadlines> Indexed<Hash> for Keyed<'_, D> {
+    fn key(&self, position: Position) -> Hash {
+        // Scattered, and the same in every run.
+        Hash((u64::from(position) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+/// Bucket stamps with a table of their own, which is nearly full when all entries are there.
+struct Buckets {
+    table: CuckooPlusPlus,
+    stamps: BucketStamps,
+}
+
+impl Ageing for Buckets {
+    fn name(&self) -> &'static str {
+        "bucket-stamps"
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn late_max(&self) -> Duration {
+        // One more than without displacement, which is as often as it happens here in a row.
+        Duration::from_nanos(3 * GRANULARITY)
+    }
+
+    fn started(&mut self, position: Position, deadline: Time) {
+        let (key, stamp) = (Keyed(&Model::default()).key(position), self.stamps.stamp(deadline));
+        if !self.table.restamp(&key, 2 * position, stamp) {
+            self.table.insert_stamped(&key, 2 * position, stamp).expect("room for all");
+        }
+    }
+
+    fn ended(&mut self, position: Position) {
+        self.table.remove(&Keyed(&Model::default()).key(position), 2 * position);
+    }
+
+    fn due<D: Deadlines, const N: usize>(&mut self, now: Time, entries: &D, out: &mut ArrayVec<Position, N>) -> bool {
+        let mut over = ArrayVec::<Position, 8>::new();
+        let more = self.stamps.due(now, &mut self.table, &Keyed(entries), &mut over);
+        over.iter().for_each(|&position| self.ended(position));
+        // The room of the tests is smaller than a bucket.
+        assert!(over.len() <= out.remaining_capacity());
+        out.extend(over);
+        more
+    }
+
+    fn next(&self, now: Time) -> Option<Time> {
+        // Sweeps are made whether there is anything or not.
+        Some(now + Duration::from_nanos(GRANULARITY))
+    }
+}
+
+fn buckets() -> Buckets {
+    let table = CuckooPlusPlus::new(POSITIONS as usize, Hasher::new([1, 2, 3, 4]));
+    Buckets { table, stamps: BucketStamps::new(Duration::from_nanos(GRANULARITY)) }
+}
+
 fn wheel() -> Wheel {
     Wheel::new(POSITIONS as usize, Duration::from_nanos(GRANULARITY), 64)
 }
@@ -214,6 +284,7 @@ proptest! {
         all_agree(wheel(), start, &ops);
         all_agree(stamps(), start, &ops);
         all_agree(sweep(), start, &ops);
+        all_agree(buckets(), start, &ops);
     }
 }
 
@@ -239,6 +310,7 @@ fn silence_is_made_good() {
     after_silence(wheel);
     after_silence(stamps);
     after_silence(sweep);
+    after_silence(buckets);
 }
 
 fn extremes<A: Ageing>(mut ageing: A) {

@@ -1,0 +1,106 @@
+//! Ageing by stamps in the buckets of `cuckoo++`: the tick at which an entry is to be asked, in 8 bits.
+//!
+//! The other mechanisms go with any table; this one is of the table (Le Scouarnec, 2017: a stamp in the bucket, which
+//! the lookup has brought into the cache anyway). When a tick begins, a sweep goes over all buckets, some in each call,
+//! and asks the entries whose stamp has come. A stamp reaches [`AHEAD_MAX`] ticks ahead; later deadlines are put off
+//! again each time that has passed.
+//!
+//! Two ways to use it: *lazy*, packets write nothing but their entry; or *on hit*, lookups write
+//! [`BucketStamps::stamp`] of now and the shortest timeout, so that entries which go on are not asked at all, at
+//! the price of a write to the bucket with every packet.
+//!
+//! Never early. When it is drained, at most two ticks late, but for entries that an insertion has moved behind the
+//! sweep's back: those wait for the next one.
+
+use super::super::cuckoo::CuckooPlusPlus;
+use super::{Deadlines, JUDGED_MAX, nanos};
+use crate::table::{Key, Position};
+use crate::time::{Duration, Time};
+use arrayvec::ArrayVec;
+
+/// Ticks that a stamp reaches ahead: with ticks of 250 ms, 31 seconds.
+pub const AHEAD_MAX: u64 = 127;
+
+/// Buckets that one call looks at.
+const BUCKETS_MAX: usize = 256;
+
+/// Entries in a bucket.
+const SLOTS: usize = 8;
+
+/// Entries that can say under which key they are in the index.
+pub trait Indexed<K>: Deadlines {
+    /// The key under which the entry at `position` has the value with stamps; asked of entries that are there.
+    fn key(&self, position: Position) -> K;
+}
+
+/// The sweep over the buckets.
+///
+/// A value is a position times two, plus direction. The stamps of direction 0 count; the others mean nothing.
+pub struct BucketStamps {
+    /// Nanoseconds per tick.
+    granularity: u64,
+    /// The tick of the sweep, or of the last one.
+    tick: u64,
+    /// Where the sweep goes on; `None`: there is none.
+    cursor: Option<u32>,
+    /// Whether this sweep takes all stamps for due.
+    blind: bool,
+}
+
+impl BucketStamps {
+    /// A sweep at each tick of one `granularity` (1 ns at least).
+    pub fn new(granularity: Duration) -> BucketStamps {
+        BucketStamps { granularity: nanos(granularity), tick: 0, cursor: None, blind: false }
+    }
+
+    /// What to stamp an entry with that is to be asked at `at`.
+    pub fn stamp(&self, at: Time) -> u8 {
+        let tick = at.as_nanos().div_ceil(self.granularity);
+        tick.clamp(self.tick, self.tick.saturating_add(AHEAD_MAX)) as u8
+    }
+
+    /// Adds entries that are over at `now` to `out`, until the work of one call is done or `out` has no room for a
+    /// bucket (8 entries, which it must have when it is empty). Returns whether there is more to do at once. Whom it
+    /// hands out is still in the index, and comes again at the next tick if it is left there.
+    pub fn due<K: Key, E: Indexed<K>, const N: usize>(
+        &mut self,
+        now: Time,
+        table: &mut CuckooPlusPlus,
+        entries: &E,
+        out: &mut ArrayVec<Position, N>,
+    ) -> bool {
+        const { assert!(N >= SLOTS) };
+        let tick = now.as_nanos() / self.granularity;
+        if self.cursor.is_none() && tick > self.tick {
+            self.blind = tick - self.tick > AHEAD_MAX;
+            self.tick = tick;
+            self.cursor = Some(0);
+        }
+        let mut judged = 0;
+        for _ in 0..BUCKETS_MAX {
+            let Some(cursor) = self.cursor else { break };
+            if out.remaining_capacity() < SLOTS || judged >= JUDGED_MAX {
+                return true;
+            }
+            let mut due: ArrayVec<u32, SLOTS> = ArrayVec::new();
+            let (at, blind) = (self.tick as u8, self.blind);
+            self.cursor = table.scan_stamped(cursor, &mut |value, stamp| {
+                if value & 1 == 0 && (blind || at.wrapping_sub(stamp) < 128) {
+                    due.push(value);
+                }
+            });
+            due.iter().for_each(|value| entries.prefetch(value / 2));
+            for &value in &due {
+                match entries.deadline(value / 2) {
+                    Some(deadline) if deadline > now => {
+                        table.restamp(&entries.key(value / 2), value, self.stamp(deadline));
+                    }
+                    Some(_) => out.push(value / 2),
+                    None => {}
+                }
+            }
+            judged += due.len();
+        }
+        self.cursor.is_some() || tick > self.tick
+    }
+}
