@@ -13,6 +13,7 @@
 
 pub mod ageing;
 mod any;
+pub mod concurrent;
 pub mod cuckoo;
 pub mod entry;
 pub mod global_lock;
@@ -22,6 +23,7 @@ pub mod sharded;
 pub mod slab;
 pub mod stateless;
 pub mod store;
+mod sync;
 pub mod two_choice;
 pub mod wheel;
 mod zeroed;

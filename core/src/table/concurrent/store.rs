@@ -1,0 +1,503 @@
+//! Bare keys and values for any number of threads, at positions that are reused only when nobody can be looking at them:
+//! what the values of a [`super::Concurrent`] can lead to where there is no connection slab, above all when tables are
+//! measured. The counterpart of `rte_hash` with `rte_hash_rcu_qsbr_add`.
+//!
+//! # Life of a position
+//! A [`Writer`] takes a free one, writes key and value ([`Writer::put`]), and somebody inserts it into an index. Later it
+//! is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is free again.
+//!
+//! # Bounds
+//! A writer keeps up to [`RETIRED_MAX`] retired positions; if readers have not let any of them go by then, the next one
+//! is refused, and the writer keeps it and tries again later. It keeps up to 192 free ones to itself; all others
+//! lie in a common pool, from which and to which they go 64 at a time. An entry takes the size of its key and value, each
+//! rounded up to 8 bytes, and nothing else: free positions are chained through their own first words.
+//!
+//! # Safe in any case
+//! Entries are read and written as atomic words, so that even who breaks the rules (looks without being registered, or
+//! asks about a position found long ago) gets nonsense at worst, not undefined behaviour.
+
+use super::quiescence::{Grace, Quiescence, Reader};
+use crate::table::sync::{self, Apart, AtomicU32, AtomicU64, Ordering, spin};
+use crate::table::{Entries, Position, prefetch_line};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+
+/// Positions that go together.
+const BATCH: usize = 64;
+/// Batches of retired positions that a writer keeps.
+const BATCHES: usize = 128;
+/// Retired positions that a writer keeps at most.
+pub const RETIRED_MAX: usize = BATCH * BATCHES;
+/// Entries that a store can have at most.
+pub const CAPACITY_MAX: usize = 1 << 31;
+/// No position.
+const NONE: u32 = u32::MAX;
+
+/// A type that is its bytes.
+///
+/// # Safety
+/// It has no padding, and any bytes are a valid value of it.
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+
+// SAFETY: an array of bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+
+/// There is no room for another retired position: readers still may look at those there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillRead;
+
+impl core::fmt::Display for StillRead {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("too many removed entries wait for their readers")
+    }
+}
+
+impl core::error::Error for StillRead {}
+
+/// The store.
+pub struct SharedStore<K, V> {
+    words: Box<[AtomicU64]>,
+    capacity: usize,
+    /// From here on no position was ever used.
+    fresh: Apart<AtomicU32>,
+    pool: Pool,
+    quiescence: Arc<Quiescence>,
+    of: PhantomData<fn(K, V) -> (K, V)>,
+}
+
+/// The words of a `T`.
+const fn words_of<T>() -> usize {
+    size_of::<T>().div_ceil(8)
+}
+
+impl<K: Plain, V: Plain> SharedStore<K, V> {
+    /// Words of an entry: at least one, for the chain of free ones.
+    const WORDS: usize = if words_of::<K>() + words_of::<V>() == 0 { 1 } else { words_of::<K>() + words_of::<V>() };
+
+    /// A store of `capacity` entries, at most [`CAPACITY_MAX`], for at most `readers_max` readers at a time.
+    pub fn new(capacity: usize, readers_max: usize) -> SharedStore<K, V> {
+        let capacity = capacity.min(CAPACITY_MAX);
+        SharedStore {
+            words: sync::words(capacity * Self::WORDS),
+            capacity,
+            fresh: Apart(AtomicU32::new(0)),
+            pool: Pool::default(),
+            quiescence: Arc::new(Quiescence::new(readers_max)),
+            of: PhantomData,
+        }
+    }
+
+    /// Entries for which there is room.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// Registers one who looks; `None` if there are as many as there may be.
+    pub fn reader(&self) -> Option<Reader> {
+        self.quiescence.register()
+    }
+
+    /// Who looks, and what they have let go.
+    pub fn quiescence(&self) -> &Arc<Quiescence> {
+        &self.quiescence
+    }
+
+    /// One who writes.
+    pub fn writer(self: &Arc<Self>) -> Writer<K, V> {
+        Writer {
+            store: Arc::clone(self),
+            fresh: 0..0,
+            here: Chain::EMPTY,
+            spare: Chain::EMPTY,
+            retired: Retired::new(),
+        }
+    }
+
+    /// The key at `position`; nonsense if none was put there. `None` beyond the end.
+    #[inline]
+    pub fn key(&self, position: Position) -> Option<K> {
+        Some(load(self.entry(position)?))
+    }
+
+    /// The value at `position`; nonsense if none was put there. `None` beyond the end.
+    #[inline]
+    pub fn value(&self, position: Position) -> Option<V> {
+        self.entry(position)?.get(words_of::<K>()..).map(load)
+    }
+
+    #[inline]
+    fn entry(&self, position: Position) -> Option<&[AtomicU64]> {
+        let start = (position as usize).checked_mul(Self::WORDS)?;
+        self.words.get(start..)?.get(..Self::WORDS)
+    }
+
+    /// The first word of a free entry: what is next to it in its chain.
+    fn link(&self, position: Position) -> Option<&AtomicU64> {
+        self.entry(position)?.first()
+    }
+
+    /// Takes up to [`BATCH`] positions that were never used.
+    fn take_fresh(&self) -> Range<u32> {
+        let end = |start: u32| (start as usize + BATCH).min(self.capacity) as u32;
+        let taken = self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
+            ((start as usize) < self.capacity).then(|| end(start))
+        });
+        taken.map_or(0..0, |start| start..end(start))
+    }
+}
+
+impl<K: Plain + PartialEq, V: Plain> Entries<K> for SharedStore<K, V> {
+    #[inline]
+    fn is(&self, value: u32, key: &K) -> bool {
+        self.key(value).is_some_and(|there| there == *key)
+    }
+
+    #[inline]
+    fn prefetch(&self, value: u32) {
+        if let Some([first, .., last] | [first @ last]) = self.entry(value) {
+            prefetch_line(first);
+            prefetch_line(last);
+        }
+    }
+}
+
+/// Reads a `T` from the words it was stored to.
+#[inline]
+fn load<T: Plain>(words: &[AtomicU64]) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    let bytes = value.as_mut_ptr().cast::<u8>();
+    for (i, word) in words.iter().take(words_of::<T>()).enumerate() {
+        let word = word.load(Ordering::Relaxed).to_ne_bytes();
+        let count = (size_of::<T>() - 8 * i).min(8);
+        // SAFETY: `count` bytes from `8 * i` on lie within the value, because `i` is below the number of its words.
+        unsafe { core::ptr::copy_nonoverlapping(word.as_ptr(), bytes.add(8 * i), count) }
+    }
+    assert!(words.len() >= words_of::<T>());
+    // SAFETY: all bytes have been written, and any bytes are a `T: Plain`.
+    unsafe { value.assume_init() }
+}
+
+/// Writes a `T`.
+#[inline]
+fn store<T: Plain>(words: &[AtomicU64], value: &T) {
+    let bytes = core::ptr::from_ref(value).cast::<u8>();
+    for (i, place) in words.iter().take(words_of::<T>()).enumerate() {
+        let mut word = [0; 8];
+        let count = (size_of::<T>() - 8 * i).min(8);
+        // SAFETY: `count` bytes from `8 * i` on lie within the value, and are initialized: a `T: Plain` has no padding.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.add(8 * i), word.as_mut_ptr(), count) }
+        place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+    }
+}
+
+/// Free positions, each with the next one in its first word (lower half), up to [`BATCH`] of them.
+#[derive(Clone, Copy)]
+struct Chain {
+    first: u32,
+    /// At least as many as there are.
+    count: usize,
+}
+
+impl Chain {
+    const EMPTY: Chain = Chain { first: NONE, count: 0 };
+}
+
+/// Chains that no writer has, one after the other (upper halves of their first words), and what writers have left.
+#[derive(Default)]
+struct Pool {
+    taken: Apart<AtomicU32>,
+    chains: UnsafeCell<Heap>,
+}
+
+struct Heap {
+    first: u32,
+    left: Vec<Retired>,
+}
+
+impl Default for Heap {
+    fn default() -> Heap {
+        Heap { first: NONE, left: Vec::new() }
+    }
+}
+
+// SAFETY: the heap is reached through `Pool::with` only, which lets one in at a time; it may go from thread to thread.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    fn with<R>(&self, act: impl FnOnce(&mut Heap) -> R) -> R {
+        struct Give<'a>(&'a AtomicU32);
+        impl Drop for Give<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Release);
+            }
+        }
+        while self.taken.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            spin();
+        }
+        let _give = Give(&self.taken);
+        // SAFETY: the word was 0 and is 1 now, and whoever else comes finds it so until `_give` is dropped, after `act`.
+        act(unsafe { &mut *self.chains.get() })
+    }
+}
+
+/// Positions on their way from removal to reuse: a ring of batches, each with its grace period.
+struct Retired {
+    batches: Box<[Batch]>,
+    /// The oldest batch.
+    first: usize,
+    /// Batches whose grace period has begun; the one behind them is being filled.
+    closed: usize,
+    /// In the batch that is being filled.
+    open: usize,
+    /// Up to here grace periods are known to have passed.
+    passed: Option<Grace>,
+}
+
+#[derive(Clone, Copy)]
+struct Batch {
+    grace: Option<Grace>,
+    count: usize,
+    positions: [Position; BATCH],
+}
+
+impl Retired {
+    fn new() -> Retired {
+        let batch = Batch { grace: None, count: 0, positions: [0; BATCH] };
+        Retired { batches: alloc::vec![batch; BATCHES].into(), first: 0, closed: 0, open: 0, passed: None }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.closed == 0 && self.open == 0
+    }
+
+    /// Notes a position, if there is room.
+    fn push(&mut self, position: Position) -> bool {
+        let is_room = self.closed < BATCHES;
+        if is_room {
+            let batch = &mut self.batches[(self.first + self.closed) % BATCHES];
+            batch.positions[self.open] = position;
+            self.open += 1;
+        }
+        is_room
+    }
+
+    /// Begins a grace period for the batch that is being filled.
+    fn close(&mut self, quiescence: &Quiescence) {
+        let batch = &mut self.batches[(self.first + self.closed) % BATCHES];
+        batch.count = core::mem::take(&mut self.open);
+        batch.grace = Some(quiescence.begin());
+        self.closed += 1;
+    }
+
+    /// The oldest batch, if its grace period has passed.
+    fn pop(&mut self, quiescence: &Quiescence) -> Option<Batch> {
+        if self.closed == 0 {
+            return None;
+        }
+        let grace = self.batches[self.first].grace;
+        if grace > self.passed {
+            self.passed = Some(quiescence.oldest());
+            if grace > self.passed {
+                return None;
+            }
+        }
+        let batch = self.batches[self.first];
+        self.first = (self.first + 1) % BATCHES;
+        self.closed -= 1;
+        Some(batch)
+    }
+}
+
+/// One who puts entries into a [`SharedStore`] and retires them.
+pub struct Writer<K: Plain, V: Plain> {
+    store: Arc<SharedStore<K, V>>,
+    /// Never used, and this writer's.
+    fresh: Range<u32>,
+    /// Free; from this one they are taken, and to it they are added.
+    here: Chain,
+    /// Free; full or empty.
+    spare: Chain,
+    retired: Retired,
+}
+
+impl<K: Plain, V: Plain> Writer<K, V> {
+    /// The store.
+    pub fn store(&self) -> &Arc<SharedStore<K, V>> {
+        &self.store
+    }
+
+    /// Writes an entry, of which nobody knows yet; `None` if there is no free position. (Other writers may have some.)
+    #[inline]
+    pub fn put(&mut self, key: &K, value: &V) -> Option<Position> {
+        let position = self.take()?;
+        let entry = self.store.entry(position)?;
+        store(entry, key);
+        store(entry.get(words_of::<K>()..)?, value);
+        Some(position)
+    }
+
+    /// Says that `position` is in no index any more. It is reused when no reader can still look at it.
+    ///
+    /// # Errors
+    /// [`StillRead`] if [`RETIRED_MAX`] others wait and none can be reused yet: nothing is changed, to be tried again.
+    #[inline]
+    pub fn retire(&mut self, position: Position) -> Result<(), StillRead> {
+        if !self.retired.push(position) {
+            self.reclaim();
+            if !self.retired.push(position) {
+                return Err(StillRead);
+            }
+        }
+        if self.retired.open == BATCH {
+            self.retired.close(&self.store.quiescence);
+            self.reclaim();
+        }
+        Ok(())
+    }
+
+    /// Frees a position that was put and never inserted into an index.
+    pub fn discard(&mut self, position: Position) {
+        self.free(position);
+    }
+
+    /// Frees what readers have let go; how many positions.
+    pub fn reclaim(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(batch) = self.retired.pop(&self.store.quiescence) {
+            self.free_batch(&batch);
+            count += batch.count;
+        }
+        count
+    }
+
+    fn free_batch(&mut self, batch: &Batch) {
+        for &position in &batch.positions[..batch.count] {
+            self.free(position);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, position: Position) {
+        if self.here.count == BATCH {
+            let full = core::mem::replace(&mut self.spare, self.here);
+            self.here = Chain::EMPTY;
+            if full.count > 0 {
+                self.give(full);
+            }
+        }
+        if let Some(link) = self.store.link(position) {
+            link.store(u64::from(self.here.first), Ordering::Relaxed);
+            self.here = Chain { first: position, count: self.here.count + 1 };
+        }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<Position> {
+        if self.here.first == NONE {
+            if let Some(position) = self.fresh.next() {
+                return Some(position);
+            }
+            self.refill();
+        }
+        if self.here.first == NONE {
+            return self.fresh.next();
+        }
+        let position = self.here.first;
+        self.here.first = self.store.link(position)?.load(Ordering::Relaxed) as u32;
+        self.here.count -= 1;
+        Some(position)
+    }
+
+    /// Gets positions from wherever there are some: the spare chain, the pool, those never used, those that were
+    /// retired here, and those that writers have left behind.
+    #[cold]
+    fn refill(&mut self) {
+        self.here = core::mem::replace(&mut self.spare, Chain::EMPTY);
+        if self.here.first == NONE {
+            self.here = self.take_from_pool();
+        }
+        if self.here.first == NONE {
+            self.fresh = self.store.take_fresh();
+        }
+        if self.here.first == NONE && self.fresh.is_empty() {
+            if self.retired.open > 0 {
+                self.retired.close(&self.store.quiescence);
+            }
+            if self.reclaim() == 0 {
+                self.inherit();
+            }
+        }
+    }
+
+    fn give(&mut self, chain: Chain) {
+        let store = &self.store;
+        store.pool.with(|heap| {
+            if let Some(link) = store.link(chain.first) {
+                let next = link.load(Ordering::Relaxed) & u64::from(u32::MAX);
+                link.store(next | u64::from(heap.first) << 32, Ordering::Relaxed);
+                heap.first = chain.first;
+            }
+        });
+    }
+
+    fn take_from_pool(&mut self) -> Chain {
+        let store = &self.store;
+        store.pool.with(|heap| {
+            let first = heap.first;
+            let Some(link) = store.link(first) else { return Chain::EMPTY };
+            heap.first = (link.load(Ordering::Relaxed) >> 32) as u32;
+            Chain { first, count: BATCH }
+        })
+    }
+
+    /// Frees a batch that a writer has left and that readers have let go.
+    fn inherit(&mut self) {
+        let store = &self.store;
+        let batch = store.pool.with(|heap| {
+            let batch = heap.left.iter_mut().find_map(|left| left.pop(&store.quiescence));
+            heap.left.retain(|left| !left.is_empty());
+            batch
+        });
+        if let Some(batch) = batch {
+            self.free_batch(&batch);
+        }
+    }
+}
+
+/// What a writer has free goes to the pool; what waits for readers is left to the other writers.
+impl<K: Plain, V: Plain> Drop for Writer<K, V> {
+    fn drop(&mut self) {
+        for position in self.fresh.clone() {
+            self.free(position);
+        }
+        for chain in [self.here, self.spare] {
+            if chain.first != NONE {
+                self.give(chain);
+            }
+        }
+        if self.retired.open > 0 {
+            self.retired.close(&self.store.quiescence);
+        }
+        if !self.retired.is_empty() {
+            let left = core::mem::replace(
+                &mut self.retired,
+                Retired { batches: Box::new([]), first: 0, closed: 0, open: 0, passed: None },
+            );
+            self.store.pool.with(|heap| heap.left.push(left));
+        }
+    }
+}
