@@ -141,6 +141,7 @@ impl Bucket {
     }
 
     /// Has the kernel hand out the page.
+    #[cfg(not(loom))]
     pub(super) fn touch(&self) {
         self.away.store(0, Relaxed);
     }
