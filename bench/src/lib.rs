@@ -19,5 +19,6 @@ pub mod process;
 pub mod remnants;
 pub mod servers;
 pub mod suite;
+pub mod tables;
 pub mod tool;
 pub mod topology;

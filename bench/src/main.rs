@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{cleanup, demo, namespace};
+use hairpin_bench::{cleanup, demo, namespace, tables};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -52,6 +52,8 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Measures connection tables beside their peers: `make bench-tables`. Needs no root and makes no network.
+    Tables(tables::Arguments),
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
         /// Also those of runs that are still going.
@@ -85,6 +87,7 @@ fn main() -> Result<()> {
             namespace::clean(false)?;
             suite::run(&names, &if quick { Plan::quick() } else { Plan::full() }, &directory)
         }
+        Command::Tables(arguments) => tables::run(&arguments),
         Command::Clean { all } => {
             for name in namespace::clean(all)? {
                 println!("removed {name}");

@@ -31,6 +31,17 @@ impl Samples {
         }
     }
 
+    /// All of them, as they came.
+    pub fn values(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// The smallest and the largest; NaN twice if there is none.
+    pub fn range(&self) -> (f64, f64) {
+        let fold = |pick: fn(f64, f64) -> f64| self.0.iter().copied().fold(f64::NAN, pick);
+        (fold(f64::min), fold(f64::max))
+    }
+
     /// Half the distance between the smallest and the largest, as a share of the median.
     pub fn spread(&self) -> f64 {
         let (low, high) = self.0.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
@@ -68,6 +79,7 @@ mod tests {
         assert_eq!(Samples(vec![4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert!(Samples(vec![]).median().is_nan());
         assert_eq!(Samples(vec![8.0, 10.0, 12.0]).spread(), 0.2);
+        assert_eq!(Samples(vec![10.0, 8.0, 12.0]).range(), (8.0, 12.0));
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! What the tables have to reach, from one run's figures.
+
+use super::measure::Case;
+use super::methods::default_name;
+use super::results::{BYTES, Results};
+use super::soak::Soaked;
+use crate::suite::report::{Bar, Row};
+use crate::suite::samples::Samples;
+use std::collections::BTreeMap;
+
+/// The peer.
+const PEER: &str = "rte-hash/lock-free";
+/// Ours that threads share.
+const SHARED: &str = "concurrent";
+const LARGE: usize = 1 << 23;
+const SMALL: usize = 1 << 20;
+/// Bytes a stored entry may take.
+const BYTES_MAX: f64 = 40.0;
+
+/// One bar of a rate against the peer.
+struct Against {
+    case: Case,
+    slots: usize,
+    threads: usize,
+    shared: bool,
+    bar: f64,
+}
+
+const fn private(case: Case, slots: usize, bar: f64) -> Against {
+    Against { case, slots, threads: 1, shared: false, bar }
+}
+
+const fn beside(case: Case, bar: f64) -> Against {
+    Against { case, slots: LARGE, threads: 2, shared: true, bar }
+}
+
+const RATES: [Against; 7] = [
+    private(Case::Hits, LARGE, 1.6),
+    private(Case::Misses, LARGE, 2.0),
+    private(Case::Hits, SMALL, 1.4),
+    private(Case::Inserts, LARGE, 2.0),
+    private(Case::Deletes, LARGE, 2.0),
+    beside(Case::ReadersBesideWriter, 1.3),
+    beside(Case::WriterBesideReaders, 1.5),
+];
+
+impl Against {
+    fn title(&self) -> String {
+        let slots = super::size_name(self.slots);
+        let ours = if self.shared { SHARED.to_owned() } else { default_name() };
+        format!("{ours}, {} of {slots} slots, {} thread(s)", self.case.name(), self.threads)
+    }
+
+    /// `None` if either was not measured.
+    fn row(&self, results: &Results) -> Option<Row> {
+        let ours = if self.shared { SHARED.to_owned() } else { default_name() };
+        let of = |method: &str| results.samples(method, self.case, self.slots, self.threads);
+        let mut beside = BTreeMap::new();
+        for method in results.methods().into_iter().filter(|method| *method != ours) {
+            if let Some(samples) = of(method) {
+                beside.insert(method.to_owned(), samples.median());
+            }
+        }
+        beside.contains_key(PEER).then_some(())?;
+        let bar = Bar::AtLeast(self.bar);
+        Some(Row::new(self.title(), self.case.unit(), &of(&ours)?, &beside, PEER, bar))
+    }
+}
+
+const SCALING: &str = "two readers of one table, as a multiple of one, beside private tables";
+
+/// How two readers of the shared table scale, against two with private ones; each pair was measured in one turn.
+fn scaling(results: &Results) -> Option<Row> {
+    let of = |method: &str| {
+        let (one, two) = (
+            results.samples(method, Case::Hits, LARGE, 1)?,
+            results.samples(method, Case::Hits, LARGE, 2)?,
+        );
+        Some(Samples::from(two.values().iter().zip(one.values()).map(|(two, one)| two / one).collect::<Vec<_>>()))
+    };
+    let private = default_name();
+    let (shared, private_scaling) = (of(SHARED)?, of(&private)?);
+    let beside = BTreeMap::from([(private.clone(), private_scaling.median())]);
+    Some(Row::new(SCALING, "x", &shared, &beside, &private, Bar::AtLeast(0.95)))
+}
+
+/// Bytes per stored entry of the default table.
+fn bytes(results: &Results) -> Option<Row> {
+    let slots = LARGE;
+    let bytes = results.fact(&default_name(), BYTES, slots)?;
+    let beside = results.methods().into_iter().filter_map(|method| {
+        Some((method.to_owned(), results.fact(method, BYTES, slots)?)).filter(|(method, _)| *method != default_name())
+    });
+    let row = Row::against_value(bytes_title(), "byte", &Samples::from(vec![bytes]), "40", BYTES_MAX, Bar::AtMost(1.0));
+    Some(Row { beside: beside.collect(), ..row })
+}
+
+fn bytes_title() -> String {
+    format!("{}, bytes per stored entry of 16 + 8", default_name())
+}
+
+fn soak_title(method: &str) -> String {
+    format!("{method}, random operations answered as by a plain map")
+}
+
+/// Every bar for which there are figures.
+pub(super) fn rows(results: &Results, soaked: &[Soaked]) -> Vec<Row> {
+    let mut rows: Vec<Row> = RATES.iter().filter_map(|against| against.row(results)).collect();
+    rows.extend(scaling(results));
+    rows.extend(bytes(results));
+    for Soaked { method, operations, wrong, .. } in soaked {
+        let (right, all) = ((operations - wrong) as f64, *operations as f64);
+        let right = Samples::from(vec![right]);
+        rows.push(Row::against_value(soak_title(method), "operations", &right, "all", all, Bar::AtLeast(1.0)));
+    }
+    rows
+}
+
+/// The bars for which there are none.
+pub(super) fn missing(rows: &[Row]) -> Vec<String> {
+    let titles = RATES.iter().map(Against::title).chain([SCALING.to_owned(), bytes_title()]);
+    titles.filter(|title| !rows.iter().any(|row| row.case == *title)).collect()
+}

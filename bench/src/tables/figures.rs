@@ -1,0 +1,144 @@
+//! Figures: throughput by threads, by entries and by load factor, as SVG.
+
+use super::measure::Case;
+use super::results::{Results, size_name};
+use super::series;
+use crate::suite::samples::Samples;
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+use std::path::Path;
+
+/// Width and height.
+const SIZE: (u32, u32) = (1000, 620);
+/// What every figure shows.
+const CASES: [(Case, &str); 4] =
+    [(Case::Hits, "hits"), (Case::Misses, "misses"), (Case::Inserts, "inserts"), (Case::Deletes, "deletes")];
+
+/// One method's values: where, and what.
+struct Line {
+    method: String,
+    points: Vec<(f64, Samples)>,
+}
+
+/// What the axis below says.
+struct Axis<'a> {
+    title: &'a str,
+    /// Where there are values, in order, and what is written there. They stand at equal distances.
+    at: Vec<(f64, String)>,
+}
+
+/// Draws all there are figures for into `directory`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn draw(
+    results: &Results,
+    sizes: &[usize],
+    threads: &[usize],
+    machine: &str,
+    directory: &Path,
+) -> Result<()> {
+    for (case, name) in CASES {
+        let of = |title: &str| format!("{} in bursts of 32, {title} ({machine})", case.name());
+        if let Some(&slots) = sizes.last() {
+            let axis = Axis { title: "threads", at: threads.iter().map(|&n| (n as f64, n.to_string())).collect() };
+            let lines = lines(results, threads, |method, &threads| results.samples(method, case, slots, threads));
+            let title = of(&format!("{} slots 80 % full", size_name(slots)));
+            chart(&title, &axis, case.unit(), lines, &directory.join(format!("threads-{name}.svg")))?;
+        }
+        if let Some(&threads) = threads.first() {
+            let axis = Axis {
+                title: "slots, 80 % full",
+                at: sizes.iter().map(|&slots| (slots as f64, size_name(slots))).collect(),
+            };
+            let lines = lines(results, sizes, |method, &slots| results.samples(method, case, slots, threads));
+            let title = of(&format!("{threads} thread(s)"));
+            chart(&title, &axis, case.unit(), lines, &directory.join(format!("entries-{name}.svg")))?;
+        }
+        let at = series::LOADS.map(|percent| (percent as f64, format!("{percent} %")));
+        let axis = Axis { title: "load factor", at: at.to_vec() };
+        let lines = lines(results, &series::LOADS, |method, &percent| {
+            results.at_load(method, case, series::entries(percent))
+        });
+        let title = of(&format!("{} slots, 1 thread", size_name(series::SLOTS)));
+        chart(&title, &axis, case.unit(), lines, &directory.join(format!("load-{name}.svg")))?;
+    }
+    Ok(())
+}
+
+/// Every method's values at `places`; their numbers are where they stand.
+fn lines<P>(results: &Results, places: &[P], value: impl Fn(&str, &P) -> Option<Samples>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for method in results.methods() {
+        let values = places.iter().enumerate().filter_map(|(i, place)| Some((i as f64, value(method, place)?)));
+        let points: Vec<_> = values.collect();
+        if !points.is_empty() {
+            lines.push(Line { method: method.to_owned(), points });
+        }
+    }
+    lines
+}
+
+/// Whether a method is somebody else's: those have thin lines.
+fn is_peer(method: &str) -> bool {
+    ["rte-hash", "hashbrown", "dashmap", "libcuckoo"].iter().any(|peer| method.contains(peer))
+}
+
+/// One figure; nothing if there is nothing to draw.
+fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path) -> Result<()> {
+    let most = lines.iter().flat_map(|line| &line.points).map(|(_, samples)| samples.range().1).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return Ok(());
+    }
+    // A drawing's error has a type of its own for every backend.
+    let failed = |error: &dyn std::fmt::Display| anyhow!("could not draw {}: {error}", path.display());
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE).map_err(|error| failed(&error))?;
+    let last = axis.at.len().saturating_sub(1) as f64;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 16))
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d(-0.1..last * 1.45 + 0.9, 0.0..most / 1e6 * 1.05)
+        .map_err(|error| failed(&error))?;
+    let label = |x: &f64| {
+        let place = axis.at.get(x.round() as usize).filter(|_| (x - x.round()).abs() < 0.01 && *x > -0.05);
+        place.map_or_else(String::new, |(_, label)| label.clone())
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(2 * axis.at.len() + 2)
+        .x_label_formatter(&label)
+        .x_desc(axis.title)
+        .y_desc(format!("M {unit}"))
+        .draw()
+        .map_err(|error| failed(&error))?;
+    let count = lines.len();
+    for (i, Line { method, points }) in lines.into_iter().enumerate() {
+        let color = HSLColor(i as f64 / count as f64, 0.85, 0.42);
+        let style = color.stroke_width(if is_peer(&method) { 1 } else { 3 });
+        let medians = points.iter().map(|(x, samples)| (*x, samples.median() / 1e6));
+        let ranges = points.iter().map(|(x, samples)| {
+            let (low, high) = samples.range();
+            PathElement::new(vec![(*x, low / 1e6), (*x, high / 1e6)], color.stroke_width(1))
+        });
+        let ends: Vec<_> = medians.clone().map(|point| Circle::new(point, 3, color.filled())).collect();
+        chart.draw_series(ranges).map_err(|error| failed(&error))?;
+        chart.draw_series(ends).map_err(|error| failed(&error))?;
+        chart
+            .draw_series(LineSeries::new(medians, style))
+            .map_err(|error| failed(&error))?
+            .label(method)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .label_font(("sans-serif", 12))
+        .draw()
+        .map_err(|error| failed(&error))?;
+    root.present().map_err(|error| failed(&error))
+}

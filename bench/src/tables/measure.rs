@@ -1,0 +1,450 @@
+//! One method's turn: threads, each pinned to a processor, that do the same kind of work at the same time.
+//!
+//! A thread looks at its clock after every chunk of keys and stops when its window is over; so every method is measured
+//! for the same time, and threads overlap but for the last chunk. All answers are counted: a method that loses a key
+//! is an error, not a figure.
+
+use super::keys::{CHUNK, Key, Sequence, Share, value};
+use super::subject::{Found, Hands, Sharing, Subject};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// What a figure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Case {
+    /// Lookups that hit, one key per call.
+    HitsSingle,
+    /// Lookups that hit, in bursts of 32.
+    Hits,
+    /// Lookups that miss, in bursts.
+    Misses,
+    /// Lookups of which 99 percent hit, in bursts.
+    MostlyHits,
+    /// Insertions into the full table (as many entries have been taken out before); each looks first.
+    Inserts,
+    /// Insertions of keys known to be absent, of methods that can make use of that.
+    InsertsAbsent,
+    /// Deletions by key.
+    Deletes,
+    /// Hits in bursts of all threads but one, which inserts and deletes as fast as it can.
+    ReadersBesideWriter,
+    /// The insertions and deletions of that one.
+    WriterBesideReaders,
+    /// Insertions from the empty table to 80 percent.
+    Fill,
+}
+
+impl Case {
+    /// All, in the order of reports.
+    pub(super) const ALL: [Case; 10] = [
+        Case::HitsSingle,
+        Case::Hits,
+        Case::Misses,
+        Case::MostlyHits,
+        Case::Inserts,
+        Case::InsertsAbsent,
+        Case::Deletes,
+        Case::ReadersBesideWriter,
+        Case::WriterBesideReaders,
+        Case::Fill,
+    ];
+
+    /// Its name in reports and the CSV file.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Case::HitsSingle => "hits, single",
+            Case::Hits => "hits",
+            Case::Misses => "misses",
+            Case::MostlyHits => "99 % hits",
+            Case::Inserts => "inserts",
+            Case::InsertsAbsent => "inserts, known absent",
+            Case::Deletes => "deletes",
+            Case::ReadersBesideWriter => "reads beside writer",
+            Case::WriterBesideReaders => "writes beside readers",
+            Case::Fill => "fill",
+        }
+    }
+
+    /// Its unit.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Case::HitsSingle | Case::Hits | Case::Misses | Case::MostlyHits | Case::ReadersBesideWriter => "lookup/s",
+            Case::Inserts | Case::InsertsAbsent | Case::Fill => "insert/s",
+            Case::Deletes => "delete/s",
+            Case::WriterBesideReaders => "change/s",
+        }
+    }
+}
+
+/// Operations and the time they took, of one thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    operations: usize,
+    time: Duration,
+    /// Of `time`, what the thread was really running.
+    running: Duration,
+}
+
+/// A rate, of all threads together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    /// Operations per second.
+    pub per_second: f64,
+    /// The smallest share of the time that a thread was running and not waiting for a processor.
+    pub running: f64,
+}
+
+impl Rate {
+    /// Counts one more thread.
+    fn add(&mut self, spent: &Spent) {
+        let (time, running) = (spent.time.as_secs_f64(), spent.running.as_secs_f64());
+        let first = self.per_second == 0.0;
+        self.per_second += spent.operations as f64 / time;
+        self.running = if first { running / time } else { self.running.min(running / time) };
+    }
+}
+
+/// A clock of wall time and the thread's own time.
+struct Clock {
+    wall: Instant,
+    thread: Duration,
+}
+
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { thread: thread_time(), wall: Instant::now() }
+    }
+
+    fn stop(self, operations: usize) -> Spent {
+        let time = self.wall.elapsed();
+        Spent { operations, time, running: thread_time().saturating_sub(self.thread) }
+    }
+}
+
+impl std::ops::AddAssign for Spent {
+    fn add_assign(&mut self, other: Spent) {
+        self.operations += other.operations;
+        self.time += other.time;
+        self.running += other.running;
+    }
+}
+
+/// How long is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// Before the first case of a turn, to bring the method's own memory back into the caches.
+    pub settle: Duration,
+    /// Of each case.
+    pub timed: Duration,
+}
+
+/// The processors that this process may use.
+pub(super) fn processors() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0)).context("could not ask which processors may be used")?;
+    Ok((0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).collect())
+}
+
+/// Keeps the calling thread on one processor.
+fn pin(processor: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor)?;
+    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("could not run on processor {processor}"))
+}
+
+/// Does `work` on so many threads at the same time, each on a processor of its own (`work` is told whether it could be
+/// put there); what each made of it.
+pub(super) fn on_threads<R: Send>(
+    processors: &[usize],
+    threads: usize,
+    work: impl Fn(usize, Result<()>) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    ensure!(threads <= processors.len(), "{threads} threads need as many processors; there are {}", processors.len());
+    std::thread::scope(|scope| {
+        let work = &work;
+        let spawn = |thread| scope.spawn(move || work(thread, pin(processors[thread])));
+        let running: Vec<_> = (0..threads).map(spawn).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
+    })
+}
+
+/// What a thread makes of its share.
+struct Worker<'a> {
+    hands: Box<dyn Hands + 'a>,
+    share: &'a Share<'a>,
+    window: Window,
+    /// Of repetitions, so that each takes other keys.
+    repetition: usize,
+    /// What the answers say about the table.
+    trust: Trust,
+}
+
+/// What to make of wrong answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// They are errors.
+    Checked,
+    /// There are no wrong ones: the method knows no keys, or is expected to corrupt its table.
+    Unchecked,
+}
+
+impl Trust {
+    fn of(sharing: Sharing) -> Trust {
+        match sharing {
+            Sharing::Fixed | Sharing::Unprotected => Trust::Unchecked,
+            _ => Trust::Checked,
+        }
+    }
+
+    /// # Errors
+    /// When the answers are wrong and that matters.
+    fn check(self, right: bool, wrong: impl FnOnce() -> String) -> Result<()> {
+        if right || self == Trust::Unchecked { Ok(()) } else { Err(anyhow!(wrong())) }
+    }
+}
+
+/// A part of a turn, which all threads do at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Settle,
+    Look(Case),
+    Change { absent: bool },
+    BesideWriter,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, step: Step, last: bool) -> Result<Vec<(Case, Spent)>> {
+        let share = self.share;
+        Ok(match step {
+            Step::Settle => {
+                self.settle()?;
+                Vec::new()
+            }
+            Step::Look(case) => {
+                let sequence = match case {
+                    Case::Misses => &share.misses,
+                    Case::MostlyHits => &share.mostly_hits,
+                    _ => &share.hits,
+                };
+                vec![(case, self.look(sequence, case == Case::HitsSingle)?)]
+            }
+            Step::Change { absent } => {
+                let (deletes, inserts) = self.change(absent)?;
+                if absent {
+                    vec![(Case::InsertsAbsent, inserts)]
+                } else {
+                    vec![(Case::Deletes, deletes), (Case::Inserts, inserts)]
+                }
+            }
+            Step::BesideWriter if last => vec![(Case::WriterBesideReaders, self.write()?)],
+            Step::BesideWriter => vec![(Case::ReadersBesideWriter, self.look(&share.hits, false)?)],
+        })
+    }
+
+    /// Looks for a while, and whether values are right.
+    fn settle(&mut self) -> Result<()> {
+        let start = Instant::now();
+        for chunk in self.share.hits.keys.chunks(CHUNK) {
+            let found = self.hands.find_bursts(chunk);
+            let sum = chunk.iter().map(|key| u64::from(value(key))).sum();
+            let right = Found { count: chunk.len(), sum };
+            self.trust.check(found == right, || format!("found {found:?}, not {right:?}: wrong values, or lost keys"))?;
+            if start.elapsed() >= self.window.settle {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through `sequence`; every chunk has to answer as it should.
+    fn look(&mut self, sequence: &Sequence, single: bool) -> Result<Spent> {
+        let (mut operations, mut found) = (0, Found::default());
+        let skip = self.repetition * 97 % (sequence.keys.len() / CHUNK);
+        let mut chunks = sequence.keys.chunks(CHUNK).cycle().skip(skip);
+        let clock = Clock::start();
+        while clock.wall.elapsed() < self.window.timed {
+            let chunk = chunks.next().unwrap_or_default();
+            found += if single { self.hands.find_each(chunk) } else { self.hands.find_bursts(chunk) };
+            operations += chunk.len();
+        }
+        let spent = clock.stop(operations);
+        std::hint::black_box(found.sum);
+        let right = operations / CHUNK * sequence.hits_per_chunk;
+        let hits = found.count;
+        let wrong = || format!("{hits} of {operations} lookups hit, not {right}: keys were lost, or made up");
+        self.trust.check(hits == right, wrong)?;
+        Ok(spent)
+    }
+
+    /// Takes entries out and puts others into their places, and back; deletions and insertions.
+    fn change(&mut self, absent: bool) -> Result<(Spent, Spent)> {
+        let (mut deletes, mut inserts) = (Spent::default(), Spent::default());
+        let start = Instant::now();
+        for cycle in self.repetition * 7.. {
+            let (leaving, spare) = (self.share.leaving(cycle), &*self.share.spare);
+            deletes += self.remove(leaving)?;
+            inserts += self.insert(spare, absent)?;
+            deletes += self.remove(spare)?;
+            inserts += self.insert(leaving, absent)?;
+            if start.elapsed() >= 2 * self.window.timed {
+                break;
+            }
+        }
+        Ok((deletes, inserts))
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> Result<Spent> {
+        let clock = Clock::start();
+        let removed = self.hands.remove(keys);
+        let spent = clock.stop(keys.len());
+        let wrong = || format!("{removed} of {} keys that were there could be deleted", keys.len());
+        self.trust.check(removed == keys.len(), wrong)?;
+        Ok(spent)
+    }
+
+    fn insert(&mut self, keys: &[Key], absent: bool) -> Result<Spent> {
+        let clock = Clock::start();
+        let inserted = if absent { self.hands.insert_absent(keys) } else { self.hands.insert(keys) };
+        let spent = clock.stop(keys.len());
+        self.trust.check(inserted == keys.len(), || format!("{inserted} of {} keys found room", keys.len()))?;
+        Ok(spent)
+    }
+
+    /// The same changes, timed until the window is over; then the cycle is brought to its end.
+    fn write(&mut self) -> Result<Spent> {
+        let mut operations = 0;
+        let mut spent = None;
+        let mut clock = Some(Clock::start());
+        for cycle in self.repetition * 7.. {
+            let (leaving, spare) = (self.share.leaving(cycle), &*self.share.spare);
+            for (keys, insert) in [(leaving, false), (spare, true), (spare, false), (leaving, true)] {
+                for keys in keys.chunks(CHUNK) {
+                    let changed = if insert { self.hands.insert(keys) } else { self.hands.remove(keys) };
+                    let wrong = || format!("{changed} of {} changes beside readers were made", keys.len());
+                    self.trust.check(changed == keys.len(), wrong)?;
+                    operations += keys.len();
+                    if let Some(over) = clock.take_if(|clock| clock.wall.elapsed() >= self.window.timed) {
+                        spent = Some(over.stop(operations));
+                    }
+                }
+            }
+            if spent.is_some() {
+                break;
+            }
+        }
+        spent.context("no time has passed")
+    }
+}
+
+/// What a method can be asked for by so many threads.
+fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
+    let sharing = subject.sharing();
+    let mut steps = vec![Step::Settle, Step::Look(Case::HitsSingle), Step::Look(Case::Hits)];
+    if sharing != Sharing::Fixed {
+        steps.extend([Step::Look(Case::Misses), Step::Look(Case::MostlyHits)]);
+    }
+    if sharing.writers(threads) {
+        steps.push(Step::Change { absent: false });
+        steps.extend(subject.takes_absent().then_some(Step::Change { absent: true }));
+    }
+    if threads > 1 && sharing.beside_writer() {
+        steps.push(Step::BesideWriter);
+    }
+    steps
+}
+
+/// One turn of a filled method: all it can be asked for by as many threads as there are shares.
+///
+/// # Errors
+/// When entries were lost or values wrong, or when threads could not be had.
+pub(super) fn turn(
+    subject: &dyn Subject,
+    shares: &[Share<'_>],
+    window: Window,
+    repetition: usize,
+    processors: &[usize],
+) -> Result<BTreeMap<Case, Rate>> {
+    let threads = shares.len();
+    let (steps, barrier) = (steps(subject, threads), Barrier::new(threads));
+    let each = on_threads(processors, threads, |thread, pinned| {
+        let trust = Trust::of(subject.sharing());
+        let share = &shares[thread];
+        let hands = pinned.and_then(|()| subject.hands(threads, thread));
+        let mut worker = hands.map(|hands| Worker { hands, share, window, repetition, trust });
+        let mut results = Vec::new();
+        for &step in &steps {
+            // Whatever goes wrong, a thread comes to every barrier: the others wait there.
+            let mut together = || drop(barrier.wait());
+            let Ok(able) = &mut worker else {
+                together();
+                continue;
+            };
+            able.hands.rest(&mut together);
+            let done = catch_unwind(AssertUnwindSafe(|| able.run(step, thread + 1 == threads)));
+            match done.unwrap_or_else(|_| bail!("a thread panicked")) {
+                Ok(spent) => results.extend(spent),
+                Err(error) => worker = Err(error.context(format!("{step:?}"))),
+            }
+        }
+        worker.map(|_| results)
+    })?;
+    let mut rates: BTreeMap<Case, Rate> = BTreeMap::new();
+    for (case, spent) in each.into_iter().flatten() {
+        rates.entry(case).or_default().add(&spent);
+    }
+    Ok(rates)
+}
+
+/// Fills a method's empty tables; the rate at which one thread did that.
+///
+/// # Errors
+/// When it refuses an entry, or threads could not be had.
+pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Option<Rate>> {
+    let one = |shares: &[Share<'_>], thread: usize| {
+        let part = shares[thread].part;
+        let mut hands = subject.hands(shares.len(), thread)?;
+        let clock = Clock::start();
+        let inserted = hands.insert(part);
+        let spent = clock.stop(part.len());
+        ensure!(inserted == part.len(), "refused an entry when {inserted} of {} were in", part.len());
+        Ok(spent)
+    };
+    let mut rate = None;
+    match subject.sharing() {
+        Sharing::Fixed => {}
+        Sharing::Private => {
+            for shares in shares {
+                let spent = on_threads(processors, shares.len(), |thread, pinned| {
+                    pinned?;
+                    one(shares, thread)
+                })?;
+                if let [spent] = spent[..] {
+                    rate.get_or_insert_with(Rate::default).add(&spent);
+                }
+            }
+        }
+        _ => {
+            let Some(shares) = shares.first() else { return Ok(None) };
+            let mut all = Spent::default();
+            for spent in on_threads(processors, 1, |_, pinned| {
+                pinned?;
+                (0..shares.len()).map(|thread| one(shares, thread)).collect::<Result<Vec<_>>>()
+            })?
+            .concat()
+            {
+                all += spent;
+            }
+            rate.get_or_insert_with(Rate::default).add(&all);
+        }
+    }
+    Ok(rate)
+}

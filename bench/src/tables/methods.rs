@@ -1,0 +1,159 @@
+//! The methods by name, and how each one's tables are made.
+
+use super::keys::Key;
+use super::own::{Indexed, Locked, Untracked, hasher};
+#[cfg(feature = "libcuckoo")]
+use super::peers::libcuckoo::Libcuckoo;
+use super::peers::rust_maps::{Dashmap, Hashbrown};
+use super::shared::SharedIndex;
+use super::subject::{Owned, PerCore, Size, Subject};
+use anyhow::{Context, Result, bail};
+use hairpin_core::flow::Endpoint;
+use hairpin_core::table::concurrent::Concurrent;
+use hairpin_core::table::cuckoo::CuckooPlusPlus;
+use hairpin_core::table::stateless::{Maglev, Stateless};
+use hairpin_core::table::two_choice::{self, TwoChoice};
+use hairpin_core::table::{AnyTable, Method, Table};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Of its slots, what a cuckoo table promises to fill, in percent.
+const CUCKOO_PERCENT: usize = 95;
+/// Backends of the methods that track nothing.
+const BACKENDS: u32 = 16;
+
+type Make = Box<dyn Fn(&Size, &[usize]) -> Result<Box<dyn Subject>>>;
+
+/// A method under measurement.
+pub(super) struct Candidate {
+    /// Its name; of private tables `per-core/` and what they are.
+    pub name: String,
+    /// Whether every thread has its own.
+    pub private: bool,
+    make: Make,
+}
+
+impl Candidate {
+    /// Empty tables of this size, private ones for each of these numbers of threads.
+    ///
+    /// # Errors
+    /// When the method cannot be had on this machine.
+    pub(super) fn make(&self, size: &Size, threads: &[usize]) -> Result<Box<dyn Subject>> {
+        (self.make)(size, threads)
+    }
+
+    /// Whether `name` means this one: its name, or that without `per-core/`.
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.name.strip_prefix("per-core/") == Some(name)
+    }
+}
+
+/// What our default method is called here.
+pub(super) fn default_name() -> String {
+    format!("per-core/{}", Method::DEFAULT)
+}
+
+/// Private tables whose size gives them `slots` slots together.
+pub(super) fn private<O: Owned + 'static>(
+    name: &str,
+    slots: fn(&Size) -> Option<usize>,
+    make: impl Fn(&Size) -> Result<O> + 'static,
+) -> Candidate {
+    let make: Make = Box::new(move |size, threads| Ok(Box::new(PerCore::new(threads, size, slots(size), &make)?)));
+    Candidate { name: format!("per-core/{name}"), private: true, make }
+}
+
+/// One table for all threads.
+pub(super) fn shared<S: Subject + 'static>(name: &str, make: impl Fn(&Size) -> Result<S> + 'static) -> Candidate {
+    Candidate { name: name.to_owned(), private: false, make: Box::new(move |size, _| Ok(Box::new(make(size)?))) }
+}
+
+/// What a table with so many slots is made for.
+fn cuckoo_capacity(size: &Size) -> usize {
+    size.slots * CUCKOO_PERCENT / 100
+}
+
+/// Two-choice tables are not meant to be filled as far, so they get as many slots as their entries ask for; filled to
+/// the brim, they get as many as the others.
+fn two_choice_capacity(size: &Size) -> usize {
+    if size.brim { size.slots * two_choice::LOAD_PERCENT / 100 } else { size.entries }
+}
+
+fn two_choice_slots(size: &Size) -> usize {
+    two_choice_capacity(size) * 100 / two_choice::LOAD_PERCENT
+}
+
+/// One of ours by itself.
+fn single<T: Table<Key> + Send + 'static>(name: &str, make: fn(usize) -> T) -> Candidate {
+    private(name, |size| Some(size.slots), move |size| Ok(Indexed::new(make(cuckoo_capacity(size)), size)))
+}
+
+/// One of ours that threads share.
+fn concurrent(size: &Size) -> Result<SharedIndex<Concurrent>> {
+    Ok(SharedIndex::new(Concurrent::new(cuckoo_capacity(size), hasher()), size))
+}
+
+/// Ours, in the order of the papers.
+fn own() -> Vec<Candidate> {
+    let default_capacity = |size: &Size| match Method::DEFAULT {
+        Method::TwoChoice => two_choice_capacity(size),
+        _ => cuckoo_capacity(size),
+    };
+    vec![
+        shared("stateless", |_| Ok(Untracked(Stateless::new(BACKENDS, hasher())))),
+        shared("maglev", |_| {
+            let address = |i: u32| IpAddr::from(Ipv4Addr::from_bits(0x0a00_0001 + i));
+            let backends: Vec<_> = (0..BACKENDS).map(|i| (Endpoint::new(address(i), 80), 1)).collect();
+            Ok(Untracked(Maglev::new(&backends, hasher()).context("no backend has a weight")?))
+        }),
+        shared("global-lock", move |size| {
+            let table = AnyTable::new(default_capacity(size), hasher());
+            Ok(Locked::new(Indexed::new(table, size), size.slots))
+        }),
+        private("two-choice", |size| Some(two_choice_slots(size)), |size| {
+            Ok(Indexed::new(TwoChoice::new(two_choice_capacity(size), hasher()), size))
+        }),
+        single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
+        shared("concurrent", concurrent),
+    ]
+}
+
+/// Others', as far as this program was built with them.
+fn peers(unsafe_too: bool) -> Vec<Candidate> {
+    let mut peers = Vec::new();
+    #[cfg(feature = "dpdk")]
+    peers.extend(super::peers::rte_hash::candidates(unsafe_too));
+    #[cfg(not(feature = "dpdk"))]
+    let _ = unsafe_too;
+    #[cfg(feature = "libcuckoo")]
+    peers.push(shared("libcuckoo", |size| Libcuckoo::new(size.slots)));
+    peers.push(shared("dashmap", |size| Ok(Dashmap::new(size))));
+    peers.push(private("hashbrown", |_| None, |size| Ok(Hashbrown::new(size))));
+    peers
+}
+
+/// Peers that this program was built without, and how to get them.
+pub(super) fn missing() -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if cfg!(not(feature = "dpdk")) {
+        missing.push("rte-hash (--features dpdk)");
+    }
+    if cfg!(not(feature = "libcuckoo")) {
+        missing.push("libcuckoo (--features libcuckoo)");
+    }
+    missing
+}
+
+/// All methods, or those of these names.
+///
+/// # Errors
+/// When a name means none.
+pub(super) fn candidates(names: &[String], unsafe_too: bool) -> Result<Vec<Candidate>> {
+    let mut all = own();
+    all.extend(peers(unsafe_too));
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|candidate| candidate.is_called(name))) {
+        let known: Vec<&str> = all.iter().map(|candidate| &*candidate.name).collect();
+        bail!("no method \"{unknown}\"; there are {}", known.join(", "));
+    }
+    all.retain(|candidate| names.is_empty() || names.iter().any(|name| candidate.is_called(name)));
+    Ok(all)
+}

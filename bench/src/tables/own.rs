@@ -1,0 +1,228 @@
+//! Our own indexes with one owner, each beside a bare store of keys and values: private ones, or one under a lock.
+
+use super::keys::{Key, value};
+use hairpin_core::table::store::Store;
+use super::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
+use anyhow::Result;
+use hairpin_core::table::global_lock::GlobalLock;
+use hairpin_core::table::{Hasher, Lookup, Table};
+
+/// An index and what it leads to.
+pub(super) struct Indexed<T> {
+    index: T,
+    store: Store<Key, u64>,
+}
+
+impl<T: Table<Key>> Indexed<T> {
+    /// An empty one; the store has room for what the index is made for, or, of a table to be filled to the brim, for
+    /// whatever the index takes.
+    pub(super) fn new(index: T, size: &Size) -> Indexed<T> {
+        let store = Store::new(if size.brim { size.slots } else { index.capacity() });
+        Indexed { index, store }
+    }
+
+    #[inline]
+    fn positions(&self, keys: &[Key]) -> [Option<u32>; BURST] {
+        let mut out = [None; BURST];
+        self.index.find_burst(keys, &self.store, &mut out);
+        out
+    }
+
+    fn add(&mut self, keys: &[Key]) -> usize {
+        let mut positions = [0; BURST];
+        let mut room = 0;
+        for (position, key) in positions.iter_mut().zip(keys) {
+            let Some(stored) = self.store.insert(*key, u64::from(value(key))) else { break };
+            *position = stored;
+            room += 1;
+        }
+        let inserted = self.index.insert_burst(&keys[..room], &positions[..room]);
+        for position in &positions[inserted..room] {
+            self.store.remove(*position);
+        }
+        inserted
+    }
+}
+
+impl<T: Table<Key> + Send> Owned for Indexed<T> {
+    const TAKES_ABSENT: bool = true;
+
+    #[inline]
+    fn find(&self, key: &Key) -> Option<u64> {
+        self.index.find(key, &self.store).map(|position| self.store.value(position))
+    }
+
+    #[inline]
+    fn find_burst(&self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for position in &self.positions(keys)[..keys.len()] {
+            found.add(position.map(|position| self.store.value(position)));
+        }
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        let mut absent = [[0; 16]; BURST];
+        let mut count = 0;
+        for (key, found) in keys.iter().zip(self.positions(keys)) {
+            absent[count] = *key;
+            count += usize::from(found.is_none());
+        }
+        self.add(&absent[..count])
+    }
+
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        self.add(keys)
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
+        let mut count = 0;
+        for (key, found) in keys.iter().zip(self.positions(keys)) {
+            let Some(position) = found else { continue };
+            (there[count], positions[count]) = (*key, position);
+            count += 1;
+        }
+        let removed = self.index.remove_burst(&there[..count], &positions[..count]);
+        for position in &positions[..count] {
+            self.store.remove(*position);
+        }
+        removed
+    }
+
+    fn bytes(&self) -> usize {
+        self.index.bytes() + self.store.bytes()
+    }
+}
+
+/// One table of any single-owner kind, its store with it, under one spinlock that is taken once per burst.
+pub(super) struct Locked<O> {
+    table: GlobalLock<O>,
+    slots: usize,
+}
+
+impl<O: Owned> Locked<O> {
+    /// Shares a table of so many slots.
+    pub(super) fn new(table: O, slots: usize) -> Locked<O> {
+        Locked { table: GlobalLock::new(table), slots }
+    }
+}
+
+impl<O: Owned> Subject for Locked<O> {
+    fn sharing(&self) -> Sharing {
+        Sharing::Any
+    }
+
+    fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
+        Ok(Box::new(LockedHands(&self.table)))
+    }
+
+    fn takes_absent(&self) -> bool {
+        O::TAKES_ABSENT
+    }
+
+    fn bytes(&self) -> usize {
+        self.table.with(|table| table.bytes())
+    }
+
+    fn slots(&self) -> Option<usize> {
+        Some(self.slots)
+    }
+}
+
+struct LockedHands<'a, O>(&'a GlobalLock<O>);
+
+impl<O: Owned> Hands for LockedHands<'_, O> {
+    fn find_each(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for key in keys {
+            found.add(self.0.with(|table| table.find(key)));
+        }
+        found
+    }
+
+    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for keys in keys.chunks(BURST) {
+            found += self.0.with(|table| table.find_burst(keys));
+        }
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.with(|table| table.insert(keys))).sum()
+    }
+
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.with(|table| table.insert_absent(keys))).sum()
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.with(|table| table.remove(keys))).sum()
+    }
+}
+
+/// A method that keeps nothing: every lookup has an answer, and there is nothing to change.
+pub(super) struct Untracked<L>(pub L);
+
+/// No entries: these methods never ask.
+struct Nothing;
+
+impl hairpin_core::table::Entries<Key> for Nothing {
+    fn is(&self, _: u32, _: &Key) -> bool {
+        false
+    }
+}
+
+impl<L: Lookup<Key> + Send + Sync> Subject for Untracked<L> {
+    fn sharing(&self) -> Sharing {
+        Sharing::Fixed
+    }
+
+    fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
+        Ok(Box::new(UntrackedHands(&self.0)))
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn slots(&self) -> Option<usize> {
+        None
+    }
+}
+
+struct UntrackedHands<'a, L>(&'a L);
+
+impl<L: Lookup<Key>> Hands for UntrackedHands<'_, L> {
+    fn find_each(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for key in keys {
+            found.add(self.0.find(key, &Nothing).map(u64::from));
+        }
+        found
+    }
+
+    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        let mut out = [None; BURST];
+        for keys in keys.chunks(BURST) {
+            self.0.find_burst(keys, &Nothing, &mut out);
+            out[..keys.len()].iter().for_each(|backend| found.add(backend.map(u64::from)));
+        }
+        found
+    }
+
+    fn insert(&mut self, _: &[Key]) -> usize {
+        0
+    }
+
+    fn remove(&mut self, _: &[Key]) -> usize {
+        0
+    }
+}
+
+/// A fresh secret for a table.
+pub(super) fn hasher() -> Hasher {
+    Hasher::new(std::array::from_fn(|_| fastrand::u64(..)))
+}

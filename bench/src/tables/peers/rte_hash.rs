@@ -1,0 +1,159 @@
+//! DPDK's rte_hash in its flag sets, through hairpin-dpdk: one call of C per burst, tables on large pages.
+//!
+//! Values are 32 bits and stand in its data pointer, which takes eight bytes as everywhere.
+
+use crate::tables::keys::{Key, value};
+use crate::tables::methods::{Candidate, private, shared};
+use crate::tables::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
+use anyhow::{Context, Result, anyhow};
+use hairpin_core::table::{Entries, Lookup, Table};
+use hairpin_dpdk::{Eal, EalOptions, Flags, Handle, RteHash, SharedRteHash};
+use std::sync::{Arc, OnceLock};
+
+/// EAL, which can be started once in a process.
+fn eal() -> Result<&'static Eal> {
+    static EAL: OnceLock<Result<Eal, String>> = OnceLock::new();
+    let started = EAL.get_or_init(|| Eal::start(EalOptions::default()).map_err(|error| error.to_string()));
+    started.as_ref().map_err(|error| anyhow!("{error}"))
+}
+
+/// All flag sets that protect what is done to them; those that do not, too, if asked for. Without flags: a private table
+/// for each thread.
+pub(in crate::tables) fn candidates(unsafe_too: bool) -> Vec<Candidate> {
+    let none = private("rte-hash", |size| Some(size.slots), |size| Ok(Private(new(size, Flags::None)?)));
+    let mut candidates = vec![none];
+    for flags in Flags::ALL {
+        if flags.protects_readers() || unsafe_too {
+            candidates.push(shared(flags.name(), move |size| Shared::new(size, flags)));
+        }
+    }
+    candidates
+}
+
+fn new(size: &Size, flags: Flags) -> Result<RteHash<Key>> {
+    RteHash::new(eal()?, size.slots, flags, fastrand::u32(..)).with_context(|| format!("making an {flags}"))
+}
+
+/// It compares its own copies of the keys.
+struct Copies;
+
+impl Entries<Key> for Copies {
+    fn is(&self, _: u32, _: &Key) -> bool {
+        true
+    }
+}
+
+/// A burst's lookups of any of them.
+#[inline]
+fn find_burst(table: &impl Lookup<Key>, keys: &[Key]) -> Found {
+    let mut out = [None; BURST];
+    let mut found = Found::default();
+    table.find_burst(keys, &Copies, &mut out);
+    out[..keys.len()].iter().for_each(|value| found.add(value.map(u64::from)));
+    found
+}
+
+/// A burst's insertions into any of them; it looks for each key by itself.
+fn insert_burst(table: &mut impl Table<Key>, keys: &[Key]) -> usize {
+    let mut values = [0; BURST];
+    keys.iter().zip(&mut values).for_each(|(key, stored)| *stored = value(key));
+    table.insert_burst(keys, &values[..keys.len()])
+}
+
+/// One with one owner.
+struct Private(RteHash<Key>);
+
+impl Owned for Private {
+    fn find(&self, key: &Key) -> Option<u64> {
+        self.0.find(key, &Copies).map(u64::from)
+    }
+
+    fn find_burst(&self, keys: &[Key]) -> Found {
+        find_burst(&self.0, keys)
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        insert_burst(&mut self.0, keys)
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        self.0.remove_keys(keys)
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// One that threads share, each by a handle.
+struct Shared {
+    table: Arc<SharedRteHash<Key>>,
+    sharing: Sharing,
+    slots: usize,
+}
+
+impl Shared {
+    fn new(size: &Size, flags: Flags) -> Result<Shared> {
+        let sharing = match (flags.protects_readers(), flags.protects_writers()) {
+            (true, true) => Sharing::Any,
+            (true, false) => Sharing::OneWriter,
+            (false, _) => Sharing::Unprotected,
+        };
+        let asked = match sharing {
+            Sharing::Unprotected => hairpin_dpdk::Sharing::EvenIfUnsafe,
+            _ => hairpin_dpdk::Sharing::OnlyIfSafe,
+        };
+        let table = Arc::new(new(size, flags)?.share(asked)?);
+        if table.is_unprotected() {
+            eprintln!("{flags}: {}", hairpin_dpdk::UNPROTECTED_WARNING);
+        }
+        Ok(Shared { table, sharing, slots: size.slots })
+    }
+}
+
+impl Subject for Shared {
+    fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
+        Ok(Box::new(SharedHands(self.table.handle()?)))
+    }
+
+    fn bytes(&self) -> usize {
+        hairpin_core::table::Shared::bytes(&*self.table)
+    }
+
+    fn slots(&self) -> Option<usize> {
+        Some(self.slots)
+    }
+}
+
+/// A thread's handle, which says once a burst that the thread is not reading.
+struct SharedHands(Handle<Key>);
+
+impl Hands for SharedHands {
+    fn find_each(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        keys.iter().for_each(|key| found.add(self.0.find(key, &Copies).map(u64::from)));
+        found
+    }
+
+    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        keys.chunks(BURST).for_each(|keys| found += find_burst(&self.0, keys));
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| insert_burst(&mut self.0, keys)).sum()
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.remove_keys(keys)).sum()
+    }
+
+    fn rest(&mut self, rest: &mut dyn FnMut()) {
+        self.0.offline(rest)
+    }
+}

@@ -1,0 +1,220 @@
+//! What was measured, and how it reads.
+
+use super::measure::{Case, Rate};
+use super::subject::Size;
+use crate::suite::report::metric;
+use crate::suite::samples::Samples;
+use anyhow::{Context, Result};
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use comfy_table::{CellAlignment, Table};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// What figures are of: one method, of some size, in one repetition.
+#[derive(Clone, Debug)]
+pub(super) struct Figure {
+    pub method: String,
+    /// Slots that tables of this size have, a power of two.
+    pub slots: usize,
+    /// Entries in it.
+    pub entries: usize,
+    pub threads: usize,
+    pub repetition: usize,
+    /// Whether they belong to the series by load factor.
+    pub by_load: bool,
+    pub rates: BTreeMap<Case, Rate>,
+}
+
+impl Figure {
+    /// Figures to come.
+    pub(super) fn of(method: &str, size: &Size, threads: usize, repetition: usize) -> Figure {
+        let &Size { slots, entries, brim } = size;
+        let (method, rates) = (method.to_owned(), BTreeMap::new());
+        Figure { method, slots, entries, threads, repetition, by_load: brim, rates }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figure { method, slots, entries, threads, .. } = self;
+        let (slots, load) = (size_name(*slots), *entries as f64 / *slots as f64 * 100.0);
+        write!(f, "{slots} slots {load:.0} % full, {threads} thread(s): {method}")
+    }
+}
+
+/// Bytes per stored entry, or the load factor at the first refusal.
+#[derive(Clone, Debug)]
+pub(super) struct Fact {
+    pub method: String,
+    pub what: &'static str,
+    pub unit: &'static str,
+    pub slots: usize,
+    pub entries: usize,
+    pub value: f64,
+}
+
+/// All there is.
+#[derive(Default)]
+pub(super) struct Results {
+    pub figures: Vec<Figure>,
+    pub facts: Vec<Fact>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
+}
+
+/// The name of [`Fact`]s.
+pub(super) const BYTES: &str = "bytes per stored entry";
+/// The name of [`Fact`]s.
+pub(super) const REFUSAL: &str = "load factor at first refusal";
+
+impl Results {
+    /// Keeps what a turn gave, and says so; whether it gave anything.
+    pub(super) fn record(&mut self, of: &Figure, turn: Result<BTreeMap<Case, Rate>>) -> bool {
+        match turn {
+            Ok(rates) => {
+                let shown = rates.iter().map(|(case, rate)| format!("{} {:.1} M", case.name(), rate.per_second / 1e6));
+                eprintln!("  {of}: {} per second", shown.collect::<Vec<_>>().join(", "));
+                self.figures.push(Figure { rates, ..of.clone() });
+                true
+            }
+            Err(error) => {
+                eprintln!("  {of}: FAILED: {error:#}");
+                self.failures.push(format!("{of}: {error:#}"));
+                false
+            }
+        }
+    }
+
+    /// What one method reached in one case, by repetition; apart from the series by load factor.
+    pub(super) fn samples(&self, method: &str, case: Case, slots: usize, threads: usize) -> Option<Samples> {
+        self.select(case, |of| !of.by_load && (&*of.method, of.slots, of.threads) == (method, slots, threads))
+    }
+
+    /// The same with so many entries, in the series by load factor.
+    pub(super) fn at_load(&self, method: &str, case: Case, entries: usize) -> Option<Samples> {
+        self.select(case, |of| of.by_load && (&*of.method, of.entries) == (method, entries))
+    }
+
+    fn select(&self, case: Case, wanted: impl Fn(&Figure) -> bool) -> Option<Samples> {
+        let figures = self.figures.iter().filter(|of| wanted(of));
+        let samples: Vec<f64> = figures.filter_map(|of| Some(of.rates.get(&case)?.per_second)).collect();
+        (!samples.is_empty()).then(|| Samples::from(samples))
+    }
+
+    /// A fact.
+    pub(super) fn fact(&self, method: &str, what: &str, slots: usize) -> Option<f64> {
+        let fact = self.facts.iter().find(|fact| (&*fact.method, fact.what, fact.slots) == (method, what, slots));
+        fact.map(|fact| fact.value)
+    }
+
+    /// How far each method can be filled.
+    pub(super) fn refusals(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(UTF8_BORDERS_ONLY);
+        table.set_header(["", REFUSAL]);
+        for fact in self.facts.iter().filter(|fact| fact.what == REFUSAL) {
+            table.add_row([fact.method.clone(), format!("{:.1} %", fact.value * 100.0)]);
+        }
+        table.to_string()
+    }
+
+    /// The methods that have figures, in order of appearance.
+    pub(super) fn methods(&self) -> Vec<&str> {
+        let mut methods: Vec<&str> = Vec::new();
+        for figure in &self.figures {
+            if !methods.contains(&&*figure.method) {
+                methods.push(&figure.method);
+            }
+        }
+        methods
+    }
+
+    /// All medians of one size and number of threads, with the range in brackets, millions per second.
+    pub(super) fn table(&self, slots: usize, threads: usize) -> String {
+        let cases = Case::ALL.into_iter().filter(|&case| {
+            self.methods().into_iter().any(|method| self.samples(method, case, slots, threads).is_some())
+        });
+        let cases: Vec<Case> = cases.collect();
+        let mut table = Table::new();
+        table.load_style(UTF8_BORDERS_ONLY);
+        let titles = cases.iter().map(|case| format!("{}\nM {}", case.name(), case.unit()));
+        table.set_header(["".to_owned()].into_iter().chain(titles).chain(["memory\nbyte/entry".to_owned()]));
+        for method in self.methods() {
+            let cell = |case: &Case| self.samples(method, *case, slots, threads).map_or_else(String::new, millions);
+            let bytes = self.fact(method, BYTES, slots).map_or_else(String::new, |bytes| format!("{bytes:.1}"));
+            let cells = cases.iter().map(cell);
+            table.add_row([method.to_owned()].into_iter().chain(cells).chain([bytes]));
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+
+    /// The share of figures during which every thread ran for at least 97 percent of the time.
+    pub(super) fn undisturbed(&self) -> f64 {
+        let rates: Vec<&Rate> = self.figures.iter().flat_map(|of| of.rates.values()).collect();
+        rates.iter().filter(|rate| rate.running >= 0.97).count() as f64 / rates.len().max(1) as f64
+    }
+
+    /// Writes everything there is: a line for each method, case and repetition.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn write_csv(&self, path: &Path, machine: &str, pages: &str) -> Result<()> {
+        let mut csv = csv::Writer::from_path(path).with_context(|| format!("could not write {}", path.display()))?;
+        csv.write_record([
+            "series", "method", "case", "slots", "entries", "load_factor", "threads", "repetition", "value", "unit",
+            "running", "pages", "machine",
+        ])?;
+        for of in &self.figures {
+            for (case, rate) in &of.rates {
+                csv.write_record([
+                    if of.by_load { "load factor" } else { "size" },
+                    &*of.method,
+                    case.name(),
+                    &of.slots.to_string(),
+                    &of.entries.to_string(),
+                    &format!("{:.3}", of.entries as f64 / of.slots as f64),
+                    &of.threads.to_string(),
+                    &of.repetition.to_string(),
+                    &format!("{:.0}", rate.per_second),
+                    case.unit(),
+                    &format!("{:.3}", rate.running),
+                    pages,
+                    machine,
+                ])?;
+            }
+        }
+        for fact in &self.facts {
+            csv.write_record([
+                "fact",
+                &*fact.method,
+                fact.what,
+                &fact.slots.to_string(),
+                &fact.entries.to_string(),
+                &format!("{:.3}", fact.entries as f64 / fact.slots as f64),
+                "1",
+                "0",
+                &format!("{:.4}", fact.value),
+                fact.unit,
+                "",
+                pages,
+                machine,
+            ])?;
+        }
+        csv.flush().with_context(|| format!("could not write {}", path.display()))
+    }
+}
+
+/// A median with its range, in millions.
+fn millions(samples: Samples) -> String {
+    let (low, high) = samples.range();
+    format!("{:.1} ({:.1}..{:.1})", samples.median() / 1e6, low / 1e6, high / 1e6)
+}
+
+/// A number of slots as people call it.
+pub(super) fn size_name(slots: usize) -> String {
+    metric(slots as f64).trim_end().to_owned()
+}

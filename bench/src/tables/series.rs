@@ -1,0 +1,90 @@
+//! Throughput as a table fills, and how far it can be filled.
+
+use super::keys;
+use super::measure::{self, Window};
+use super::methods::Candidate;
+use super::results::{Fact, Figure, REFUSAL, Results};
+use super::subject::{BURST, Size, Subject};
+use super::{Filled, Plan};
+use anyhow::Result;
+use std::time::Duration;
+
+/// Slots of these tables.
+pub(super) const SLOTS: usize = 1 << 20;
+/// How full they are, in percent.
+pub(super) const LOADS: [usize; 6] = [50, 60, 70, 80, 90, 95];
+
+/// Entries at a load.
+pub(super) fn entries(percent: usize) -> usize {
+    SLOTS * percent / 100 / BURST * BURST
+}
+
+/// Fills all methods that have a bound step by step and gives each some turns at every step, with one thread; then fills
+/// them until they refuse.
+pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Results) {
+    // Some take more than their slots; none takes twice as many.
+    let population = keys::population(2 * SLOTS, 0);
+    let window = Window { settle: plan.window.settle / 5, timed: plan.window.timed.min(Duration::from_millis(50)) };
+    let mut size = Size { slots: SLOTS, entries: 0, brim: true };
+    let mut tables: Vec<Filled> = Vec::new();
+    for method in candidates {
+        match method.make(&size, &[1]) {
+            Ok(subject) if subject.slots().is_some() => tables.push(Filled { name: method.name.clone(), subject }),
+            // It has no bound, or is not there; then that was said before.
+            _ => {}
+        }
+    }
+    for percent in LOADS {
+        let (from, to) = (size.entries, entries(percent));
+        size.entries = to;
+        let shares = keys::shares(&population[..to], 1, percent as u64);
+        tables.retain(|table| {
+            let more = insert(&*table.subject, &population[from..to], plan);
+            let Ok(inserted) = more else { return results.record(&of(table, &size, 0), more.map(|_| Default::default())) };
+            if from + inserted < to {
+                results.facts.push(refusal(table, from + inserted));
+            }
+            from + inserted == to
+        });
+        for repetition in 0..plan.load_repetitions {
+            tables.retain(|table| {
+                let turn = measure::turn(&*table.subject, &shares, window, repetition, &plan.processors);
+                results.record(&of(table, &size, repetition), turn)
+            });
+            tables.reverse();
+        }
+    }
+    for table in &tables {
+        match insert(&*table.subject, &population[size.entries..], plan) {
+            Ok(inserted) => results.facts.push(refusal(table, size.entries + inserted)),
+            Err(error) => results.failures.push(format!("filling {}: {error:#}", table.name)),
+        }
+    }
+}
+
+fn of(table: &Filled, size: &Size, repetition: usize) -> Figure {
+    Figure::of(&table.name, size, 1, repetition)
+}
+
+fn refusal(table: &Filled, entries: usize) -> Fact {
+    let (method, value) = (table.name.clone(), entries as f64 / table.subject.slots().unwrap_or(SLOTS) as f64);
+    Fact { method, what: REFUSAL, unit: "of all slots", slots: SLOTS, entries, value }
+}
+
+/// Inserts keys until one is refused; how many went in.
+fn insert(subject: &dyn Subject, keys: &[keys::Key], plan: &Plan) -> Result<usize> {
+    let inserted = measure::on_threads(&plan.processors, 1, |_, pinned| {
+        pinned?;
+        let mut hands = subject.hands(1, 0)?;
+        let mut count = 0;
+        for keys in keys.chunks(BURST) {
+            let inserted = hands.insert(keys);
+            count += inserted;
+            if inserted < keys.len() {
+                break;
+            }
+        }
+        Ok(count)
+    })?;
+    Ok(inserted.into_iter().sum())
+}

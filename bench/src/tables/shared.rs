@@ -1,0 +1,171 @@
+//! Our own index for many threads, beside a store that reuses positions only when nobody can still look at them.
+
+use super::keys::{Key, value};
+use super::subject::{BURST, Found, Hands, Sharing, Size, Subject};
+use anyhow::{Context, Result};
+use hairpin_core::table::Shared;
+use hairpin_core::table::concurrent::quiescence::Reader;
+use hairpin_core::table::concurrent::store::{SharedStore, Writer};
+use std::sync::Arc;
+
+/// Threads that may look at a time.
+const READERS_MAX: usize = 64;
+
+type Store = SharedStore<Key, u64>;
+
+/// An index and what it leads to, for many threads.
+pub(super) struct SharedIndex<T> {
+    index: T,
+    store: Arc<Store>,
+    slots: usize,
+}
+
+impl<T: Shared<Key>> SharedIndex<T> {
+    /// An empty one; the store has room as that of private tables has.
+    pub(super) fn new(index: T, size: &Size) -> SharedIndex<T> {
+        let capacity = if size.brim { size.slots } else { index.capacity() };
+        SharedIndex { index, store: Arc::new(Store::new(capacity, READERS_MAX)), slots: size.slots }
+    }
+}
+
+impl<T: Shared<Key>> Subject for SharedIndex<T> {
+    fn sharing(&self) -> Sharing {
+        Sharing::Any
+    }
+
+    fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
+        let reader = self.store.reader().context("too many readers")?;
+        Ok(Box::new(SharedHands { index: &self.index, store: &self.store, reader, writer: self.store.writer() }))
+    }
+
+    fn takes_absent(&self) -> bool {
+        true
+    }
+
+    fn bytes(&self) -> usize {
+        self.index.bytes() + self.store.bytes()
+    }
+
+    fn slots(&self) -> Option<usize> {
+        Some(self.slots)
+    }
+}
+
+/// A thread that looks and changes. It says after every burst that it holds nothing any more.
+struct SharedHands<'a, T> {
+    index: &'a T,
+    store: &'a Store,
+    reader: Reader,
+    writer: Writer<Key, u64>,
+}
+
+impl<T: Shared<Key>> SharedHands<'_, T> {
+    #[inline]
+    fn positions(&self, keys: &[Key]) -> [Option<u32>; BURST] {
+        let mut out = [None; BURST];
+        self.index.find_burst(keys, self.store, &mut out);
+        out
+    }
+
+    /// Inserts a burst of keys that are not there.
+    fn add(&mut self, keys: &[Key]) -> usize {
+        let mut positions = [0; BURST];
+        let mut room = 0;
+        for (position, key) in positions.iter_mut().zip(keys) {
+            let Some(stored) = self.writer.put(key, &u64::from(value(key))) else { break };
+            *position = stored;
+            room += 1;
+        }
+        let inserted = self.index.insert_burst(&keys[..room], &positions[..room]);
+        positions[inserted..room].iter().for_each(|&position| self.writer.discard(position));
+        inserted
+    }
+
+    fn retire(&mut self, position: u32) {
+        while self.writer.retire(position).is_err() {
+            // Somebody still looks; it must not be this thread.
+            self.reader.quiescent();
+            std::hint::spin_loop();
+        }
+    }
+
+    fn remove_burst(&mut self, keys: &[Key]) -> usize {
+        let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
+        let mut count = 0;
+        for (key, found) in keys.iter().zip(self.positions(keys)) {
+            let Some(position) = found else { continue };
+            (there[count], positions[count]) = (*key, position);
+            count += 1;
+        }
+        let removed = self.index.remove_burst(&there[..count], &positions[..count]);
+        // Each thread has its own keys: fewer means a lost one, and then the measurement ends.
+        if removed == count {
+            positions[..count].iter().for_each(|&position| self.retire(position));
+        }
+        removed
+    }
+}
+
+impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
+    fn find_each(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for keys in keys.chunks(BURST) {
+            for key in keys {
+                let position = self.index.find(key, self.store);
+                found.add(position.and_then(|position| self.store.value(position)));
+            }
+            self.reader.quiescent();
+        }
+        found
+    }
+
+    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for keys in keys.chunks(BURST) {
+            for position in &self.positions(keys)[..keys.len()] {
+                found.add(position.and_then(|position| self.store.value(position)));
+            }
+            self.reader.quiescent();
+        }
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        let mut inserted = 0;
+        for keys in keys.chunks(BURST) {
+            let mut absent = [[0; 16]; BURST];
+            let mut count = 0;
+            for (key, found) in keys.iter().zip(self.positions(keys)) {
+                absent[count] = *key;
+                count += usize::from(found.is_none());
+            }
+            inserted += self.add(&absent[..count]);
+            self.reader.quiescent();
+        }
+        inserted
+    }
+
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        let mut inserted = 0;
+        for keys in keys.chunks(BURST) {
+            inserted += self.add(keys);
+            self.reader.quiescent();
+        }
+        inserted
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        let mut removed = 0;
+        for keys in keys.chunks(BURST) {
+            removed += self.remove_burst(keys);
+            self.reader.quiescent();
+        }
+        removed
+    }
+
+    fn rest(&mut self, rest: &mut dyn FnMut()) {
+        self.reader.offline();
+        rest();
+        self.reader.online();
+    }
+}

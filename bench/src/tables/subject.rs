@@ -1,0 +1,241 @@
+//! What is measured: a method's tables, and one thread's access to them.
+
+use super::keys::Key;
+use anyhow::Result;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keys of one burst.
+pub(super) const BURST: usize = 32;
+
+/// How large a table is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Places for entries in the index, of methods that fill them; they are a power of two.
+    pub slots: usize,
+    /// Entries that come in, for methods that are made for a number of entries.
+    pub entries: usize,
+    /// Whether it is filled until it refuses: then the store has a place for every slot.
+    pub brim: bool,
+}
+
+impl Size {
+    /// One thread's share of it.
+    pub(super) fn share(&self, threads: usize) -> Size {
+        let part = |whole: usize| whole.div_ceil(threads);
+        Size { slots: part(self.slots), entries: part(self.entries), ..*self }
+    }
+}
+
+/// What lookups found: how many, and the sum of their values, so that values are really read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Keys that were there.
+    pub count: usize,
+    /// The sum of their values.
+    pub sum: u64,
+}
+
+impl Found {
+    /// Counts one lookup.
+    #[inline]
+    pub(super) fn add(&mut self, value: Option<u64>) {
+        if let Some(value) = value {
+            self.count += 1;
+            self.sum = self.sum.wrapping_add(value);
+        }
+    }
+}
+
+impl std::ops::AddAssign for Found {
+    fn add_assign(&mut self, other: Found) {
+        self.count += other.count;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+}
+
+/// Who may use a method's tables at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "some are DPDK's only"))]
+pub(super) enum Sharing {
+    /// Each thread has a table of its own.
+    Private,
+    /// One table: any number read beside one that changes it.
+    OneWriter,
+    /// One table: any number read and change it.
+    Any,
+    /// One table that any number read and change although nothing protects it: answers may be wrong.
+    Unprotected,
+    /// There is nothing to change.
+    Fixed,
+}
+
+impl Sharing {
+    /// Whether so many threads may change entries, each its own.
+    pub(super) fn writers(self, threads: usize) -> bool {
+        match self {
+            Sharing::Private | Sharing::Any | Sharing::Unprotected => true,
+            Sharing::OneWriter => threads == 1,
+            Sharing::Fixed => false,
+        }
+    }
+
+    /// Whether threads may read a table while another changes it.
+    pub(super) fn beside_writer(self) -> bool {
+        matches!(self, Sharing::OneWriter | Sharing::Any | Sharing::Unprotected)
+    }
+}
+
+/// A method's tables of one size, as all threads see them.
+pub(super) trait Subject: Send + Sync {
+    /// Who may use them at the same time.
+    fn sharing(&self) -> Sharing;
+
+    /// Access for `thread` (0 on) of `threads`. Belongs to the thread that asked for it.
+    ///
+    /// # Errors
+    /// When the thread cannot be registered with the method.
+    fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>>;
+
+    /// Whether [`Hands::insert_absent`] is there.
+    fn takes_absent(&self) -> bool {
+        false
+    }
+
+    /// Bytes of index, keys and values for one thread.
+    fn bytes(&self) -> usize;
+
+    /// Places for entries that the index has for one thread; `None` if it has no such number (it grows, or keeps
+    /// nothing).
+    fn slots(&self) -> Option<usize>;
+}
+
+/// One thread's access. Each call makes whatever reports to the method a worker would make once per burst.
+pub(super) trait Hands {
+    /// Looks up one key per call.
+    fn find_each(&mut self, keys: &[Key]) -> Found;
+
+    /// Looks up [`BURST`] keys per call, where the method has such a call.
+    fn find_bursts(&mut self, keys: &[Key]) -> Found;
+
+    /// Inserts keys, with [`super::keys::value`] as their values, after looking whether each is there already. How many
+    /// went in.
+    fn insert(&mut self, keys: &[Key]) -> usize;
+
+    /// Inserts keys that are known to be absent: of methods that can make use of that; the others look first.
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        self.insert(keys)
+    }
+
+    /// Removes keys; how many were there.
+    fn remove(&mut self, keys: &[Key]) -> usize;
+
+    /// Does something that takes no part in the measurement; nobody waits for this thread meanwhile.
+    fn rest(&mut self, rest: &mut dyn FnMut()) {
+        rest();
+    }
+}
+
+/// A table with one owner; takes bursts of at most [`BURST`] keys.
+pub(super) trait Owned: Send {
+    /// See [`Subject::takes_absent`].
+    const TAKES_ABSENT: bool = false;
+
+    /// The value of a key.
+    fn find(&self, key: &Key) -> Option<u64>;
+    /// Those of a burst.
+    fn find_burst(&self, keys: &[Key]) -> Found;
+    /// See [`Hands::insert`].
+    fn insert(&mut self, keys: &[Key]) -> usize;
+    /// See [`Hands::insert_absent`].
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        self.insert(keys)
+    }
+    /// See [`Hands::remove`].
+    fn remove(&mut self, keys: &[Key]) -> usize;
+    /// See [`Subject::bytes`].
+    fn bytes(&self) -> usize;
+}
+
+/// A private table for each thread; the entries are divided among them as flows are among workers.
+pub(super) struct PerCore<O> {
+    /// For each number of threads, its tables.
+    sets: Vec<Vec<Mutex<O>>>,
+    slots: Option<usize>,
+}
+
+impl<O: Owned> PerCore<O> {
+    /// Tables for each of these numbers of threads, made by `make` from each one's size.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn new(
+        threads: &[usize],
+        size: &Size,
+        slots: Option<usize>,
+        mut make: impl FnMut(&Size) -> Result<O>,
+    ) -> Result<PerCore<O>> {
+        let mut set = |threads: usize| -> Result<Vec<Mutex<O>>> {
+            (0..threads).map(|_| Ok(Mutex::new(make(&size.share(threads))?))).collect()
+        };
+        Ok(PerCore { sets: threads.iter().map(|&threads| set(threads)).collect::<Result<_>>()?, slots })
+    }
+}
+
+impl<O: Owned> Subject for PerCore<O> {
+    fn sharing(&self) -> Sharing {
+        Sharing::Private
+    }
+
+    fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>> {
+        let set = self.sets.iter().find(|set| set.len() == threads);
+        let table = set.and_then(|set| set.get(thread));
+        let table = table.ok_or_else(|| anyhow::anyhow!("there is no table for thread {thread} of {threads}"))?;
+        Ok(Box::new(Own(table.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    fn takes_absent(&self) -> bool {
+        O::TAKES_ABSENT
+    }
+
+    fn bytes(&self) -> usize {
+        let one = |table: &Mutex<O>| table.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        self.sets.iter().min_by_key(|set| set.len()).map_or(0, |set| set.iter().map(one).sum())
+    }
+
+    fn slots(&self) -> Option<usize> {
+        self.slots
+    }
+}
+
+/// A private table, held.
+struct Own<'a, O>(MutexGuard<'a, O>);
+
+impl<O: Owned> Hands for Own<'_, O> {
+    fn find_each(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for key in keys {
+            found.add(self.0.find(key));
+        }
+        found
+    }
+
+    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+        let mut found = Found::default();
+        for keys in keys.chunks(BURST) {
+            found += self.0.find_burst(keys);
+        }
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.insert(keys)).sum()
+    }
+
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.insert_absent(keys)).sum()
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        keys.chunks(BURST).map(|keys| self.0.remove(keys)).sum()
+    }
+}
