@@ -181,8 +181,14 @@ unsafe impl<K: Sync> Sync for Raw<K> {}
 
 impl<K> Drop for Raw<K> {
     fn drop(&mut self) {
+        // Freeing empties the defer queue, into the cache of the calling thread's lcore: without an lcore id DPDK would
+        // write anywhere. Where there is none to be had, the table stays.
+        if self.flags.protects_writers() && ensure_registered().is_err() {
+            return;
+        }
         let qsbr = self.qsbr.map_or(std::ptr::null_mut(), NonNull::as_ptr);
-        // SAFETY: both were made together and are used no more: every reader borrows or shares the table.
+        // SAFETY: both were made together and are used no more: every reader borrows or shares the table. The thread has
+        // an lcore id, if they are asked for.
         unsafe { ffi::hairpin_hash_free(self.hash.as_ptr(), qsbr) }
     }
 }
