@@ -1,5 +1,6 @@
 //! Any table, chosen by name when the program starts.
 
+use super::cuckoo::CuckooPlusPlus;
 use super::global_lock::GlobalLock;
 use super::sharded::Sharded;
 use super::stateless::Untracked;
@@ -11,8 +12,10 @@ use alloc::vec::Vec;
 pub enum AnyTable {
     /// `two-choice`.
     TwoChoice(TwoChoice),
+    /// `cuckoo++`.
+    CuckooPlusPlus(CuckooPlusPlus),
     /// `global-lock`.
-    GlobalLock(Sharded<GlobalLock<TwoChoice>>),
+    GlobalLock(Sharded<GlobalLock<CuckooPlusPlus>>),
     /// `stateless` and `maglev`: the table that never holds anything.
     Untracked(Untracked),
 }
@@ -32,8 +35,9 @@ impl AnyTable {
     pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable {
         match method {
             Method::TwoChoice => AnyTable::TwoChoice(TwoChoice::new(capacity, hasher)),
+            Method::CuckooPlusPlus => AnyTable::CuckooPlusPlus(CuckooPlusPlus::new(capacity, hasher)),
             Method::GlobalLock => {
-                AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(TwoChoice::new(capacity, hasher))))
+                AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(CuckooPlusPlus::new(capacity, hasher))))
             }
             Method::Stateless | Method::Maglev => AnyTable::Untracked(Untracked { method }),
         }
@@ -46,10 +50,10 @@ impl AnyTable {
         let all = capacity_each.saturating_mul(workers);
         match method {
             Method::GlobalLock => {
-                let table = GlobalLock::new(TwoChoice::new(all, hasher));
+                let table = GlobalLock::new(CuckooPlusPlus::new(all, hasher));
                 Sharded::split(table, workers).into_iter().map(AnyTable::GlobalLock).collect()
             }
-            Method::TwoChoice | Method::Stateless | Method::Maglev => {
+            Method::TwoChoice | Method::CuckooPlusPlus | Method::Stateless | Method::Maglev => {
                 (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
             }
         }
@@ -61,6 +65,7 @@ macro_rules! each {
     ($any:expr, $table:ident => $call:expr) => {
         match $any {
             AnyTable::TwoChoice($table) => $call,
+            AnyTable::CuckooPlusPlus($table) => $call,
             AnyTable::GlobalLock($table) => $call,
             AnyTable::Untracked($table) => $call,
         }

@@ -10,6 +10,8 @@ use core::str::FromStr;
 pub enum Method {
     /// [`TwoChoice`](super::two_choice::TwoChoice).
     TwoChoice,
+    /// [`CuckooPlusPlus`](super::cuckoo::CuckooPlusPlus).
+    CuckooPlusPlus,
     /// The default method's table under a [`GlobalLock`](super::global_lock::GlobalLock).
     GlobalLock,
     /// [`Stateless`](super::stateless::Stateless).
@@ -20,15 +22,17 @@ pub enum Method {
 
 impl Method {
     /// What is used where nothing else is asked for.
-    pub const DEFAULT: Method = Method::TwoChoice;
+    pub const DEFAULT: Method = Method::CuckooPlusPlus;
 
     /// All methods.
-    pub const ALL: &[Method] = &[Method::TwoChoice, Method::GlobalLock, Method::Stateless, Method::Maglev];
+    pub const ALL: &[Method] =
+        &[Method::TwoChoice, Method::CuckooPlusPlus, Method::GlobalLock, Method::Stateless, Method::Maglev];
 
     /// The name, as configuration and reports have it.
     pub const fn name(self) -> &'static str {
         match self {
             Method::TwoChoice => "two-choice",
+            Method::CuckooPlusPlus => "cuckoo++",
             Method::GlobalLock => "global-lock",
             Method::Stateless => "stateless",
             Method::Maglev => "maglev",
@@ -39,6 +43,7 @@ impl Method {
     pub const fn description(self) -> &'static str {
         match self {
             Method::TwoChoice => "a table per worker: the emptier of two buckets takes an entry, none is moved",
+            Method::CuckooPlusPlus => "a table per worker: cuckoo hashing with a filter of moved entries per bucket",
             Method::GlobalLock => "one table for all workers under one spinlock",
             Method::Stateless => {
                 "no connections: the 5-tuple's hash is the backend; half of all flows move when one comes or goes"
