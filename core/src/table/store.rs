@@ -1,60 +1,93 @@
 //! Bare keys and values at fixed positions: what indexes are measured with.
 //!
 //! Connections do not lie here but in a [`Slab`](super::slab::Slab), whose commit words let entries outlive the process.
-//! A store has nothing but the pairs: free positions are chained through their values, so a 16-byte key with an 8-byte
-//! value takes 24 bytes.
+//! A store has nothing but the pairs and a bit for each that says whether it is free: a 16-byte key with an 8-byte value
+//! takes 24 bytes and an eighth.
 
 use super::{Entries, Position, prefetch_line};
+use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 
-/// A value in whose place the next free position can stand.
-pub trait Link: Copy {
-    /// `position`, kept as a value.
-    fn from_position(position: Position) -> Self;
-    /// The position that was kept.
-    fn position(self) -> Position;
+/// A set of numbers that gives its lowest: bits in words, over them bits that say which words are not zero, and so on
+/// up to one word. (A chain through the free entries would need no room, but each link would be a cache miss that the
+/// next one has to wait for.)
+struct Lowest {
+    /// From the bits themselves up to the one word.
+    levels: Vec<Box<[u64]>>,
 }
 
-impl Link for u32 {
-    fn from_position(position: Position) -> u32 {
-        position
+impl Lowest {
+    fn new(count: usize) -> Lowest {
+        let mut levels = Vec::new();
+        let mut words = count;
+        while levels.is_empty() || words > 1 {
+            words = words.div_ceil(64).max(1);
+            levels.push(vec![0; words].into_boxed_slice());
+        }
+        Lowest { levels }
     }
 
-    fn position(self) -> Position {
-        self
+    fn bytes(&self) -> usize {
+        self.levels.iter().map(|level| size_of_val(&**level)).sum()
+    }
+
+    /// Adds a number below the count.
+    #[inline]
+    fn add(&mut self, number: usize) {
+        let mut at = number;
+        for level in &mut self.levels {
+            let word = &mut level[at / 64];
+            let was_empty = *word == 0;
+            *word |= 1 << (at % 64);
+            if !was_empty {
+                return;
+            }
+            at /= 64;
+        }
+    }
+
+    /// Takes the lowest number out.
+    #[inline]
+    fn take(&mut self) -> Option<usize> {
+        let mut at = 0;
+        for level in self.levels.iter().rev() {
+            let word = level[at];
+            if word == 0 {
+                return None;
+            }
+            at = at * 64 + word.trailing_zeros() as usize;
+        }
+        let mut bit = at;
+        for level in &mut self.levels {
+            let word = &mut level[bit / 64];
+            *word &= !(1 << (bit % 64));
+            if *word != 0 {
+                break;
+            }
+            bit /= 64;
+        }
+        Some(at)
     }
 }
-
-impl Link for u64 {
-    fn from_position(position: Position) -> u64 {
-        u64::from(position)
-    }
-
-    fn position(self) -> Position {
-        self as Position
-    }
-}
-
-/// No position: the end of the chain.
-const NONE: Position = Position::MAX;
 
 /// Keys and values.
 ///
-/// It does not know which of its positions are free: whoever takes an entry away takes it out of the index first.
+/// Keys of positions that were freed stay where they are: whoever takes an entry away takes it out of the index first.
 pub struct Store<K, V> {
     /// Positions that were used at least once; never grows beyond its first allocation.
     entries: Vec<(K, V)>,
     capacity: usize,
-    /// Where the chain of free positions begins.
-    free: Position,
+    /// Those of them that are free.
+    free: Lowest,
     len: usize,
 }
 
-impl<K: Copy, V: Link> Store<K, V> {
+impl<K: Copy, V: Copy> Store<K, V> {
     /// An empty store of `capacity` positions, at most 2^32 - 1.
     pub fn new(capacity: usize) -> Store<K, V> {
-        let capacity = capacity.min(NONE as usize);
-        Store { entries: Vec::with_capacity(capacity), capacity, free: NONE, len: 0 }
+        let capacity = capacity.min(Position::MAX as usize);
+        Store { entries: Vec::with_capacity(capacity), capacity, free: Lowest::new(capacity), len: 0 }
     }
 
     /// Positions there are.
@@ -74,41 +107,41 @@ impl<K: Copy, V: Link> Store<K, V> {
 
     /// Bytes the store takes.
     pub fn bytes(&self) -> usize {
-        self.capacity * size_of::<(K, V)>()
+        self.capacity * size_of::<(K, V)>() + self.free.bytes()
     }
 
-    /// Puts a pair somewhere, where one was taken away last if there is such a place; `None` if the store is full.
+    /// Puts a pair somewhere, at the lowest position that was used and is free if there is one; `None` if the store is
+    /// full.
     #[inline]
     pub fn insert(&mut self, key: K, value: V) -> Option<Position> {
-        let position = self.free;
-        if let Some(entry) = self.entries.get_mut(position as usize) {
-            self.free = entry.1.position();
-            *entry = (key, value);
-            self.len += 1;
-            return Some(position);
-        }
-        let position = self.entries.len();
-        if position == self.capacity {
-            return None;
-        }
-        self.entries.push((key, value));
+        let position = match self.free.take() {
+            Some(position) => {
+                self.entries[position] = (key, value);
+                position
+            }
+            None if self.entries.len() < self.capacity => {
+                self.entries.push((key, value));
+                self.entries.len() - 1
+            }
+            None => return None,
+        };
         self.len += 1;
         Some(position as Position)
     }
 
-    /// Takes away the entry at `position`; there has to be one. (If there is none, positions are given out twice; it
-    /// is not noticed.)
+    /// Takes away the entry at `position`; there has to be one (that there is none goes unnoticed, but spoils
+    /// [`Store::len`]).
     ///
     /// # Panics
     /// If the position was never used.
     #[inline]
     pub fn remove(&mut self, position: Position) {
-        self.entries[position as usize].1 = V::from_position(self.free);
-        self.free = position;
+        assert!((position as usize) < self.entries.len(), "position {position} was never used");
+        self.free.add(position as usize);
         self.len -= 1;
     }
 
-    /// The value at `position`; of a free one: nonsense.
+    /// The value at `position`; of a free one: the last.
     ///
     /// # Panics
     /// If the position was never used.
@@ -117,7 +150,7 @@ impl<K: Copy, V: Link> Store<K, V> {
         self.entries[position as usize].1
     }
 
-    /// The value at `position`, to be changed; there has to be one.
+    /// The value at `position`, to be changed.
     ///
     /// # Panics
     /// If the position was never used.
@@ -137,7 +170,7 @@ impl<K: Copy, V: Link> Store<K, V> {
 }
 
 /// Positions are the values of the index.
-impl<K: Copy + PartialEq, V: Link> Entries<K> for Store<K, V> {
+impl<K: Copy + PartialEq, V: Copy> Entries<K> for Store<K, V> {
     #[inline]
     fn is(&self, value: u32, key: &K) -> bool {
         self.entries.get(value as usize).is_some_and(|entry| entry.0 == *key)
@@ -151,23 +184,51 @@ impl<K: Copy + PartialEq, V: Link> Entries<K> for Store<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use super::Store;
+    use super::{Lowest, Store};
     use crate::table::Entries;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
 
     #[test]
     fn positions_are_used_again_and_the_store_is_bounded() {
         let mut store = Store::<[u8; 16], u64>::new(3);
-        let positions = [10, 11, 12].map(|i| store.insert([i; 16], u64::from(i)).expect("there is room"));
-        assert_eq!(positions, [0, 1, 2]);
-        assert_eq!((store.insert([13; 16], 13), store.len(), store.bytes()), (None, 3, 72));
-        store.remove(0);
+        let positions = [10, 11, 12].map(|i| store.insert([i; 16], u64::from(i)));
+        assert_eq!(positions, [Some(0), Some(1), Some(2)]);
+        assert_eq!((store.insert([13; 16], 13), store.len(), store.bytes()), (None, 3, 72 + 8));
         store.remove(2);
+        store.remove(0);
         assert_eq!(store.len(), 1);
-        assert_eq!(store.insert([14; 16], 14), Some(2), "what was freed last comes first");
-        assert_eq!(store.insert([15; 16], 15), Some(0));
+        assert_eq!(store.insert([14; 16], 14), Some(0));
+        assert_eq!(store.insert([15; 16], 15), Some(2));
         assert_eq!((store.insert([16; 16], 16), store.len()), (None, 3));
-        *store.value_mut(0) += 1;
-        assert_eq!([0, 1, 2].map(|position| store.value(position)), [16, 11, 14]);
-        assert!(store.is(0, &[15; 16]) && !store.is(0, &[10; 16]) && !store.is(3, &[15; 16]));
+        *store.value_mut(2) += 1;
+        assert_eq!([0, 1, 2].map(|position| store.value(position)), [14, 11, 16]);
+        assert!(store.is(2, &[15; 16]) && !store.is(2, &[12; 16]) && !store.is(3, &[15; 16]));
+        assert!(Store::<u8, u8>::new(0).insert(1, 1).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        #[cfg_attr(miri, ignore = "slow")]
+        fn the_lowest_comes_first(
+            count in prop_oneof![1usize..200, 4000usize..5000, 262_000usize..263_000],
+            ops in prop::collection::vec(prop_oneof![any::<usize>().prop_map(Some), Just(None)], 1..300),
+        ) {
+            let (mut set, mut model) = (Lowest::new(count), BTreeSet::new());
+            for op in ops {
+                match op {
+                    Some(number) => {
+                        set.add(number % count);
+                        model.insert(number % count);
+                    }
+                    None => assert_eq!(set.take(), model.pop_first()),
+                }
+            }
+            let rest: Vec<usize> = core::iter::from_fn(|| set.take()).collect();
+            assert!(rest.into_iter().eq(model), "the rest is another");
+        }
     }
 }

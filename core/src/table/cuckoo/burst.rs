@@ -9,7 +9,6 @@ struct Candidate {
     value: u32,
     bucket: u32,
     slot: u8,
-    is_there: bool,
 }
 
 impl CuckooPlusPlus {
@@ -40,13 +39,14 @@ impl CuckooPlusPlus {
     {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
             let places = self.places(keys);
-            let candidates = self.candidates(&places[..keys.len()], |value| entries.prefetch(value));
+            let mut candidates = [Candidate::default(); BURST];
+            let there = self.candidates(&places[..keys.len()], &mut candidates, |value| entries.prefetch(value));
             for (i, (key, out)) in keys.iter().zip(out).enumerate() {
-                let Candidate { value, bucket, slot, is_there } = candidates[i];
                 *out = None;
-                if !is_there {
+                if there >> i & 1 == 0 {
                     continue;
                 }
+                let Candidate { value, bucket, slot } = candidates[i];
                 if entries.is(value, key) {
                     *out = Some(value);
                     hit(i, Found { bucket, slot: usize::from(slot) });
@@ -59,35 +59,36 @@ impl CuckooPlusPlus {
         }
     }
 
-    /// For each place the first entry that has its tag; if there is none, there is no entry.
+    /// For each place the first entry that has its tag, and a bit that says whether there is one; if there is none, it
+    /// is certain that there is no entry.
     #[inline]
-    fn candidates(&self, places: &[Place], prefetch: impl Fn(u32)) -> [Candidate; BURST] {
-        let mut candidates = [Candidate::default(); BURST];
-        let mut perhaps_moved = [0u8; BURST];
-        let mut count = 0;
-        for (i, place) in places.iter().enumerate() {
+    fn candidates(&self, places: &[Place], candidates: &mut [Candidate; BURST], prefetch: impl Fn(u32)) -> u32 {
+        let (mut there, mut perhaps_moved) = (0u32, 0u32);
+        for (i, place) in places.iter().enumerate().take(BURST) {
             let bucket = self.bucket(place.primary);
             if let Some(slot) = bucket.at_home(place.tag).first() {
                 let value = bucket.value(slot);
                 prefetch(value);
-                candidates[i] = Candidate { value, bucket: place.primary, slot: slot as u8, is_there: true };
+                candidates[i] = Candidate { value, bucket: place.primary, slot: slot as u8 };
+                there |= 1 << i;
             } else if bucket.filter.may_have_moved(place.print()) {
                 self.prefetch(self.secondary(*place));
-                perhaps_moved[count] = i as u8;
-                count += 1;
+                perhaps_moved |= 1 << i;
             }
         }
-        for &i in &perhaps_moved[..count] {
-            let place = places[usize::from(i)];
-            let at = self.secondary(place);
+        while perhaps_moved != 0 {
+            let i = perhaps_moved.trailing_zeros() as usize;
+            perhaps_moved &= perhaps_moved - 1;
+            let at = self.secondary(places[i]);
             let bucket = self.bucket(at);
-            if let Some(slot) = bucket.moved_here(place.tag).first() {
+            if let Some(slot) = bucket.moved_here(places[i].tag).first() {
                 let value = bucket.value(slot);
                 prefetch(value);
-                candidates[usize::from(i)] = Candidate { value, bucket: at, slot: slot as u8, is_there: true };
+                candidates[i] = Candidate { value, bucket: at, slot: slot as u8 };
+                there |= 1 << i;
             }
         }
-        candidates
+        there
     }
 
     /// The places of up to [`BURST`] keys, their first buckets prefetched.
