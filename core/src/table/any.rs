@@ -1,5 +1,6 @@
 //! Any table, chosen by name when the program starts.
 
+use super::concurrent::Concurrent;
 use super::cuckoo::CuckooPlusPlus;
 use super::global_lock::GlobalLock;
 use super::sharded::Sharded;
@@ -16,6 +17,8 @@ pub enum AnyTable {
     CuckooPlusPlus(CuckooPlusPlus),
     /// `global-lock`.
     GlobalLock(Sharded<GlobalLock<CuckooPlusPlus>>),
+    /// `concurrent`.
+    Concurrent(Sharded<Concurrent>),
     /// `stateless` and `maglev`: the table that never holds anything.
     Untracked(Untracked),
 }
@@ -39,6 +42,7 @@ impl AnyTable {
             Method::GlobalLock => {
                 AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(CuckooPlusPlus::new(capacity, hasher))))
             }
+            Method::Concurrent => AnyTable::Concurrent(Sharded::whole(Concurrent::new(capacity, hasher))),
             Method::Stateless | Method::Maglev => AnyTable::Untracked(Untracked { method }),
         }
     }
@@ -52,6 +56,10 @@ impl AnyTable {
             Method::GlobalLock => {
                 let table = GlobalLock::new(CuckooPlusPlus::new(all, hasher));
                 Sharded::split(table, workers).into_iter().map(AnyTable::GlobalLock).collect()
+            }
+            Method::Concurrent => {
+                let table = Concurrent::new(all, hasher);
+                Sharded::split(table, workers).into_iter().map(AnyTable::Concurrent).collect()
             }
             Method::TwoChoice | Method::CuckooPlusPlus | Method::Stateless | Method::Maglev => {
                 (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
@@ -67,6 +75,7 @@ macro_rules! each {
             AnyTable::TwoChoice($table) => $call,
             AnyTable::CuckooPlusPlus($table) => $call,
             AnyTable::GlobalLock($table) => $call,
+            AnyTable::Concurrent($table) => $call,
             AnyTable::Untracked($table) => $call,
         }
     };

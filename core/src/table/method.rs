@@ -14,6 +14,8 @@ pub enum Method {
     CuckooPlusPlus,
     /// The default method's table under a [`GlobalLock`](super::global_lock::GlobalLock).
     GlobalLock,
+    /// [`Concurrent`](super::concurrent::Concurrent).
+    Concurrent,
     /// [`Stateless`](super::stateless::Stateless).
     Stateless,
     /// [`Maglev`](super::stateless::Maglev).
@@ -25,8 +27,14 @@ impl Method {
     pub const DEFAULT: Method = Method::CuckooPlusPlus;
 
     /// All methods.
-    pub const ALL: &[Method] =
-        &[Method::TwoChoice, Method::CuckooPlusPlus, Method::GlobalLock, Method::Stateless, Method::Maglev];
+    pub const ALL: &[Method] = &[
+        Method::TwoChoice,
+        Method::CuckooPlusPlus,
+        Method::GlobalLock,
+        Method::Concurrent,
+        Method::Stateless,
+        Method::Maglev,
+    ];
 
     /// The name, as configuration and reports have it.
     pub const fn name(self) -> &'static str {
@@ -34,6 +42,7 @@ impl Method {
             Method::TwoChoice => "two-choice",
             Method::CuckooPlusPlus => "cuckoo++",
             Method::GlobalLock => "global-lock",
+            Method::Concurrent => "concurrent",
             Method::Stateless => "stateless",
             Method::Maglev => "maglev",
         }
@@ -45,6 +54,7 @@ impl Method {
             Method::TwoChoice => "a table per worker: the emptier of two buckets takes an entry, none is moved",
             Method::CuckooPlusPlus => "a table per worker: cuckoo hashing with a filter of moved entries per bucket",
             Method::GlobalLock => "one table for all workers under one spinlock",
+            Method::Concurrent => "one table for all workers: optimistic cuckoo hashing, no locks for lookups",
             Method::Stateless => {
                 "no connections: the 5-tuple's hash is the backend; half of all flows move when one comes or goes"
             }
@@ -56,7 +66,7 @@ impl Method {
 
     /// Whether all workers use one table.
     pub const fn is_shared(self) -> bool {
-        matches!(self, Method::GlobalLock)
+        matches!(self, Method::GlobalLock | Method::Concurrent)
     }
 
     /// Whether connections are tracked at all. Of a method that does not, a packet's backend is found by a

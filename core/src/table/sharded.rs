@@ -89,6 +89,11 @@ impl<T> Sharded<T> {
     pub fn table(&self) -> &T {
         &self.table
     }
+
+    /// The table, alone; `None` while there are other views of it.
+    pub fn table_mut(&mut self) -> Option<&mut T> {
+        Arc::get_mut(&mut self.table)
+    }
 }
 
 impl<K, T: Lookup<K>> Lookup<K> for Sharded<T> {

@@ -26,6 +26,7 @@ impl<K: Key> Subject<K> for AnyTable {
         match self {
             AnyTable::CuckooPlusPlus(table) => assert_eq!(table.check(), Ok(())),
             AnyTable::GlobalLock(view) => view.table().with(|table| assert_eq!(table.check(), Ok(()))),
+            AnyTable::Concurrent(view) => assert_eq!(view.table_mut().map_or(Ok(()), |table| table.check()), Ok(())),
             AnyTable::TwoChoice(_) | AnyTable::Untracked(_) => {}
         }
     }
@@ -81,6 +82,11 @@ fn cuckoo_plus_plus_agrees_with_a_map() {
 #[test]
 fn global_lock_agrees_with_a_map() {
     agrees_on_all_keys(Method::GlobalLock);
+}
+
+#[test]
+fn concurrent_agrees_with_a_map() {
+    agrees_on_all_keys(Method::Concurrent);
 }
 
 /// The methods that track nothing hold nothing, and say so.
