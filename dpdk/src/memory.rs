@@ -104,7 +104,11 @@ impl Mapping {
         if let Ok(address) = map(length, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
             return Ok(Mapping { address, length, pages: Pages::Huge, kept: false });
         }
-        let wide = map(length + LARGE, libc::MAP_NORESERVE)?;
+        // All of it will be touched at once, and the kernel's overcommitting promises more than there is.
+        if available().is_some_and(|available| length > available) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        let wide = map(length + LARGE, 0)?;
         let before = wide.as_ptr().align_offset(LARGE);
         // SAFETY: the aligned part lies within what was mapped; the parts before and behind it are ours to give back.
         let address = unsafe {
@@ -141,6 +145,14 @@ fn map(length: usize, flags: i32) -> io::Result<NonNull<c_void>> {
         Some(address) if address.as_ptr() != libc::MAP_FAILED => Ok(address),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Bytes that the system can give without swapping, as it estimates them.
+fn available() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Whether the kernel gives transparent huge pages to who asks for them.

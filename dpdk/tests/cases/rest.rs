@@ -18,6 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("handles are counted", handles),
         ("a table's memory comes back", memory_comes_back),
         ("threads are registered while they need it", registration),
+        ("who drops a table needs no lcore id", dropped_elsewhere),
     ]
 }
 
@@ -134,4 +135,20 @@ fn registration() {
         });
     }
     assert_eq!(table.len(), 200);
+}
+
+/// Positions still wait in the defer queue when a thread that DPDK does not know drops the table.
+fn dropped_elsewhere() {
+    let table = RteHash::<[u8; 16]>::new(eal(), 1000, Flags::MultiWriterLockFree, 0).expect("a table");
+    let table = Arc::new(table.share(Sharing::OnlyIfSafe).expect("protected"));
+    let reader = table.handle().expect("a handle");
+    for number in 0..500 {
+        assert_eq!(Shared::insert(&*table, &key(number), number), Ok(()));
+    }
+    let keys: Vec<[u8; 16]> = (0..500).map(key).collect();
+    assert_eq!(table.remove_keys(&keys), keys.len());
+    drop(reader);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(table));
+    });
 }
