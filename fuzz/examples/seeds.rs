@@ -1,4 +1,4 @@
-//! Writes the seed corpora of the wire targets: packets of every kind Hairpin reads, made by etherparse. Run it in
+//! Writes the seed corpora: packets of every kind Hairpin reads, made by etherparse, and operations on tables. Run it in
 //! `fuzz/` after a target's parameters have changed: `cargo run --example seeds`.
 
 use etherparse::{Ipv6Header, PacketBuilder, TcpOptionElement, UdpHeader};
@@ -127,7 +127,38 @@ fn conversations(plain: u8, suffix: &str) {
     write("ipv4-pass", &[&data(plain), &[1], &syn(80), &data(plain), &syn(82), &[3]]);
 }
 
+/// Operations on connection tables: filling, coming and going, bursts, walks; by one worker and by several.
+fn table_operations() {
+    // The upper half of the first byte says whose; where there is one worker, it does not matter.
+    let fill = [[0x03, 0, 0, 60], [0x14, 60, 200, 60]].concat();
+    let burst = [[0x0d, 0, 1, 70], [0x1e, 3, 255, 99], [0x07, 2, 0, 40], [0x2d, 9, 0, 33]].concat();
+    let single = [
+        [0x00, 9, 255],
+        [0x11, 9, 0],
+        [0x2c, 9, 0],
+        [0x09, 1, 130],
+        [0x18, 9, 1],
+        [0x0b, 9, 254],
+        [0x05, 0, 0],
+        [0x1c, 0, 0],
+    ]
+    .concat();
+    let sweeps = [[0x0f, 0, 3], [0x1f, 0, 0], [0x2f, 0, 1]].concat();
+    let different: [u8; 16] = core::array::from_fn(|i| (i * 0x1d) as u8);
+    let write = |name: &str, capacity: u8, kind: u8, chosen: [u8; 16], ops: &[&[u8]]| {
+        write("tables", name, &[&[capacity, kind], &chosen, &ops.concat()]);
+    };
+    write("ipv4-full", 30, 0, [0; 16], &[&fill, &single, &burst, &sweeps, &fill, &burst]);
+    write("ipv6-full", 90, 8, [0; 16], &[&single, &fill, &burst, &single, &sweeps, &single]);
+    write("ipv4-shared", 60, 2, [0; 16], &[&fill, &single, &burst, &sweeps]);
+    write("ipv6-shared", 120, 9, [0; 16], &[&single, &fill, &sweeps, &burst]);
+    write("ipv4-like-hashes", 100, 4, [0; 16], &[&fill, &single, &burst, &sweeps, &fill]);
+    write("ipv4-hashes", 100, 4, different, &[&single, &fill, &burst, &sweeps, &fill]);
+    write("ipv4-shared-hashes", 100, 7, different, &[&fill, &burst, &sweeps, &single]);
+}
+
 fn main() {
+    table_operations();
     conversations(128, "");
     // with partial checksums, so that what is changed in them is not found to be broken
     conversations(130, "-partial");

@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{wire, worker};
+use hairpin_fuzz::{tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +69,11 @@ fn icmp_translate() {
 #[test]
 fn conversations() {
     replay("worker", worker::worker);
+}
+
+#[test]
+fn table_operations() {
+    replay("tables", tables::tables);
 }
 
 #[test]

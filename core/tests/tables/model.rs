@@ -1,8 +1,9 @@
 //! A table and an ordinary map, side by side: whatever is done to the one is done to the other, and they have to agree.
 //!
-//! Nothing here belongs to one kind of table, so every crate that has tables can include this file.
+//! Nothing here belongs to one kind of table, so whoever has tables can include this file (`#[path]`): the fuzz target
+//! does.
 
-use hairpin_core::table::{Entries, Full, Key, Table};
+use hairpin_core::table::{AnyTable, Entries, Full, Key, Table};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -39,6 +40,17 @@ pub(crate) trait Subject<K>: Table<K> {
 
     /// Panics if what must always be true inside is not.
     fn check(&mut self) {}
+}
+
+impl<K: Key> Subject<K> for AnyTable {
+    fn check(&mut self) {
+        match self {
+            AnyTable::CuckooPlusPlus(table) => assert_eq!(table.check(), Ok(())),
+            AnyTable::GlobalLock(view) => view.table().with(|table| assert_eq!(table.check(), Ok(()))),
+            AnyTable::Concurrent(view) => assert_eq!(view.table_mut().map_or(Ok(()), |table| table.check()), Ok(())),
+            AnyTable::TwoChoice(_) | AnyTable::Untracked(_) => {}
+        }
+    }
 }
 
 /// The entries that a table's values lead to. Complains about questions that no table may ask.
