@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug)]
 pub struct EalOptions {
     /// Address space for EAL's own heap in MiB, 64 or more; memory is taken only as it is used. Tables bring their own,
-    /// except that the defer queue of a lock-free one stands here: 16 bytes for every position, rounded up to a power
-    /// of two (8 M entries: 128 MiB, or 256 MiB with several writers).
+    /// except that the defer queue of a lock-free one stands here: 16 bytes for each of more positions than it has,
+    /// rounded up to a power of two (8,000,000 entries: 128 MiB; 2^23: 256 MiB).
     pub memory_mib: u32,
 }
 
