@@ -1,13 +1,15 @@
-# make build | test | demo | bench | fuzz | deb | clean
-# Tests in network namespaces, the demo and the benchmarks need root.
+# make build | test | demo | bench | bench-tables | bench-ageing | fuzz | deb | clean
+# Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
 # Benchmarks to run, by name; all if empty: make bench BENCH="tcp wrk" QUICK=1
 BENCH ?=
+# More for the benchmark of tables: make bench-tables TABLES="--entries 8M --only cuckoo++,rte-hash/lock-free" QUICK=1
+TABLES ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench fuzz clean deps crashes restarts deb
+.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -35,6 +37,16 @@ demo: build
 
 bench: build
 	target/release/hairpin-bench run $(if $(QUICK),--quick) $(BENCH)
+
+# Connection tables beside rte_hash, libcuckoo, dashmap and hashbrown: about 15 minutes, QUICK=1 about 2.
+bench-tables: deps
+	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
+	target/release/hairpin-bench tables $(if $(QUICK),--quick) $(TABLES)
+
+# What ageing costs, beside the same work without it: about 3 minutes.
+bench-ageing: deps
+	$(CARGO) build --release --package hairpin-bench
+	target/release/hairpin-bench ageing $(if $(QUICK),--quick)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

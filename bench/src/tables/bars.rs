@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// The peer.
 const PEER: &str = "rte-hash/lock-free";
+/// What else stands beside a bar.
+const BESIDE: [&str; 5] = [PEER, "per-core/rte-hash", "libcuckoo", "dashmap", "per-core/hashbrown"];
 /// Ours that threads share.
 const SHARED: &str = "concurrent";
 const LARGE: usize = 1 << 23;
@@ -56,7 +58,7 @@ impl Against {
         let ours = if self.shared { SHARED.to_owned() } else { default_name() };
         let of = |method: &str| results.samples(method, self.case, self.slots, self.threads);
         let mut beside = BTreeMap::new();
-        for method in results.methods().into_iter().filter(|method| *method != ours) {
+        for method in BESIDE {
             if let Some(samples) = of(method) {
                 beside.insert(method.to_owned(), samples.median());
             }
@@ -72,10 +74,8 @@ const SCALING: &str = "two readers of one table, as a multiple of one, beside pr
 /// How two readers of the shared table scale, against two with private ones; each pair was measured in one turn.
 fn scaling(results: &Results) -> Option<Row> {
     let of = |method: &str| {
-        let (one, two) = (
-            results.samples(method, Case::Hits, LARGE, 1)?,
-            results.samples(method, Case::Hits, LARGE, 2)?,
-        );
+        let (one, two) =
+            (results.samples(method, Case::Hits, LARGE, 1)?, results.samples(method, Case::Hits, LARGE, 2)?);
         Some(Samples::from(two.values().iter().zip(one.values()).map(|(two, one)| two / one).collect::<Vec<_>>()))
     };
     let private = default_name();
@@ -88,9 +88,8 @@ fn scaling(results: &Results) -> Option<Row> {
 fn bytes(results: &Results) -> Option<Row> {
     let slots = LARGE;
     let bytes = results.fact(&default_name(), BYTES, slots)?;
-    let beside = results.methods().into_iter().filter_map(|method| {
-        Some((method.to_owned(), results.fact(method, BYTES, slots)?)).filter(|(method, _)| *method != default_name())
-    });
+    let of = |method: &str| Some((method.to_owned(), results.fact(method, BYTES, slots)?));
+    let beside = BESIDE.into_iter().filter_map(of);
     let row = Row::against_value(bytes_title(), "byte", &Samples::from(vec![bytes]), "40", BYTES_MAX, Bar::AtMost(1.0));
     Some(Row { beside: beside.collect(), ..row })
 }

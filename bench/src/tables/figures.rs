@@ -57,9 +57,8 @@ pub(super) fn draw(
         }
         let at = series::LOADS.map(|percent| (percent as f64, format!("{percent} %")));
         let axis = Axis { title: "load factor", at: at.to_vec() };
-        let lines = lines(results, &series::LOADS, |method, &percent| {
-            results.at_load(method, case, series::entries(percent))
-        });
+        let lines =
+            lines(results, &series::LOADS, |method, &percent| results.at_load(method, case, series::entries(percent)));
         let title = of(&format!("{} slots, 1 thread", size_name(series::SLOTS)));
         chart(&title, &axis, case.unit(), lines, &directory.join(format!("load-{name}.svg")))?;
     }
@@ -96,7 +95,7 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
     root.fill(&WHITE).map_err(|error| failed(&error))?;
     let last = axis.at.len().saturating_sub(1) as f64;
     let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 16))
+        .caption(title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(64)
@@ -109,6 +108,7 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .label_style(("sans-serif", 15))
         .x_labels(2 * axis.at.len() + 2)
         .x_label_formatter(&label)
         .x_desc(axis.title)
@@ -137,7 +137,7 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
-        .label_font(("sans-serif", 12))
+        .label_font(("sans-serif", 15))
         .draw()
         .map_err(|error| failed(&error))?;
     root.present().map_err(|error| failed(&error))

@@ -11,6 +11,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -69,6 +70,11 @@ impl Case {
             Case::WriterBesideReaders => "writes beside readers",
             Case::Fill => "fill",
         }
+    }
+
+    /// Whether it is about lookups.
+    pub(super) fn is_lookup(self) -> bool {
+        self.unit() == "lookup/s"
     }
 
     /// Its unit.
@@ -221,6 +227,21 @@ enum Step {
     BesideWriter,
 }
 
+/// A table had no room for some keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    inserted: usize,
+    keys: usize,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "only {} of {} keys found room", self.inserted, self.keys)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 impl Worker<'_> {
     fn run(&mut self, step: Step, last: bool) -> Result<Vec<(Case, Spent)>> {
         let share = self.share;
@@ -257,7 +278,8 @@ impl Worker<'_> {
             let found = self.hands.find_bursts(chunk);
             let sum = chunk.iter().map(|key| u64::from(value(key))).sum();
             let right = Found { count: chunk.len(), sum };
-            self.trust.check(found == right, || format!("found {found:?}, not {right:?}: wrong values, or lost keys"))?;
+            self.trust
+                .check(found == right, || format!("found {found:?}, not {right:?}: wrong values, or lost keys"))?;
             if start.elapsed() >= self.window.settle {
                 break;
             }
@@ -299,7 +321,14 @@ impl Worker<'_> {
                 break;
             }
         }
+        self.gone()?;
         Ok((deletes, inserts))
+    }
+
+    /// The spare keys have all been deleted again.
+    fn gone(&mut self) -> Result<()> {
+        let left = self.hands.find_bursts(&self.share.spare).count;
+        self.trust.check(left == 0, || format!("{left} keys are still found after they were deleted"))
     }
 
     fn remove(&mut self, keys: &[Key]) -> Result<Spent> {
@@ -315,7 +344,9 @@ impl Worker<'_> {
         let clock = Clock::start();
         let inserted = if absent { self.hands.insert_absent(keys) } else { self.hands.insert(keys) };
         let spent = clock.stop(keys.len());
-        self.trust.check(inserted == keys.len(), || format!("{inserted} of {} keys found room", keys.len()))?;
+        if inserted < keys.len() && self.trust == Trust::Checked {
+            bail!(Refused { inserted, keys: keys.len() });
+        }
         Ok(spent)
     }
 
@@ -341,6 +372,7 @@ impl Worker<'_> {
                 break;
             }
         }
+        self.gone()?;
         spent.context("no time has passed")
     }
 }
@@ -383,7 +415,9 @@ pub(super) fn turn(
         let mut results = Vec::new();
         for &step in &steps {
             // Whatever goes wrong, a thread comes to every barrier: the others wait there.
-            let mut together = || drop(barrier.wait());
+            let mut together = || {
+                barrier.wait();
+            };
             let Ok(able) = &mut worker else {
                 together();
                 continue;

@@ -67,15 +67,15 @@ pub(super) fn shared<S: Subject + 'static>(name: &str, make: impl Fn(&Size) -> R
     Candidate { name: name.to_owned(), private: false, make: Box::new(move |size, _| Ok(Box::new(make(size)?))) }
 }
 
-/// What a table with so many slots is made for.
-fn cuckoo_capacity(size: &Size) -> usize {
+/// The entries that ours are made for: as many as a cuckoo table with so many slots promises to take.
+fn capacity(size: &Size) -> usize {
     size.slots * CUCKOO_PERCENT / 100
 }
 
-/// Two-choice tables are not meant to be filled as far, so they get as many slots as their entries ask for; filled to
-/// the brim, they get as many as the others.
+/// Two-choice tables are made for as many entries, and have more slots for them; filled to the brim, they get as many
+/// slots as the others.
 fn two_choice_capacity(size: &Size) -> usize {
-    if size.brim { size.slots * two_choice::LOAD_PERCENT / 100 } else { size.entries }
+    if size.brim { size.slots * two_choice::LOAD_PERCENT / 100 } else { capacity(size) }
 }
 
 fn two_choice_slots(size: &Size) -> usize {
@@ -84,19 +84,19 @@ fn two_choice_slots(size: &Size) -> usize {
 
 /// One of ours by itself.
 fn single<T: Table<Key> + Send + 'static>(name: &str, make: fn(usize) -> T) -> Candidate {
-    private(name, |size| Some(size.slots), move |size| Ok(Indexed::new(make(cuckoo_capacity(size)), size)))
+    private(name, |size| Some(size.slots), move |size| Ok(Indexed::new(make(capacity(size)), size)))
 }
 
 /// One of ours that threads share.
 fn concurrent(size: &Size) -> Result<SharedIndex<Concurrent>> {
-    Ok(SharedIndex::new(Concurrent::new(cuckoo_capacity(size), hasher()), size))
+    Ok(SharedIndex::new(Concurrent::new(capacity(size), hasher()), size))
 }
 
 /// Ours, in the order of the papers.
 fn own() -> Vec<Candidate> {
     let default_capacity = |size: &Size| match Method::DEFAULT {
         Method::TwoChoice => two_choice_capacity(size),
-        _ => cuckoo_capacity(size),
+        _ => capacity(size),
     };
     vec![
         shared("stateless", |_| Ok(Untracked(Stateless::new(BACKENDS, hasher())))),
@@ -109,9 +109,11 @@ fn own() -> Vec<Candidate> {
             let table = AnyTable::new(default_capacity(size), hasher());
             Ok(Locked::new(Indexed::new(table, size), size.slots))
         }),
-        private("two-choice", |size| Some(two_choice_slots(size)), |size| {
-            Ok(Indexed::new(TwoChoice::new(two_choice_capacity(size), hasher()), size))
-        }),
+        private(
+            "two-choice",
+            |size| Some(two_choice_slots(size)),
+            |size| Ok(Indexed::new(TwoChoice::new(two_choice_capacity(size), hasher()), size)),
+        ),
         single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
         shared("concurrent", concurrent),
     ]

@@ -155,7 +155,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         one_size(slots, &plan, &candidates, &mut results);
         for &threads in &plan.threads {
             println!("\n{} slots, {LOAD_PERCENT} % full, {threads} thread(s)", size_name(slots));
-            println!("{}", results.table(slots, threads));
+            println!("{}", results.tables(slots, threads));
         }
     }
     series::by_load(&plan, &candidates, &mut results);
@@ -182,7 +182,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for missing in bars::missing(&rows) {
         println!("no figures for the bar \"{missing}\"");
     }
-    if results.failures.is_empty() { Ok(()) } else { bail!("not all could be measured:\n{}", results.failures.join("\n")) }
+    if results.failures.is_empty() {
+        Ok(())
+    } else {
+        bail!("not all could be measured:\n{}", results.failures.join("\n"))
+    }
 }
 
 /// All methods at one size.
@@ -192,7 +196,9 @@ fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut R
     let needed = (tables + plan.threads.len() + 1) * slots * BYTES_PER_SLOT;
     if needed > machine::memory() {
         let (name, needed) = (size_name(slots), needed >> 20);
-        results.failures.push(format!("{name} slots: {tables} tables take about {needed} MiB, more than there is; --only"));
+        results
+            .failures
+            .push(format!("{name} slots: {tables} tables take about {needed} MiB, more than there is; --only"));
         return;
     }
     let population = keys::population(size.entries, slots as u64);
@@ -249,20 +255,4 @@ fn fill(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_powers_of_two() {
-        assert_eq!(["100k", "1M", "2m", "8M", "4096"].map(|text| slots(text).unwrap()), [
-            1 << 17,
-            1 << 20,
-            1 << 21,
-            1 << 23,
-            4096
-        ]);
-        for text in ["", "k", "-1", "1G", "4095", "1001M", "99999999999999999999", "1k k"] {
-            assert!(slots(text).is_err(), "{text}");
-        }
-    }
-}
+mod tests;

@@ -1,10 +1,10 @@
 //! Our own indexes with one owner, each beside a bare store of keys and values: private ones, or one under a lock.
 
 use super::keys::{Key, value};
-use hairpin_core::table::store::Store;
 use super::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
 use anyhow::Result;
 use hairpin_core::table::global_lock::GlobalLock;
+use hairpin_core::table::store::Store;
 use hairpin_core::table::{Hasher, Lookup, Table};
 
 /// An index and what it leads to.

@@ -130,20 +130,30 @@ impl Results {
         methods
     }
 
-    /// All medians of one size and number of threads, with the range in brackets, millions per second.
-    pub(super) fn table(&self, slots: usize, threads: usize) -> String {
-        let cases = Case::ALL.into_iter().filter(|&case| {
-            self.methods().into_iter().any(|method| self.samples(method, case, slots, threads).is_some())
-        });
-        let cases: Vec<Case> = cases.collect();
+    /// The medians of one size and number of threads, with the range in brackets, millions per second: lookups, then
+    /// changes.
+    pub(super) fn tables(&self, slots: usize, threads: usize) -> String {
+        let (lookups, changes): (Vec<Case>, Vec<Case>) = Case::ALL.into_iter().partition(|case| case.is_lookup());
+        [self.table(slots, threads, &lookups), self.table(slots, threads, &changes)].join("\n")
+    }
+
+    fn table(&self, slots: usize, threads: usize, cases: &[Case]) -> String {
+        let methods = self.methods();
+        let measured = |case: &Case| methods.iter().any(|method| self.samples(method, *case, slots, threads).is_some());
+        let cases: Vec<Case> = cases.iter().copied().filter(measured).collect();
         let mut table = Table::new();
         table.load_style(UTF8_BORDERS_ONLY);
         let titles = cases.iter().map(|case| format!("{}\nM {}", case.name(), case.unit()));
-        table.set_header(["".to_owned()].into_iter().chain(titles).chain(["memory\nbyte/entry".to_owned()]));
-        for method in self.methods() {
-            let cell = |case: &Case| self.samples(method, *case, slots, threads).map_or_else(String::new, millions);
+        table.set_header([String::new()].into_iter().chain(titles).chain(["memory\nbyte/entry".to_owned()]));
+        for method in methods {
+            let cells: Vec<String> = cases
+                .iter()
+                .map(|case| self.samples(method, *case, slots, threads).map_or_else(String::new, millions))
+                .collect();
+            if cells.iter().all(String::is_empty) {
+                continue;
+            }
             let bytes = self.fact(method, BYTES, slots).map_or_else(String::new, |bytes| format!("{bytes:.1}"));
-            let cells = cases.iter().map(cell);
             table.add_row([method.to_owned()].into_iter().chain(cells).chain([bytes]));
         }
         for column in table.column_iter_mut().skip(1) {
@@ -165,8 +175,19 @@ impl Results {
     pub(super) fn write_csv(&self, path: &Path, machine: &str, pages: &str) -> Result<()> {
         let mut csv = csv::Writer::from_path(path).with_context(|| format!("could not write {}", path.display()))?;
         csv.write_record([
-            "series", "method", "case", "slots", "entries", "load_factor", "threads", "repetition", "value", "unit",
-            "running", "pages", "machine",
+            "series",
+            "method",
+            "case",
+            "slots",
+            "entries",
+            "load_factor",
+            "threads",
+            "repetition",
+            "value",
+            "unit",
+            "running",
+            "pages",
+            "machine",
         ])?;
         for of in &self.figures {
             for (case, rate) in &of.rates {

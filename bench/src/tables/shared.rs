@@ -7,9 +7,13 @@ use hairpin_core::table::Shared;
 use hairpin_core::table::concurrent::quiescence::Reader;
 use hairpin_core::table::concurrent::store::{SharedStore, Writer};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Threads that may look at a time.
 const READERS_MAX: usize = 64;
+
+/// How long who looks may take to let a place go, at most; being put off the processor included.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 type Store = SharedStore<Key, u64>;
 
@@ -72,7 +76,7 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
         let mut positions = [0; BURST];
         let mut room = 0;
         for (position, key) in positions.iter_mut().zip(keys) {
-            let Some(stored) = self.writer.put(key, &u64::from(value(key))) else { break };
+            let Some(stored) = self.put(key) else { break };
             *position = stored;
             room += 1;
         }
@@ -81,11 +85,31 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
         inserted
     }
 
+    /// A place for a key. If there is none, some may still wait for those who look; of a small table they are many.
+    #[inline]
+    fn put(&mut self, key: &Key) -> Option<u32> {
+        self.writer.put(key, &u64::from(value(key))).or_else(|| self.put_later(key))
+    }
+
+    #[cold]
+    fn put_later(&mut self, key: &Key) -> Option<u32> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            self.reader.quiescent();
+            self.writer.reclaim();
+            if let Some(position) = self.writer.put(key, &u64::from(value(key))) {
+                return Some(position);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
     fn retire(&mut self, position: u32) {
         while self.writer.retire(position).is_err() {
             // Somebody still looks; it must not be this thread.
             self.reader.quiescent();
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
     }
 

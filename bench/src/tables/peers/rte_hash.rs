@@ -20,14 +20,13 @@ fn eal() -> Result<&'static Eal> {
 /// All flag sets that protect what is done to them; those that do not, too, if asked for. Without flags: a private table
 /// for each thread.
 pub(in crate::tables) fn candidates(unsafe_too: bool) -> Vec<Candidate> {
+    // The lock-free ones first: they come next to ours that they are compared with, and have the first claim to DPDK's
+    // about 30 heaps.
+    let (lock_free, others): (Vec<Flags>, _) = Flags::ALL.into_iter().partition(|flags| flags.is_lock_free());
+    let all = lock_free.into_iter().chain(others);
+    let chosen = all.filter(|flags| flags.protects_readers() || unsafe_too);
     let none = private("rte-hash", |size| Some(size.slots), |size| Ok(Private(new(size, Flags::None)?)));
-    let mut candidates = vec![none];
-    for flags in Flags::ALL {
-        if flags.protects_readers() || unsafe_too {
-            candidates.push(shared(flags.name(), move |size| Shared::new(size, flags)));
-        }
-    }
-    candidates
+    chosen.map(|flags| shared(flags.name(), move |size| Shared::new(size, flags))).chain([none]).collect()
 }
 
 fn new(size: &Size, flags: Flags) -> Result<RteHash<Key>> {
