@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod ageing;
 pub mod cleanup;
 pub mod command;
 pub mod demo;

@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{cleanup, demo, namespace, tables};
+use hairpin_bench::{ageing, cleanup, demo, namespace, tables};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -54,6 +54,8 @@ enum Command {
     },
     /// Measures connection tables beside their peers: `make bench-tables`. Needs no root and makes no network.
     Tables(tables::Arguments),
+    /// Measures mechanisms of ageing beside the same work without any: `make bench-ageing`. Needs no root.
+    Ageing(ageing::Arguments),
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
         /// Also those of runs that are still going.
@@ -88,6 +90,7 @@ fn main() -> Result<()> {
             suite::run(&names, &if quick { Plan::quick() } else { Plan::full() }, &directory)
         }
         Command::Tables(arguments) => tables::run(&arguments),
+        Command::Ageing(arguments) => ageing::run(&arguments),
         Command::Clean { all } => {
             for name in namespace::clean(all)? {
                 println!("removed {name}");

@@ -1,8 +1,8 @@
 //! Ageing by stamps in the buckets of `cuckoo++`: the tick at which an entry is to be asked, in 8 bits.
 //!
 //! The other mechanisms go with any table; this one is of the table (Le Scouarnec, 2017: a stamp in the bucket, which
-//! the lookup has brought into the cache anyway). When a tick begins, a sweep goes over all buckets, some in each call,
-//! and asks the entries whose stamp has come. A stamp reaches [`AHEAD_MAX`] ticks ahead; later deadlines are put off
+//! the lookup has brought into the cache anyway). In each tick a sweep goes over all buckets, evenly spread over the
+//! tick, and asks the entries whose stamp has come. A stamp reaches [`AHEAD_MAX`] ticks ahead; later deadlines are put off
 //! again each time that has passed.
 //!
 //! Two ways to use it: *lazy*, packets write nothing but their entry; or *on hit*, lookups write
@@ -45,12 +45,14 @@ pub struct BucketStamps {
     cursor: Option<u32>,
     /// Whether this sweep takes all stamps for due.
     blind: bool,
+    /// Whether this sweep is not spread over the tick, because the ticks before had none.
+    hurried: bool,
 }
 
 impl BucketStamps {
     /// A sweep at each tick of one `granularity` (1 ns at least).
     pub fn new(granularity: Duration) -> BucketStamps {
-        BucketStamps { granularity: nanos(granularity), tick: 0, cursor: None, blind: false }
+        BucketStamps { granularity: nanos(granularity), tick: 0, cursor: None, blind: false, hurried: false }
     }
 
     /// What to stamp an entry with that is to be asked at `at`.
@@ -73,12 +75,17 @@ impl BucketStamps {
         let tick = now.as_nanos() / self.granularity;
         if self.cursor.is_none() && tick > self.tick {
             self.blind = tick - self.tick > AHEAD_MAX;
+            self.hurried = tick - self.tick > 1;
             self.tick = tick;
             self.cursor = Some(0);
         }
+        let wanted = self.wanted(now, table.slots() / SLOTS);
         let mut judged = 0;
         for _ in 0..BUCKETS_MAX {
-            let Some(cursor) = self.cursor else { break };
+            let Some(cursor) = self.cursor else { return tick > self.tick };
+            if cursor as usize >= wanted {
+                return false;
+            }
             if out.remaining_capacity() < SLOTS || judged >= JUDGED_MAX {
                 return true;
             }
@@ -101,6 +108,16 @@ impl BucketStamps {
             }
             judged += due.len();
         }
-        self.cursor.is_some() || tick > self.tick
+        true
+    }
+
+    /// Of so many buckets, those that should have been looked at by now.
+    fn wanted(&self, now: Time, buckets: usize) -> usize {
+        if self.hurried {
+            return buckets;
+        }
+        let elapsed = now.as_nanos().saturating_sub(self.tick.saturating_mul(self.granularity)).min(self.granularity);
+        // At most `buckets`.
+        (buckets as u128 * u128::from(elapsed) / u128::from(self.granularity)) as usize
     }
 }
