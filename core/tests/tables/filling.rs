@@ -13,6 +13,16 @@ fn fill(table: &mut AnyTable, random: &mut Random) -> usize {
     unreachable!("a table takes more than 2^32 entries")
 }
 
+/// Slots there are, where entries can be moved until almost all are taken.
+fn slots(table: &AnyTable) -> Option<usize> {
+    match table {
+        AnyTable::CuckooPlusPlus(table) => Some(table.slots()),
+        AnyTable::GlobalLock(view) => Some(view.table().with(|table| table.slots())),
+        AnyTable::Concurrent(view) => Some(view.table().slots()),
+        AnyTable::TwoChoice(_) | AnyTable::Untracked(_) => None,
+    }
+}
+
 fn fills(method: Method, sizes: impl IntoIterator<Item = usize>) {
     let mut random = Random(method as u64 + 1);
     for size in sizes {
@@ -23,9 +33,12 @@ fn fills(method: Method, sizes: impl IntoIterator<Item = usize>) {
         assert_eq!(Table::<[u8; 16]>::len(&table), filled);
         assert!(capacity == size && filled >= size, "{method}: the first refusal at {filled} of {size}");
         if size >= 10_000 {
+            let load = slots(&table).map(|slots| filled as f64 / slots as f64);
+            assert!(load.is_none_or(|load| load >= 0.95), "{method} for {size}: full at a load of {load:?}");
             println!(
-                "{method} for {size}: first refusal at {:.3} of its capacity, {:.1} bytes per entry at capacity",
+                "{method} for {size}: first refusal at {:.3} of its capacity{}, {:.1} bytes per entry at capacity",
                 filled as f64 / size as f64,
+                load.map_or(String::new(), |load| format!(" and {load:.3} of its slots")),
                 bytes as f64 / size as f64
             );
         }

@@ -11,16 +11,43 @@ mod scripts;
 mod sharing;
 mod stateless;
 
+use hairpin_core::table::concurrent::Concurrent;
+use hairpin_core::table::global_lock::GlobalLock;
+use hairpin_core::table::two_choice::TwoChoice;
 use hairpin_core::table::{AnyTable, Hasher, Key, Method};
-use model::Stage;
+use model::{Stage, Subject};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// Scripts for every kind of key; `HAIRPIN_TABLE_CASES` asks for more.
 fn cases() -> u32 {
     let asked = std::env::var("HAIRPIN_TABLE_CASES").ok().and_then(|cases| cases.parse().ok());
     asked.unwrap_or(if cfg!(miri) { 2 } else { 150 })
+}
+
+/// What `tables` makes for a capacity in all, as so many views, agrees with a map, whatever a script does to it.
+fn agree<K, T, S>(name: &str, views: usize, keys: S, may_refuse: bool, tables: impl Fn(usize, Hasher) -> Vec<T>)
+where
+    K: Key + Ord + Debug,
+    T: Subject<K>,
+    S: Strategy<Value = Vec<K>>,
+{
+    let config = ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() };
+    let input = (1usize..80, prop::array::uniform4(any::<u64>()), keys, scripts::ops());
+    let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
+    let done = TestRunner::new(config).run(&input, |(capacity, secret, keys, ops)| {
+        let mut stage = Stage::new(tables(capacity, Hasher::new(secret)), keys, value_max, may_refuse);
+        for (view, op) in &ops {
+            stage.apply(*view, op);
+        }
+        stage.check();
+        Ok(())
+    });
+    if let Err(failure) = done {
+        panic!("{name}, {views} views: {failure}");
+    }
 }
 
 /// The tables of `views` workers, in the hands of one script.
@@ -29,22 +56,9 @@ where
     K: Key + Ord + Debug,
     S: Strategy<Value = Vec<K>>,
 {
-    let config = ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() };
-    let input = (1usize..80, prop::array::uniform4(any::<u64>()), keys, scripts::ops());
-    let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
-    let done = TestRunner::new(config).run(&input, |(capacity, secret, keys, ops)| {
-        let capacity_each = capacity.div_ceil(views);
-        let tables = AnyTable::for_workers(method, views, capacity_each, Hasher::new(secret));
-        let mut stage = Stage::new(tables, keys, value_max, may_refuse);
-        for (view, op) in &ops {
-            stage.apply(*view, op);
-        }
-        stage.check();
-        Ok(())
+    agree(method.name(), views, keys, may_refuse, |capacity, hasher| {
+        AnyTable::for_workers(method, views, capacity.div_ceil(views), hasher)
     });
-    if let Err(failure) = done {
-        panic!("{method}, {views} views: {failure}");
-    }
 }
 
 fn agrees_on_all_keys(method: Method) {
@@ -78,6 +92,25 @@ fn global_lock_agrees_with_a_map() {
 #[test]
 fn concurrent_agrees_with_a_map() {
     agrees_on_all_keys(Method::Concurrent);
+}
+
+impl<K: Key> Subject<K> for Arc<Concurrent> {
+    fn check(&mut self) {
+        assert_eq!(Arc::get_mut(self).map_or(Ok(()), |table| table.check()), Ok(()));
+    }
+}
+
+impl<K: Key> Subject<K> for Arc<GlobalLock<TwoChoice>> {}
+
+/// A shared table without views in between, as those use it who share the entries too.
+#[test]
+fn shared_tables_agree_with_a_map_by_themselves() {
+    let concurrent = |capacity, hasher| vec![Arc::new(Concurrent::new(capacity, hasher))];
+    agree("concurrent", 1, scripts::flows(), false, concurrent);
+    agree("concurrent", 1, scripts::hashes(), true, concurrent);
+    let locked = |capacity, hasher| vec![Arc::new(GlobalLock::new(TwoChoice::new(capacity, hasher)))];
+    agree("global-lock over two-choice", 1, scripts::bytes::<16>(), false, locked);
+    agree("global-lock over two-choice", 1, scripts::hashes(), true, locked);
 }
 
 /// The methods that track nothing hold nothing, and say so.
