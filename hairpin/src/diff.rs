@@ -52,10 +52,11 @@ const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 30] = [
+const SETTINGS: [Setting; 31] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
+    later("connection_table", |c| c.settings.connection_table.name().to_string()),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
     anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),

@@ -17,6 +17,9 @@ pub struct Status {
     pub uptime_s: f64,
     /// The interfaces it works on.
     pub interfaces: Vec<String>,
+    /// How its workers find a packet's connection: the name of the connection table, as in the configuration.
+    #[serde(default)]
+    pub connection_table: String,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
     /// Its services, in the order of the configuration.

@@ -7,8 +7,8 @@ use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, UnknownPac
 use hairpin_core::flow::{Endpoint, Protocol};
 use std::collections::HashMap;
 
-/// Checks every service by itself and beside the others.
-pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
+/// Checks every service by itself and beside the others. `is_tracked`: whether connections are.
+pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tracked: bool) {
     let mut ends: HashMap<(Endpoint, Protocol), &Draft> = HashMap::new();
     let mut names: HashMap<&str, &Draft> = HashMap::new();
     for draft in drafts {
@@ -30,7 +30,7 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
     for draft in drafts {
         backends(sink, draft, &ends);
         full_nat(sink, draft, pool);
-        meaning(sink, draft);
+        meaning(sink, draft, is_tracked);
     }
 }
 
@@ -83,7 +83,7 @@ fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
 }
 
 /// What is legal but hardly meant.
-fn meaning(sink: &Sink<'_>, draft: &Draft) {
+fn meaning(sink: &Sink<'_>, draft: &Draft, is_tracked: bool) {
     let service = &draft.service;
     let takes_some = |backend: &At<_>| takes_connections(&backend.value);
     if !draft.backends.is_empty() && !draft.backends.iter().any(takes_some) {
@@ -93,8 +93,12 @@ fn meaning(sink: &Sink<'_>, draft: &Draft) {
     let first_weight = draft.backends.first().map(|backend| backend.value.weight);
     let weights_differ = draft.backends.iter().any(|backend| Some(backend.value.weight) != first_weight);
     if service.algorithm == Algorithm::RoundRobin && weights_differ {
-        let what = format!("service \"{}\" has weights, which round-robin ignores", service.name);
-        sink.warning(&draft.balance, what, "use balance = \"weighted-round-robin\"");
+        let (ignores, remedy) = match is_tracked {
+            true => ("round-robin", "use balance = \"weighted-round-robin\""),
+            false => ("`connection_table = \"stateless\"`", "use connection_table = \"maglev\""),
+        };
+        let what = format!("service \"{}\" has weights, which {ignores} ignores", service.name);
+        sink.warning(&draft.balance, what, remedy);
     }
     if service.protocol == Protocol::Udp && service.unknown != UnknownPacket::Drop {
         let what = format!("`unknown` means nothing to service \"{}\", which is UDP", service.name);

@@ -3,8 +3,9 @@
 use super::problem::Sink;
 use super::reader::{self, At, Table};
 use super::words::Plane;
-use super::{Common, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, reference};
+use super::{Common, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference};
 use hairpin_core::config::{Pool, Timeouts};
+use hairpin_core::table::Method;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
 
     let instance = top.name("instance");
     let interfaces = read_interfaces(sink, top);
+    let connection_table = read_connection_table(sink, top);
     let policy = offload.choice("policy");
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
@@ -26,6 +28,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
         instance: instance?.value,
         interfaces,
         workers: top.integer("workers").and_then(|workers| u16::try_from(workers).ok()),
+        connection_table: connection_table?,
         connections_max: number(limits, "connections_max"),
         rules_max: number(limits, "rules_max"),
         memory_directory: memory_directory?,
@@ -36,6 +39,32 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
         timeouts: common.timeouts,
         linux: linux?,
     })
+}
+
+/// One that this build has.
+fn read_connection_table(sink: &Sink<'_>, top: &Table<'_>) -> Option<TableChoice> {
+    let table: TableChoice = top.choice("connection_table")?;
+    let at = top.span_of("connection_table");
+    let consents = top.boolean("connection_table_unsafe");
+    if table.is_built_in() && table.is_unprotected() && consents {
+        let what = format!("`connection_table = \"{}\"` can corrupt", table.name());
+        sink.warning(&at, what, "connections may get lost or reach wrong backends: use it with traffic nobody needs");
+    } else if table.is_built_in() && table.is_unprotected() {
+        let what = format!("`connection_table = \"{}\"` does not protect workers from each other", table.name());
+        let remedy =
+            "use \"rte-hash\" (one for each worker) or one with protection, or write connection_table_unsafe = true";
+        sink.error(&at, what, remedy);
+    }
+    if table.is_built_in() {
+        return Some(table);
+    }
+    let what = format!("`connection_table` is \"{}\", which this Hairpin was built without", table.name());
+    let remedy = format!(
+        "build it with DPDK (Debian: libdpdk-dev; `cargo build --release -p hairpin --features dpdk`), or use \"{}\"",
+        Method::DEFAULT
+    );
+    sink.error(&at, what, remedy);
+    None
 }
 
 /// Where metrics are served: `Some(None)` if nowhere, `None` if the text is wrong.

@@ -12,6 +12,8 @@ mod reader;
 pub mod reference;
 mod service;
 mod settings;
+mod stateless;
+mod tables;
 pub(crate) mod words;
 
 pub use print::{markdown, template};
@@ -21,6 +23,7 @@ pub use settings::{
     Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, ServiceSettings, Settings,
     WhenAbsent, socket_path,
 };
+pub use tables::TableChoice;
 pub use words::Word;
 
 use hairpin_core::config::{Snapshot, Timeouts};
@@ -112,8 +115,12 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
     };
     let settings = instance::read(sink, &top, &limits, &common);
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
-    let services = service::read(sink, &top, &common);
-    check::services(sink, &services, &pool);
+    let mut services = service::read(sink, &top, &common);
+    let untracked = settings.as_ref().filter(|settings| !settings.connection_table.tracks_connections());
+    if let Some(settings) = untracked {
+        stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
+    }
+    check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
     let (services, service_settings) = service::numbered(services);
     Some((settings?, Snapshot::new(services, pool.value), service_settings))

@@ -79,7 +79,7 @@ fn meaning(field: &Field) -> String {
 fn default(field: &Field) -> String {
     let Fallback::Value(value) = field.fallback else { return String::new() };
     match field.kind {
-        Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => value.to_string(),
+        Kind::Boolean | Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => value.to_string(),
         _ => format!("\"{value}\""),
     }
 }
@@ -93,6 +93,7 @@ fn form(field: &Field) -> String {
             let [min, max] = [min_ms, max_ms].map(|ms| humantime::format_duration(Duration::from_millis(ms)));
             format!("duration, {min} to {max}")
         }
+        Kind::Boolean => "`true` or `false`".to_string(),
         Kind::Integer { min, max } => format!("{min} to {max}"),
         Kind::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
         Kind::Interfaces => format!("list of names, such as `{}`", field.example),

@@ -209,6 +209,17 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Whether something is to be; the default if absent or wrong.
+    pub(super) fn boolean(&self, name: &str) -> bool {
+        let default = || self.default_text(name).is_some_and(|text| text.value == "true");
+        let Some(value) = self.given(name) else { return default() };
+        value.get_ref().as_bool().unwrap_or_else(|| {
+            let what = format!("is {}, neither true nor false", described(value.get_ref()));
+            self.wrong(value, name, &what, &format!("write {name} = true or {name} = false, without quotes"));
+            default()
+        })
+    }
+
     /// A list of texts; empty if absent or wrong.
     pub(super) fn texts(&self, name: &str) -> Vec<At<String>> {
         let Some(value) = self.given(name) else { return Vec::new() };

@@ -28,6 +28,8 @@ pub enum Kind {
         /// The longest, milliseconds.
         max_ms: u64,
     },
+    /// `true` or `false`.
+    Boolean,
     /// A whole number.
     Integer {
         /// The smallest.

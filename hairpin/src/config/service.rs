@@ -25,6 +25,12 @@ pub(super) struct Draft {
     pub(super) balance: std::ops::Range<usize>,
     /// Where `unknown` stands, or the table.
     pub(super) unknown: std::ops::Range<usize>,
+    /// Where `passive` of the health checks stands, or the table.
+    pub(super) passive: std::ops::Range<usize>,
+    /// Whether the file gives `balance`.
+    pub(super) says_balance: bool,
+    /// Whether the file gives `unknown`.
+    pub(super) says_unknown: bool,
 }
 
 /// The services whose end is right; all mistakes are reported.
@@ -66,7 +72,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Optio
     let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
     let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), &common.timeouts);
     let protocol = listen.as_ref().map(|listen| listen.value.1);
-    let health = health::read(sink, &table.table("health", &reference::HEALTH), protocol);
+    let health_table = table.table("health", &reference::HEALTH);
+    let health = health::read(sink, &health_table, protocol);
     let backends = read_backends(sink, table);
     if backends.is_none() {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
@@ -97,6 +104,9 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Optio
         mode: table.span_of("mode"),
         balance: table.span_of("balance"),
         unknown: table.span_of("unknown"),
+        passive: health_table.span_of("passive"),
+        says_balance: table.has("balance"),
+        says_unknown: table.has("unknown"),
     })
 }
 

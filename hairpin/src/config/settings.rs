@@ -1,5 +1,6 @@
 //! What a file says, apart from the data plane's snapshot.
 
+use super::tables::TableChoice;
 use super::words::Word;
 use crate::health::{Check, Passive, Target};
 use hairpin_core::config::{Backend, Service, Timeouts};
@@ -84,6 +85,8 @@ pub struct Settings {
     pub interfaces: Vec<String>,
     /// Worker threads; `None`: one for each core.
     pub workers: Option<u16>,
+    /// How workers find a packet's connection.
+    pub connection_table: TableChoice,
     /// Connections of all workers.
     pub connections_max: u32,
     /// Rules for each address family.

@@ -79,6 +79,7 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 #[cfg(test)]
 mod tests {
     use super::super::reference::{self, Kind, Section};
+    use super::super::tables::TableChoice;
     use super::*;
 
     fn agrees<T: Word>(section: &Section, name: &str) {
@@ -94,6 +95,7 @@ mod tests {
     #[test]
     fn words_are_those_of_the_reference() {
         agrees::<Plane>(&reference::TOP, "plane");
+        agrees::<TableChoice>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
         agrees::<WhenAbsent>(&reference::LINUX, "when_absent");

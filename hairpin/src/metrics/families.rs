@@ -129,6 +129,13 @@ pub const FAMILIES: &[Family] = &[
         "Connections that this process took over from the one before it.",
         |view, emit| emit(&[], view.status.adopted_connections.into())
     ),
+    family!(
+        Info,
+        "connection_table",
+        &["method"],
+        "How workers find a packet's connection: the connection table's name; always 1.",
+        |view, emit| emit(&[&view.status.connection_table], Value::Count(1))
+    ),
     // Room.
     family!(Gauge, "table_connections", NONE, "Connections in the table.", |view, emit| {
         emit(&[], view.status.capacity.connections.into());

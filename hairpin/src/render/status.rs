@@ -3,6 +3,7 @@
 use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
 use crate::status::{BackendStatus, Count, Status, Traffic};
 use comfy_table::{Cell, Table};
+use hairpin_core::table::Method;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -84,7 +85,14 @@ fn capacity(status: &Status) -> Option<String> {
         capacity.table_full_total,
     ]
     .map(|count| number(count as f64));
+    let table = &status.connection_table;
+    if !tracks_connections(table) {
+        return Some(format!("connections are not tracked: every packet finds its backend by {table}"));
+    }
     let mut out = format!("connections: {now} of {max}, at most {peak} so far");
+    if !table.is_empty() {
+        let _ = write!(out, "; table {table}");
+    }
     match &*capacity.connections_state {
         "nearly-full" => out.push_str("; THE TABLE IS NEARLY FULL"),
         "full" => out.push_str("; THE TABLE IS FULL: the oldest not established give way, else new ones are refused"),
@@ -99,6 +107,11 @@ fn capacity(status: &Status) -> Option<String> {
         _ => {}
     }
     Some(out)
+}
+
+/// Whether connections are tracked by the table of this name. (Names that are not known here track them.)
+fn tracks_connections(table: &str) -> bool {
+    table.parse().map_or(true, Method::tracks_connections)
 }
 
 /// Backends that are checked. The reason comes last: it may be long.

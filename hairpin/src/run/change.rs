@@ -43,6 +43,15 @@ impl Keeper {
 
     fn reload_file(&mut self) -> std::result::Result<Changes, String> {
         let new = config::load(&self.options.file).map_err(|problems| problems.to_string())?;
+        let [running, wanted] = [&self.config, &new].map(|config| config.settings.connection_table);
+        // The one method's services may be what the other cannot serve.
+        if running != wanted && !(running.tracks_connections() && wanted.tracks_connections()) {
+            return Err(format!(
+                "connection_table changes from {} to {}, and with it what the file means: apply it by `hairpin upgrade`",
+                running.name(),
+                wanted.name()
+            ));
+        }
         let mut changes = diff::changes(&self.config, &new);
         let notes = self.apply(new, self.registry.clone()).map_err(|error| format!("{error:#}"))?;
         changes.changes.extend(notes);
@@ -180,11 +189,12 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     let mut lines = vec![format!(
-        "instance {} serves on {}: {} workers on cores {}, offload {}, connections in {}",
+        "instance {} serves on {}: {} workers on cores {}, connection table {}, offload {}, connections in {}",
         settings.instance,
         settings.interfaces.join(", "),
         cpus.len(),
         cores.join(", "),
+        settings.connection_table.name(),
         settings.policy.name(),
         table_path(settings).display()
     )];
@@ -197,7 +207,7 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
             service.name,
             service.endpoint,
             if backends == 1 { "" } else { "s" },
-            reading::balance(service.algorithm)
+            reading::balance(settings, service.algorithm)
         ));
     }
     if services().count() > SHOWN {

@@ -1,10 +1,11 @@
 //! The workers' threads: how they begin, together, and end.
 
+use super::index::{self, Index};
 use super::plane::Plane;
 use super::reading::WorkerReading;
 use super::thread::{self, Bench, Order, Shared};
 use super::{End, Message};
-use crate::config::PolicyChoice;
+use crate::config::{PolicyChoice, TableChoice};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::Snapshot;
@@ -13,7 +14,6 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::offload::{Always, Never, OffloadPolicy};
 use hairpin_core::table::slab::Slot;
-use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::worker::{Adopted, Statistics, Worker, WorkerOptions};
 use hairpin_linux::cpu;
 use hairpin_linux::tap::Tap;
@@ -39,6 +39,8 @@ pub(crate) struct Making {
     pub(crate) seeds: [u64; 4],
     /// The core of each worker.
     pub(crate) cpus: Vec<usize>,
+    /// How they find a packet's connection.
+    pub(crate) table: TableChoice,
     /// Which connections go to the engine.
     pub(crate) policy: PolicyChoice,
     /// Connections of every backend.
@@ -100,7 +102,10 @@ impl Crew {
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(making.cpus.len()));
         let mut crew = Crew { members: Vec::new() };
-        for (number, (memory, tap)) in places.memory.into_iter().zip(places.taps).enumerate() {
+        let connections = places.memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
+        let indexes = Index::of(making.table, places.memory.len(), 2 * connections, making.seeds)?;
+        let regions = places.memory.into_iter().zip(indexes);
+        for (number, (memory, tap)) in regions.zip(places.taps).enumerate() {
             let rest = (policy, reports.clone(), Arc::clone(&together));
             let member = Member::make(making, (number, memory, tap), plane, messages, rest)?;
             crew.members.push(member);
@@ -179,7 +184,7 @@ impl Crew {
 impl Member {
     fn make<P>(
         making: &Making,
-        (number, memory, tap): (usize, &'static mut [Slot<Connection>], Tap),
+        (number, (memory, index), tap): (usize, (&'static mut [Slot<Connection>], Index), Tap),
         plane: &Plane,
         messages: &Sender<Message>,
         (policy, reports, together): (P, Sender<Adopted>, Arc<Barrier>),
@@ -198,10 +203,10 @@ impl Member {
         let engine = plane.engine(number)?;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
+        let stateless = index::stateless(making.table, &steering);
         let (known, caps, held) = (plane.known(), engine.caps(), Arc::clone(&making.held));
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
-            let table = AnyTable::new(2 * memory.len(), Hasher::new(seeds));
             let worker = number as u16;
             let options = WorkerOptions {
                 snapshot,
@@ -209,8 +214,8 @@ impl Member {
                 worker,
                 seeds,
                 memory,
-                table,
-                stateless: None,
+                table: index.table(),
+                stateless,
                 loads,
                 standings,
                 known,

@@ -289,6 +289,9 @@ impl Keeper {
     }
 
     fn police(&mut self) {
+        if !self.config.settings.connection_table.tracks_connections() {
+            return (0..self.snapshot.services.len()).for_each(|number| self.plane.unlimit(number));
+        }
         self.load.note(self.crew.shared().map(Shared::busy).max().unwrap_or_default());
         // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);

@@ -10,6 +10,7 @@ mod change;
 mod crew;
 mod handover;
 mod host;
+mod index;
 mod inspect;
 mod instance;
 mod keeper;
@@ -307,6 +308,7 @@ impl Stage<'_> {
             steering,
             seeds: host::secret::<4>()?,
             cpus: cpus.clone(),
+            table: config.settings.connection_table,
             policy: config.settings.policy,
             loads: Loads::default(),
             standings: Standings::default(),

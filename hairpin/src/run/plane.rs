@@ -168,6 +168,11 @@ impl Plane {
         move |ticket| control.publish(worker, ticket.cpu, ticket.number)
     }
 
+    /// Lets a service admit every packet.
+    pub(crate) fn unlimit(&self, service: usize) {
+        self.control.set_client_rate(service, UNLIMITED);
+    }
+
     /// Sets how many packets of no known connection a service admits, per second and CPU.
     pub(crate) fn set_policer_rate(&self, service: usize, packets_per_s: u32) {
         self.control.set_client_rate(service, packets_per_s);
@@ -205,8 +210,13 @@ struct Base {
     events: Vec<u64>,
 }
 
+/// A policer's rate that holds nothing back.
+const UNLIMITED: u32 = u32::MAX;
+
 fn options(settings: &Settings) -> Options {
     let linux = &settings.linux;
+    // Nobody can tell packets of connections from others if connections are not tracked.
+    let is_policed = settings.connection_table.tracks_connections();
     Options {
         instance: settings.instance.clone(),
         pin_directory: linux.pin_directory.clone(),
@@ -218,7 +228,7 @@ fn options(settings: &Settings) -> Options {
         },
         absent_drop: linux.when_absent == WhenAbsent::Drop,
         heartbeat_timeout: linux.heartbeat_timeout,
-        policer_backend_pps: linux.policer_backend,
+        policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
         handover_bound: linux.handover_bound,
         ..Options::default()
     }

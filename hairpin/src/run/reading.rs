@@ -46,6 +46,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         pid: std::process::id(),
         uptime_s: now.uptime.as_secs_f64(),
         interfaces: settings.interfaces.clone(),
+        connection_table: settings.connection_table.name().to_string(),
         workers: workers(per_s, before, now),
         services: Vec::new(),
         offload: offload(settings, per_s, before, now),
@@ -54,7 +55,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         ..Status::default()
     };
     for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| is_shown(service)) {
-        status.services.push(service_status(per_s, (number, service), before, now));
+        status.services.push(service_status(settings, per_s, (number, service), before, now));
     }
     let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
     for (name, total, dropped) in counts(now).filter(|(_, total, _)| *total > 0) {
@@ -175,6 +176,7 @@ pub(crate) fn is_shown(service: &Service) -> bool {
 }
 
 fn service_status(
+    settings: &Settings,
     per_s: Rates,
     (number, service): (usize, &Service),
     before: &Reading,
@@ -192,7 +194,7 @@ fn service_status(
             Forwarding::FullNat => "full-nat",
         }
         .to_string(),
-        balance: balance(service.algorithm).to_string(),
+        balance: balance(settings, service.algorithm).to_string(),
         connections_total: created[1],
         connections_per_s: per_s.of(created[0], created[1]),
         established_total: sum(now, |s| s.established),
@@ -256,8 +258,11 @@ fn both([mut sum, other]: [Volume; 2]) -> Volume {
     sum
 }
 
-/// The word of the configuration.
-pub(crate) fn balance(algorithm: Algorithm) -> &'static str {
+/// The word of the configuration; where connections are not tracked, that of the method by which packets are spread.
+pub(crate) fn balance(settings: &Settings, algorithm: Algorithm) -> &'static str {
+    if !settings.connection_table.tracks_connections() {
+        return settings.connection_table.name();
+    }
     match algorithm {
         Algorithm::RoundRobin => "round-robin",
         Algorithm::WeightedRoundRobin => "weighted-round-robin",

@@ -4,7 +4,9 @@ use super::reading::WorkerReading;
 use super::turn::{Ticket, Turner};
 use anyhow::{Context, Result};
 use hairpin_core::engine::FlowEngine;
+use hairpin_core::flow::FlowKey;
 use hairpin_core::offload::OffloadPolicy;
+use hairpin_core::table::Table;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::{Adopted, Retired, ServiceStatistics, Update, Which, Worker};
 use hairpin_linux::cpu;
@@ -87,7 +89,7 @@ impl Shared {
     }
 
     /// The worker carries its orders out.
-    fn obey<P: OffloadPolicy>(&self, now: Time, worker: &mut Worker<P>) {
+    fn obey<P: OffloadPolicy, T: Table<FlowKey>>(&self, now: Time, worker: &mut Worker<P, T>) {
         let orders = std::mem::take(&mut *lock(&self.orders));
         for order in orders {
             match order {
@@ -165,9 +167,9 @@ pub(crate) struct Bench<E, W> {
 }
 
 /// Runs a worker until it is told to stop. `ready` is called when it is made, and says whether to go on.
-pub(crate) fn run<E: FlowEngine, P: OffloadPolicy>(
+pub(crate) fn run<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
     shared: &Shared,
-    bench: Bench<E, impl FnOnce() -> (Worker<P>, Adopted)>,
+    bench: Bench<E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
     ready: impl FnOnce(Adopted) -> bool,
     publish_ticket: impl Fn(Ticket),
     beat: impl Fn(Time),
@@ -213,7 +215,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn sleep<E, P>(shared: &Shared, turner: &Turner<TapIo, E, P>, at_most: Option<Duration>) -> Result<()> {
+fn sleep<E, P, T>(shared: &Shared, turner: &Turner<TapIo, E, P, T>, at_most: Option<Duration>) -> Result<()> {
     let timeout = at_most.and_then(|duration| Timespec::try_from(duration).ok());
     let mut waits = [PollFd::new(&turner.io, PollFlags::IN), PollFd::new(&shared.wake, PollFlags::IN)];
     match poll(&mut waits, timeout.as_ref()) {
@@ -240,11 +242,11 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn publish_if_due<E: FlowEngine, P: OffloadPolicy>(
+    fn publish_if_due<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &mut self,
         now: Time,
         shared: &Shared,
-        turner: &Turner<TapIo, E, P>,
+        turner: &Turner<TapIo, E, P, T>,
     ) {
         let asked = shared.asked.load(Ordering::Relaxed);
         if !asked && (!self.dirty || now.since(self.published_at) < PUBLISH_EVERY) {
@@ -277,10 +279,10 @@ impl Publisher {
     }
 
     /// How long the thread may sleep: until the next timeout, or until its news must be told.
-    fn sleep_at_most<E: FlowEngine, P: OffloadPolicy>(
+    fn sleep_at_most<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &self,
         now: Time,
-        turner: &Turner<TapIo, E, P>,
+        turner: &Turner<TapIo, E, P, T>,
     ) -> Option<Duration> {
         let timeout = turner.worker.poll_timeout(now).map(|due| due.since(now));
         let news = self.dirty.then(|| (self.published_at + PUBLISH_EVERY).since(now));

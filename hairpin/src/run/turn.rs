@@ -8,6 +8,7 @@ use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Sam
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
 use hairpin_core::offload::OffloadPolicy;
+use hairpin_core::table::Table;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Worker;
 
@@ -32,9 +33,9 @@ impl Ticket {
 }
 
 /// A worker with its plane and its engine.
-pub(crate) struct Turner<I: FrameIo, E, P> {
+pub(crate) struct Turner<I: FrameIo, E, P, T> {
     /// The worker.
-    pub(crate) worker: Worker<P>,
+    pub(crate) worker: Worker<P, T>,
     /// Its plane.
     pub(crate) io: I,
     /// Its engine.
@@ -50,8 +51,8 @@ pub(crate) struct Turner<I: FrameIo, E, P> {
     clock: fn() -> Time,
 }
 
-impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy> Turner<I, E, P> {
-    pub(crate) fn new(worker: Worker<P>, io: I, engine: E, clock: fn() -> Time) -> Turner<I, E, P> {
+impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E, P, T> {
+    pub(crate) fn new(worker: Worker<P, T>, io: I, engine: E, clock: fn() -> Time) -> Turner<I, E, P, T> {
         Turner {
             worker,
             io,

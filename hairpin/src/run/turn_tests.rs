@@ -89,7 +89,7 @@ impl FlowEngine for Engine {
     }
 }
 
-fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always> {
+fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always, AnyTable> {
     let snapshot = Arc::new(crate::config::parse("t", FILE).unwrap().snapshot);
     let engine = Engine { room: engine_room, ..Engine::default() };
     let worker = Worker::new(WorkerOptions {
@@ -132,14 +132,14 @@ const VIP: ([u8; 4], u16) = ([192, 0, 2, 1], 80);
 const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 1], 8080);
 
 /// One turn at `ms`; the tickets it published, and whether it was busy.
-fn turn(turner: &mut Turner<Wire, Engine, Always>, ms: u64) -> (Vec<(u8, u32)>, bool) {
+fn turn(turner: &mut Turner<Wire, Engine, Always, AnyTable>, ms: u64) -> (Vec<(u8, u32)>, bool) {
     let mut tickets = Vec::new();
     let now = Time::from_nanos(ms * 1_000_000 + 1);
     let busy = turner.turn(now, |ticket| tickets.push((ticket.cpu, ticket.number)));
     (tickets, busy)
 }
 
-fn handshake(turner: &mut Turner<Wire, Engine, Always>, ms: u64) {
+fn handshake(turner: &mut Turner<Wire, Engine, Always, AnyTable>, ms: u64) {
     for (from, to, flags) in [(CLIENT, VIP, "S"), (BACKEND, CLIENT, "SA"), (CLIENT, VIP, "A")] {
         turner.io.arriving.push_back(segment(from, to, flags, (0, 1)));
         turn(turner, ms);

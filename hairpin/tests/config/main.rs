@@ -5,6 +5,7 @@ use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyC
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
 mod health;
+mod tables;
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! The sections about the instance as a whole.
 
 use super::Fallback::{From, Required, Value};
+use super::super::tables::WORDS;
 use super::{DAY_MS, Kind, Section, field};
+use hairpin_core::table::Method;
 
 /// The top level.
 pub const TOP: Section = Section {
@@ -37,6 +39,24 @@ pub const TOP: Section = Section {
             Value("linux"),
             "\"linux\"",
             "How packets reach the workers.",
+        ),
+        field(
+            "connection_table",
+            Kind::Choice(&WORDS),
+            Value(Method::DEFAULT.name()),
+            "\"maglev\"",
+            "How a worker finds the connection of a packet. Another one takes effect with a restart or `hairpin upgrade`; \
+             connections are kept, unless one of the two methods tracks none. Those that track none need `policy = \
+             \"never\"`, services with `mode = \"nat\"` and backends that no two services share; they admit every packet \
+             to the workers, whatever the policer's settings.",
+        ),
+        field(
+            "connection_table_unsafe",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Whether workers may share a `connection_table` that does not protect them from each other, to measure what \
+             protection costs. It can corrupt: connections get lost or reach wrong backends.",
         ),
         field("limits", Kind::Tables, From("each field's default"), "", "See [limits]."),
         field("offload", Kind::Tables, From("each field's default"), "", "See [offload]."),

@@ -1,0 +1,142 @@
+//! Which connection table: its names, and what a file may not say when connections are not tracked.
+
+use super::{GOOD, good, refuses, said, warned, with};
+use hairpin::config::{PolicyChoice, TableChoice};
+use hairpin_core::config::Algorithm;
+use hairpin_core::table::Method;
+
+/// A good file that tracks no connections, with more lines of its service.
+fn untracked(method: &str, service: &str) -> String {
+    with(&format!("connection_table = \"{method}\"\n[offload]\npolicy = \"never\"")) + service
+}
+
+#[test]
+fn every_method_has_its_name() {
+    assert_eq!(good(GOOD).settings.connection_table, TableChoice::Own(Method::DEFAULT));
+    for &method in Method::ALL {
+        let file = match method.tracks_connections() {
+            true => with(&format!("connection_table = \"{method}\"")),
+            false => untracked(method.name(), ""),
+        };
+        let settings = good(&file).settings;
+        assert_eq!(settings.connection_table, TableChoice::Own(method));
+        assert_eq!(settings.connection_table.name(), method.name());
+    }
+}
+
+#[test]
+fn an_unknown_one_is_told_the_nearest_and_all() {
+    let said = said(&with("connection_table = \"globl-lock\"")).remove(0);
+    let start = "t.toml:2:20: error: `connection_table` is \"globl-lock\"; did you mean \"global-lock\"? (one of ";
+    assert!(said.starts_with(start), "{said}");
+    for method in Method::ALL {
+        assert!(said.contains(&format!("\"{method}\"")), "{said}");
+    }
+}
+
+#[test]
+fn what_needs_connections_is_refused_when_none_are_tracked() {
+    let offloads = "2:20: error: connections are offloaded, but `connection_table = \"maglev\"` tracks none; write policy \
+                    = \"never\" in [offload], or choose a table that tracks connections";
+    refuses(&with("connection_table = \"maglev\""), offloads);
+    refuses(&with("connection_table = \"maglev\"\n[offload]\npolicy = \"always\""), offloads);
+    let name = "192.0.2.1:80/tcp";
+    let head = "connection_table = \"stateless\"\n[offload]\npolicy = \"never\"\n[pool]\naddresses = [\"10.0.0.9\"]";
+    refuses(
+        &(with(head) + "mode = \"full-nat\"\n"),
+        "10:8: error: service \"192.0.2.1:80/tcp\" is full-nat, but `connection_table = \"stateless\"` tracks no \
+         connections, and so no ports of the pool; use mode = \"nat\", or a table that tracks connections",
+    );
+    refuses(
+        &untracked("stateless", "balance = \"round-robin\"\n"),
+        &format!(
+            "8:11: error: service \"{name}\" says how new connections are balanced, but `connection_table = \
+             \"stateless\"` tracks no connections; leave `balance` out: the table's name says how packets are spread"
+        ),
+    );
+    refuses(
+        &untracked("maglev", "unknown = \"reset\"\n"),
+        &format!(
+            "8:11: error: service \"{name}\" says what becomes of unknown packets, but `connection_table = \"maglev\"` \
+             tracks no connections; leave `unknown` out: every packet is sent on"
+        ),
+    );
+    refuses(
+        &untracked("maglev", "[service.health]\npassive = 3\n"),
+        &format!(
+            "9:11: error: service \"{name}\" counts clients' connections that fail, but `connection_table = \"maglev\"` \
+             tracks no connections; leave `passive` out, and use `check`"
+        ),
+    );
+}
+
+#[test]
+fn answers_must_say_which_service_they_are_of() {
+    let other = |listen: &str| format!("[[service]]\nlisten = \"{listen}\"\nbackends = [\"10.0.0.1:80\"]\n");
+    refuses(
+        &untracked("stateless", &other("192.0.2.1:81/tcp")),
+        "10:13: error: backend 10.0.0.1:80 is in services \"192.0.2.1:80/tcp\" and \"192.0.2.1:81/tcp\"; with \
+         `connection_table = \"stateless\"` nothing tells which of them its answers belong to: give it a port for each",
+    );
+    good(&untracked("stateless", &other("192.0.2.1:81/udp")));
+    good(&(GOOD.to_string() + &other("192.0.2.1:81/tcp")));
+}
+
+#[test]
+fn the_method_says_how_packets_are_spread() {
+    let maglev = good(&untracked("maglev", "balance = \"maglev\"\n"));
+    assert_eq!(
+        (maglev.settings.policy, maglev.snapshot.services[0].algorithm),
+        (PolicyChoice::Never, Algorithm::Maglev)
+    );
+    assert_eq!(good(&untracked("maglev", "")).snapshot.services[0].algorithm, Algorithm::Maglev);
+    let weights = "[[service.backend]]\naddress = \"10.0.0.2:80\"\nweight = 2\n";
+    assert!(warned(&untracked("maglev", weights)).is_empty());
+    assert_eq!(
+        warned(&untracked("stateless", weights)),
+        ["t.toml:5:1: warning: service \"192.0.2.1:80/tcp\" has weights, which `connection_table = \"stateless\"` \
+          ignores; use connection_table = \"maglev\""]
+    );
+}
+
+#[test]
+fn what_is_to_be_or_not_is_true_or_false() {
+    refuses(
+        &with("connection_table_unsafe = \"yes\""),
+        "2:27: error: `connection_table_unsafe` is the text \"yes\", neither true nor false; write \
+         connection_table_unsafe = true or connection_table_unsafe = false, without quotes",
+    );
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn tables_of_dpdk_need_a_build_with_it() {
+    for name in ["rte-hash", "rte-hash/lock-free"] {
+        let said = said(&with(&format!("connection_table = \"{name}\""))).remove(0);
+        assert!(
+            said.contains("which this Hairpin was built without; build it with DPDK (Debian: libdpdk-dev;"),
+            "{said}"
+        );
+    }
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn tables_that_can_corrupt_need_consent_and_are_warned_of() {
+    for name in ["rte-hash", "rte-hash/lock-free"] {
+        assert_eq!(good(&with(&format!("connection_table = \"{name}\""))).settings.connection_table.name(), name);
+    }
+    let unsafe_one = with("connection_table = \"rte-hash/none\"");
+    refuses(
+        &unsafe_one,
+        "2:20: error: `connection_table = \"rte-hash/none\"` does not protect workers from each other; use \"rte-hash\" (one \
+         for each worker) or one with protection, or write connection_table_unsafe = true",
+    );
+    assert_eq!(
+        warned(&with("connection_table = \"rte-hash/none\"\nconnection_table_unsafe = true")),
+        [
+            "t.toml:2:20: warning: `connection_table = \"rte-hash/none\"` can corrupt; connections may get lost or reach wrong \
+          backends: use it with traffic nobody needs"
+        ]
+    );
+}
