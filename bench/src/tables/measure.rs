@@ -1,7 +1,9 @@
 //! One method's turn: threads, each pinned to a processor, that do the same kind of work at the same time.
 //!
 //! A thread looks at its clock after every chunk of keys and stops when its window is over; so every method is measured
-//! for the same time, and threads overlap but for the last chunk. All answers are counted: a method that loses a key
+//! for the same time, and threads overlap but for the last chunk. A single thread's rate is per second of its own time, so
+//! that what else the machine does counts as little as can be; that of several is per second on the wall, since waiting
+//! for each other has to count. All answers are counted: a method that loses a key
 //! is an error, not a figure.
 
 use super::keys::{CHUNK, Key, Sequence, Share, value};
@@ -107,11 +109,11 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Counts one more thread.
-    fn add(&mut self, spent: &Spent) {
+    /// Counts one of so many threads.
+    fn add(&mut self, spent: &Spent, threads: usize) {
         let (time, running) = (spent.time.as_secs_f64(), spent.running.as_secs_f64());
         let first = self.per_second == 0.0;
-        self.per_second += spent.operations as f64 / time;
+        self.per_second += spent.operations as f64 / if threads == 1 { running } else { time };
         self.running = if first { running / time } else { self.running.min(running / time) };
     }
 }
@@ -433,7 +435,7 @@ pub(super) fn turn(
     })?;
     let mut rates: BTreeMap<Case, Rate> = BTreeMap::new();
     for (case, spent) in each.into_iter().flatten() {
-        rates.entry(case).or_default().add(&spent);
+        rates.entry(case).or_default().add(&spent, threads);
     }
     Ok(rates)
 }
@@ -461,8 +463,8 @@ pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors:
                     pinned?;
                     one(shares, thread)
                 })?;
-                if let [spent] = spent[..] {
-                    rate.get_or_insert_with(Rate::default).add(&spent);
+                if let [spent] = &spent[..] {
+                    rate.get_or_insert_with(Rate::default).add(spent, 1);
                 }
             }
         }
@@ -477,7 +479,7 @@ pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors:
             {
                 all += spent;
             }
-            rate.get_or_insert_with(Rate::default).add(&all);
+            rate.get_or_insert_with(Rate::default).add(&all, 1);
         }
     }
     Ok(rate)
