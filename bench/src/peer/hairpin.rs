@@ -242,7 +242,10 @@ fn configuration(
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
         writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
-        writeln!(text, "balance = {:?}\n{}", service.balance, options.service)?;
+        if !service.balance.is_empty() {
+            writeln!(text, "balance = {:?}", service.balance)?;
+        }
+        writeln!(text, "{}", options.service)?;
         for (i, (server, address)) in service.servers.iter().zip(service.server_ends()).enumerate() {
             let weight = service.weights.get(i).unwrap_or(&1);
             writeln!(text, "[[service.backend]]\nname = \"server{server}\"\naddress = \"{address}\"")?;

@@ -53,7 +53,7 @@ pub struct Service {
     pub servers: Vec<usize>,
     /// Whether the client's address is replaced, too. Only Hairpin (proxies always do; nftables never here).
     pub full_nat: bool,
-    /// Hairpin's algorithm; the others take turns (nftables: at random).
+    /// Hairpin's algorithm (empty: it is not told any); the others take turns (nftables: at random).
     pub balance: &'static str,
     /// The servers' weights, for Hairpin; 1 each if empty.
     pub weights: Vec<u16>,

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub struct Status {
     /// Its process.
     pub pid: u32,
+    /// How its workers find a packet's connection.
+    pub connection_table: String,
     /// Its workers.
     pub workers: Vec<Worker>,
     /// Its services.

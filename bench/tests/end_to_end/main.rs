@@ -18,6 +18,7 @@ mod network;
 mod not_ours;
 mod restart;
 mod survival;
+mod tables;
 mod transfer;
 
 use hairpin_bench::{cleanup, namespace};
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         health::trials(),
         intruders::trials(),
         survival::trials(),
+        tables::trials(),
         crash::trials(),
         leaks::trials(),
     ];

@@ -1,0 +1,268 @@
+//! Every connection table serves real traffic, another one takes over its connections, and where none are tracked every
+//! packet finds its backend all the same.
+
+use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
+use anyhow::{Context, Result, ensure};
+use hairpin_bench::load::{self, IperfOptions, WrkOptions};
+use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_bench::tool::{echo, http, inside};
+use hairpin_bench::topology::{Family, Options, Topology, vip};
+use hairpin_core::table::Method;
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let serves = Method::ALL.iter().map(|&method| {
+        let name = format!("tables: {method} serves");
+        Trial::test(name, move || serves(method).map_err(|error| format!("{error:#}").into()))
+    });
+    let others = [
+        trial("tables: connections outlive a change of the table", change_of_table),
+        trial("tables: with maglev connections of other backends stay where they are", one_backend_less),
+        trial("tables: from maglev to a tracked table connections are picked up", picked_up),
+        trial("tables: whether connections are tracked is no reload's business", no_reload),
+    ];
+    serves.chain(others).collect()
+}
+
+/// A network with a Hairpin of two workers.
+struct Scene {
+    hairpin: Hairpin,
+    servers: Servers,
+    topology: Topology,
+    services: Vec<Service>,
+}
+
+impl Scene {
+    fn start(method: Method, service_lines: &str) -> Result<Scene> {
+        let topology = Topology::create(Options::default())?;
+        let servers = Servers::start(&topology)?;
+        let services = served(method);
+        let hairpin = Hairpin::start(&topology, &services, &options(method, service_lines))?;
+        Ok(Scene { hairpin, servers, topology, services })
+    }
+
+    /// Another configuration, which nobody reads yet.
+    fn configure(&mut self, method: Method, service_lines: &str) -> Result<()> {
+        self.services = served(method);
+        self.hairpin.configure(&self.topology, &self.services, &options(method, service_lines))
+    }
+
+    /// Runs `body`; what Hairpin printed goes with an error.
+    fn play(mut self, body: impl FnOnce(&mut Scene) -> Result<()>) -> Result<()> {
+        let result = body(&mut self).and_then(|()| self.hairpin.process().check());
+        self.servers.check()?;
+        let status = self.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
+        result.with_context(|| format!("hairpin printed:\n{}\nits status:\n{status}", self.hairpin.logs()))
+    }
+
+    fn is(&self, method: Method) -> Result<()> {
+        let status = self.hairpin.status()?;
+        ensure!(status.connection_table == method.name(), "the table is {}, not {method}", status.connection_table);
+        ensure!(status.workers.len() == 2, "{} workers", status.workers.len());
+        Ok(())
+    }
+
+    /// Pages arrive whole, many clients at once, over both families and both protocols.
+    fn works(&self, method: Method) -> Result<()> {
+        let topology = &self.topology;
+        let page = std::fs::metadata(topology.scratch.file("pages/10m"))?.len();
+        let mut targets = Vec::new();
+        for http in self.services.iter().filter(|service| service.server_port == HTTP_PORT) {
+            let got = load::curl(&topology.client, topology, &http.listen(), "10m", "body")?;
+            let length = std::fs::metadata(&got.body)?.len();
+            ensure!(length == page, "{length} bytes of {page} through {}", http.name);
+            targets.push(http.listen());
+        }
+        let wrk = WrkOptions { page: "1k", connections: 100, duration: Duration::from_secs(1), close: true };
+        let wrk = load::wrk(topology, &targets, &wrk)?;
+        ensure!(wrk.requests > 100 && wrk.errors == 0, "with {method}: {wrk:?}");
+        for name in ["echo4", "echo6"] {
+            let to = service(name).listen().parse()?;
+            let echo = echo::ask(&topology.client, &[to], 0, 16, 100, Duration::from_millis(300))?;
+            ensure!(echo.answered > 16 && echo.lost == 0 && echo.wrong == 0, "{name}: {echo:?}");
+        }
+        for reverse in [false, true] {
+            let second = Duration::from_secs(1);
+            let options = IperfOptions { streams: 2, duration: second, udp_mbit_s: None, reverse };
+            let iperf = load::iperf(topology, vip(Family::V4), IPERF_PORTS[0], &options)?;
+            ensure!(iperf.bits_per_s > 1e8, "iperf3 through {method}: {iperf:?}");
+        }
+        Ok(())
+    }
+}
+
+/// The services that a method can serve: without tracking, all by NAT, and no backend in two of them.
+fn served(method: Method) -> Vec<Service> {
+    let named = |service: &Service| match method.tracks_connections() {
+        true => service.port < 9000,
+        false => ["http4", "http6", "echo4", "echo6", "iperf4", "iperf6"].contains(&service.name),
+    };
+    let mut services: Vec<Service> = services().into_iter().filter(named).collect();
+    if !method.tracks_connections() {
+        services.iter_mut().for_each(|service| service.balance = "");
+    }
+    services
+}
+
+fn options(method: Method, service_lines: &str) -> HairpinOptions {
+    let policy = if method.tracks_connections() { "always" } else { "never" };
+    HairpinOptions {
+        top: format!("workers = 2\nconnection_table = \"{method}\""),
+        tables: format!("[offload]\npolicy = \"{policy}\"\n[limits]\nconnections_max = 40000\n"),
+        service: service_lines.to_owned(),
+        ..HairpinOptions::default()
+    }
+}
+
+fn serves(method: Method) -> Result<()> {
+    Scene::start(method, "")?.play(|scene| {
+        scene.is(method)?;
+        scene.works(method)?;
+        let status = scene.hairpin.status()?;
+        let tracked = method.tracks_connections();
+        ensure!((status.capacity.connections_peak > 0) == tracked, "there were {:?}", status.capacity);
+        let words = if tracked {
+            format!("; table {method}")
+        } else {
+            format!("not tracked: every packet finds its backend by {method}")
+        };
+        let text = scene.hairpin.status_table()?;
+        ensure!(text.contains(&words), "the status does not say {words:?}");
+        if tracked {
+            return Ok(());
+        }
+        ensure!(status.offload.rules == 0, "there are rules: {:?}", status.offload);
+        ensure!(scene.hairpin.connections(&json!({}))?.is_empty(), "connections are listed");
+        // Nothing is known of a connection, so it does not matter who serves it, with how many workers.
+        let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 32)?;
+        ensure!(scene.hairpin.end(Signal::SIGTERM)?.success(), "it did not end well");
+        let mut options = options(method, "");
+        options.top = options.top.replace("workers = 2", "workers = 3");
+        scene.hairpin.configure(&scene.topology, &scene.services, &options)?;
+        scene.hairpin.start_again(&scene.topology, &[])?;
+        idle.check("after a restart with another number of workers")
+    })
+}
+
+/// Connections that have had an answer, and who gave it.
+struct Idle(Vec<(http::Connection, String)>);
+
+impl Idle {
+    /// So many to these ports of both families' VIPs.
+    fn open(topology: &Topology, ports: &'static [u16], count: usize) -> Result<Idle> {
+        let one = move |i: usize| {
+            let family = if i.is_multiple_of(2) { Family::V4 } else { Family::V6 };
+            let to = SocketAddr::new(vip(family), ports[i / 2 % ports.len()]);
+            let mut connection = http::Connection::open(to, TIMEOUT)?;
+            let server = connection.get("1k", false, TIMEOUT)?.server()?.to_owned();
+            Ok((connection, server))
+        };
+        Ok(Idle(inside::run(&topology.client, move || (0..count).map(one).collect())?))
+    }
+
+    /// All of them are answered by who answered before.
+    fn check(&mut self, when: &str) -> Result<()> {
+        for (connection, server) in &mut self.0 {
+            let end = connection.own_end()?;
+            let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{end}, {when}"))?;
+            ensure!(answer.server()? == server, "{end}, {when}: {} answers, not {server}", answer.server()?);
+        }
+        Ok(())
+    }
+}
+
+fn tracked() -> impl Iterator<Item = Method> {
+    Method::ALL.iter().copied().filter(|method| method.tracks_connections())
+}
+
+/// From each table to the next by upgrades, back to the first by a restart.
+fn change_of_table() -> Result<()> {
+    let first = tracked().next().context("no table")?;
+    Scene::start(first, "")?.play(|scene| {
+        let mut idle = Idle::open(&scene.topology, &[HTTP_PORT, FULL_NAT_HTTP_PORT], 40)?;
+        for method in tracked().skip(1) {
+            scene.configure(method, "")?;
+            let later = scene.hairpin.tell(&scene.topology, &["reload"])?;
+            ensure!(later.contains(&format!("-> {method}")), "the reload does not name what waits: {later}");
+            idle.check("after the reload")?;
+            upgrade(scene)?;
+            scene.is(method)?;
+            let adopted = scene.hairpin.status()?.adopted_connections;
+            ensure!(adopted >= 40, "{method} took over {adopted} connections");
+            idle.check(&format!("with {method}"))?;
+        }
+        scene.configure(first, "")?;
+        scene.hairpin.end(Signal::SIGTERM)?;
+        scene.hairpin.start_again(&scene.topology, &[])?;
+        scene.is(first)?;
+        idle.check("after the restart")?;
+        Idle::open(&scene.topology, &[HTTP_PORT, FULL_NAT_HTTP_PORT], 8).map(drop)
+    })
+}
+
+fn upgrade(scene: &mut Scene) -> Result<()> {
+    let program = std::fs::canonicalize(hairpin_program()?)?;
+    scene.hairpin.upgrade(&scene.topology, Path::new(&program))
+}
+
+/// A backend drains and comes back: only its own connections have to go elsewhere meanwhile.
+fn one_backend_less() -> Result<()> {
+    Scene::start(Method::Maglev, "")?.play(|scene| {
+        let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 64)?;
+        for service in ["http4", "http6"] {
+            scene.hairpin.tell(&scene.topology, &["backend", "drain", service, "server2"])?;
+        }
+        let all = idle.0.len();
+        let (mut its, others): (Vec<_>, Vec<_>) = idle.0.into_iter().partition(|(_, server)| server == "server2");
+        ensure!(!its.is_empty() && its.len() < all / 2, "server2 has {} of {all} connections", its.len());
+        idle = Idle(others);
+        idle.check("while server2 drains")?;
+        let moved = its.pop().context("server2 has none")?.0.get("1k", false, TIMEOUT);
+        ensure!(moved.is_err(), "a server that knows nothing of a connection answers on it");
+        for service in ["http4", "http6"] {
+            scene.hairpin.tell(&scene.topology, &["backend", "reset", service, "server2"])?;
+        }
+        idle.0.extend(its);
+        idle.check("after server2 is back")
+    })
+}
+
+/// What Maglev has spread, a table takes up connection by connection, as Maglev would have it.
+fn picked_up() -> Result<()> {
+    Scene::start(Method::Maglev, "")?.play(|scene| {
+        let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 40)?;
+        scene.configure(Method::DEFAULT, "unknown = \"pick-up\"")?;
+        upgrade(scene)?;
+        scene.is(Method::DEFAULT)?;
+        idle.check("picked up")?;
+        let listed = scene.hairpin.connections(&json!({}))?.len();
+        ensure!(listed >= 40, "{listed} connections are tracked");
+        // And back: rules go, and Maglev names the backends that they have.
+        scene.configure(Method::Maglev, "")?;
+        upgrade(scene)?;
+        idle.check("not tracked any more")?;
+        let view = scene.hairpin.offload()?;
+        ensure!(view.rules == [0, 0], "rules are left: {view:?}");
+        Ok(())
+    })
+}
+
+fn no_reload() -> Result<()> {
+    Scene::start(Method::DEFAULT, "")?.play(|scene| {
+        scene.configure(Method::Stateless, "")?;
+        let refused = scene.hairpin.tell(&scene.topology, &["reload"]).err().context("the reload was taken")?;
+        let refused = format!("{refused:#}");
+        ensure!(refused.contains("apply it by `hairpin upgrade`"), "it says {refused}");
+        scene.is(Method::DEFAULT)?;
+        scene.services = served(Method::DEFAULT);
+        scene.works(Method::DEFAULT)
+    })
+}
