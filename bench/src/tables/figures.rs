@@ -1,4 +1,5 @@
-//! Figures: throughput by threads, by entries and by load factor, as SVG.
+//! Figures: throughput by threads, by entries and by load factor, as SVG. Of methods that track connections: the others
+//! are so much faster that nothing else could be seen.
 
 use super::measure::Case;
 use super::results::{Results, size_name};
@@ -14,6 +15,9 @@ const SIZE: (u32, u32) = (1000, 620);
 const CASES: [(Case, &str); 4] =
     [(Case::Hits, "hits"), (Case::Misses, "misses"), (Case::Inserts, "inserts"), (Case::Deletes, "deletes")];
 
+/// The methods that track nothing.
+const UNTRACKED: [&str; 2] = ["stateless", "maglev"];
+
 /// One method's values: where, and what.
 struct Line {
     method: String,
@@ -23,7 +27,7 @@ struct Line {
 /// What the axis below says.
 struct Axis<'a> {
     title: &'a str,
-    /// Where there are values, in order, and what is written there. They stand at equal distances.
+    /// Where there are values, from 0 on in steps of halves, and what is written there.
     at: Vec<(f64, String)>,
 }
 
@@ -41,36 +45,47 @@ pub(super) fn draw(
     for (case, name) in CASES {
         let of = |title: &str| format!("{} in bursts of 32, {title} ({machine})", case.name());
         if let Some(&slots) = sizes.last() {
-            let axis = Axis { title: "threads", at: threads.iter().map(|&n| (n as f64, n.to_string())).collect() };
-            let lines = lines(results, threads, |method, &threads| results.samples(method, case, slots, threads));
+            let axis = Axis::even("threads", threads, ToString::to_string);
+            let lines =
+                lines(results, &axis, threads, |method, &threads| results.samples(method, case, slots, threads));
             let title = of(&format!("{} slots 80 % full", size_name(slots)));
             chart(&title, &axis, case.unit(), lines, &directory.join(format!("threads-{name}.svg")))?;
         }
         if let Some(&threads) = threads.first() {
-            let axis = Axis {
-                title: "slots, 80 % full",
-                at: sizes.iter().map(|&slots| (slots as f64, size_name(slots))).collect(),
-            };
-            let lines = lines(results, sizes, |method, &slots| results.samples(method, case, slots, threads));
+            let axis = Axis::even("slots, 80 % full", sizes, |slots| size_name(*slots));
+            let lines = lines(results, &axis, sizes, |method, &slots| results.samples(method, case, slots, threads));
             let title = of(&format!("{threads} thread(s)"));
             chart(&title, &axis, case.unit(), lines, &directory.join(format!("entries-{name}.svg")))?;
         }
-        let at = series::LOADS.map(|percent| (percent as f64, format!("{percent} %")));
+        let at = series::LOADS.map(|percent| ((percent - series::LOADS[0]) as f64 / 10.0, format!("{percent} %")));
         let axis = Axis { title: "load factor", at: at.to_vec() };
-        let lines =
-            lines(results, &series::LOADS, |method, &percent| results.at_load(method, case, series::entries(percent)));
+        let lines = lines(results, &axis, &series::LOADS, |method, &percent| {
+            results.at_load(method, case, series::entries(percent))
+        });
         let title = of(&format!("{} slots, 1 thread", size_name(series::SLOTS)));
         chart(&title, &axis, case.unit(), lines, &directory.join(format!("load-{name}.svg")))?;
     }
     Ok(())
 }
 
-/// Every method's values at `places`; their numbers are where they stand.
-fn lines<P>(results: &Results, places: &[P], value: impl Fn(&str, &P) -> Option<Samples>) -> Vec<Line> {
+impl Axis<'_> {
+    /// One with these values at equal distances.
+    fn even<'a, P>(title: &'a str, places: &[P], label: impl Fn(&P) -> String) -> Axis<'a> {
+        Axis { title, at: places.iter().enumerate().map(|(i, place)| (i as f64, label(place))).collect() }
+    }
+}
+
+/// Every method's values at `places`, which stand on the axis in this order.
+fn lines<P>(
+    results: &Results,
+    axis: &Axis<'_>,
+    places: &[P],
+    value: impl Fn(&str, &P) -> Option<Samples>,
+) -> Vec<Line> {
     let mut lines = Vec::new();
-    for method in results.methods() {
-        let values = places.iter().enumerate().filter_map(|(i, place)| Some((i as f64, value(method, place)?)));
-        let points: Vec<_> = values.collect();
+    for method in results.methods().into_iter().filter(|method| !UNTRACKED.contains(method)) {
+        let places = axis.at.iter().zip(places);
+        let points: Vec<_> = places.filter_map(|((x, _), place)| Some((*x, value(method, place)?))).collect();
         if !points.is_empty() {
             lines.push(Line { method: method.to_owned(), points });
         }
@@ -93,7 +108,7 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
     let failed = |error: &dyn std::fmt::Display| anyhow!("could not draw {}: {error}", path.display());
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE).map_err(|error| failed(&error))?;
-    let last = axis.at.len().saturating_sub(1) as f64;
+    let last = axis.at.last().map_or(0.0, |(x, _)| *x);
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 20))
         .margin(12)
@@ -102,14 +117,14 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
         .build_cartesian_2d(-0.1..last * 1.45 + 0.9, 0.0..most / 1e6 * 1.05)
         .map_err(|error| failed(&error))?;
     let label = |x: &f64| {
-        let place = axis.at.get(x.round() as usize).filter(|_| (x - x.round()).abs() < 0.01 && *x > -0.05);
-        place.map_or_else(String::new, |(_, label)| label.clone())
+        let there = axis.at.iter().find(|(at, _)| (x - at).abs() < 0.01);
+        there.map_or_else(String::new, |(_, label)| label.clone())
     };
     chart
         .configure_mesh()
         .disable_x_mesh()
         .label_style(("sans-serif", 15))
-        .x_labels(2 * axis.at.len() + 2)
+        .x_labels((2.0 * (last * 1.45 + 1.0)) as usize + 2)
         .x_label_formatter(&label)
         .x_desc(axis.title)
         .y_desc(format!("M {unit}"))

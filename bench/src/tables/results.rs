@@ -2,7 +2,6 @@
 
 use super::measure::{Case, Rate};
 use super::subject::Size;
-use crate::suite::report::metric;
 use crate::suite::samples::Samples;
 use anyhow::{Context, Result};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
@@ -235,7 +234,7 @@ fn millions(samples: Samples) -> String {
     format!("{:.1} ({:.1}..{:.1})", samples.median() / 1e6, low / 1e6, high / 1e6)
 }
 
-/// A number of slots as people call it.
+/// A number of slots, a power of two: in Ki or Mi.
 pub(super) fn size_name(slots: usize) -> String {
-    metric(slots as f64).trim_end().to_owned()
+    if slots >= 1 << 20 { format!("{} Mi", slots >> 20) } else { format!("{} Ki", slots >> 10) }
 }
