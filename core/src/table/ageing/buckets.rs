@@ -13,7 +13,7 @@
 //! sweep's back: those wait for the next one.
 
 use super::super::cuckoo::CuckooPlusPlus;
-use super::{Deadlines, JUDGED_MAX, nanos};
+use super::{BATCH, Deadlines, JUDGED_MAX, nanos};
 use crate::table::{Key, Position};
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
@@ -80,24 +80,16 @@ impl BucketStamps {
             self.cursor = Some(0);
         }
         let wanted = self.wanted(now, table.slots() / SLOTS);
-        let mut judged = 0;
-        for _ in 0..BUCKETS_MAX {
-            let Some(cursor) = self.cursor else { return tick > self.tick };
-            if cursor as usize >= wanted {
-                return false;
-            }
-            if out.remaining_capacity() < SLOTS || judged >= JUDGED_MAX {
+        let (mut judged, mut budget) = (0, BUCKETS_MAX);
+        loop {
+            let room = out.remaining_capacity().min(JUDGED_MAX - judged).min(BATCH);
+            if room < SLOTS || budget == 0 {
                 return true;
             }
-            let mut due: ArrayVec<u32, SLOTS> = ArrayVec::new();
-            let (at, blind) = (self.tick as u8, self.blind);
-            self.cursor = table.scan_stamped(cursor, &mut |value, stamp| {
-                if value & 1 == 0 && (blind || at.wrapping_sub(stamp) < 128) {
-                    due.push(value);
-                }
-            });
-            due.iter().for_each(|value| entries.prefetch(value / 2));
-            for &value in &due {
+            let mut batch: ArrayVec<u32, BATCH> = ArrayVec::new();
+            let done = self.take(table, wanted, room, &mut budget, &mut batch);
+            batch.iter().for_each(|value| entries.prefetch(value / 2));
+            for &value in &batch {
                 match entries.deadline(value / 2) {
                     Some(deadline) if deadline > now => {
                         table.restamp(&entries.key(value / 2), value, self.stamp(deadline));
@@ -106,9 +98,34 @@ impl BucketStamps {
                     None => {}
                 }
             }
-            judged += due.len();
+            judged += batch.len();
+            if done {
+                return self.cursor.is_none() && tick > self.tick;
+            }
         }
-        true
+    }
+
+    /// Adds values whose stamp is due to `batch`, up to `room`, from the next buckets; whether all that are wanted have
+    /// been looked at.
+    fn take(
+        &mut self,
+        table: &CuckooPlusPlus,
+        wanted: usize,
+        room: usize,
+        budget: &mut usize,
+        batch: &mut ArrayVec<u32, BATCH>,
+    ) -> bool {
+        let (at, blind) = (self.tick as u8, self.blind);
+        while batch.len() + SLOTS <= room && *budget > 0 {
+            let Some(cursor) = self.cursor.filter(|&cursor| (cursor as usize) < wanted) else { return true };
+            self.cursor = table.scan_stamped(cursor, &mut |value, stamp| {
+                if value & 1 == 0 && (blind || at.wrapping_sub(stamp) < 128) {
+                    batch.push(value);
+                }
+            });
+            *budget -= 1;
+        }
+        false
     }
 
     /// Of so many buckets, those that should have been looked at by now.
