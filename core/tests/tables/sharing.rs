@@ -82,10 +82,11 @@ fn values_beyond_a_views_range_are_refused() {
 #[test]
 fn threads_do_not_disturb_each_other() {
     let asked = std::env::var("HAIRPIN_TABLE_OPERATIONS").ok().and_then(|count| count.parse().ok());
-    let operations = asked.unwrap_or(if cfg!(miri) { 60 } else { 10_000 });
+    let operations = asked.unwrap_or(if cfg!(miri) { 10 } else { 10_000 });
     for method in shared() {
-        let tables = AnyTable::for_workers(method, 4, 400, Hasher::new([1, 2, 3, 4]));
-        let keys: Vec<[u8; 16]> = (0..300).scan(Random(7), |random, _| Some(random.key())).collect();
+        let tables = AnyTable::for_workers(method, 4, if cfg!(miri) { 20 } else { 400 }, Hasher::new([1, 2, 3, 4]));
+        let keys: Vec<[u8; 16]> =
+            (0..if cfg!(miri) { 10 } else { 300 }).scan(Random(7), |random, _| Some(random.key())).collect();
         let work = |(table, number)| {
             let mut stage = Stage::new(vec![table], keys.clone(), (1 << 30) - 1, false);
             move || {

@@ -14,7 +14,7 @@ impl Entries<FlowKey> for Nothing {
 }
 
 const SECRET: [u64; 4] = [1, 2, 3, 4];
-const FLOWS: usize = if cfg!(miri) { 2_000 } else { 40_000 };
+const FLOWS: usize = 40_000;
 
 fn end(address: u32, port: u16) -> Endpoint {
     Endpoint::new(IpAddr::from(Ipv4Addr::from(address)), port)
@@ -58,6 +58,7 @@ fn maglev(weights: &[u16]) -> Maglev {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "slow")]
 fn stateless_spreads_evenly_and_moves_half() {
     let stateless = |backends| Stateless::new(backends, Hasher::new(SECRET));
     let ten = chosen(&stateless(10));
@@ -74,6 +75,7 @@ fn stateless_spreads_evenly_and_moves_half() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "slow")]
 fn maglev_respects_weights_and_moves_few() {
     let weights = [1, 1, 1, 1, 1, 1, 1, 1, 2, 5];
     let ten = chosen(&maglev(&weights));
