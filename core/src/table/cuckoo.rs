@@ -44,7 +44,7 @@ pub use check::Broken;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec;
-use bucket::{Bucket, Entry, LISTED, SLOTS, Slots, UNLISTED_MAX};
+use bucket::{Bucket, Entry, LISTED, SLOTS, UNLISTED_MAX};
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -215,7 +215,7 @@ impl CuckooPlusPlus {
     /// ends up in second buckets, three times as many as when the table was filled; with this, an eighth.)
     #[inline]
     fn send_guest_home(&mut self, at: u32) -> Option<usize> {
-        for slot in Slots(self.bucket(at).filter.moved()) {
+        for slot in self.bucket(at).guests() {
             let home = self.other(at, self.bucket(at).entry(slot).tag);
             if let Some(hole) = self.bucket(home).free().first() {
                 self.shift_one((at, slot), (home, hole));

@@ -86,6 +86,12 @@ impl Bucket {
         Slots(self.matching(tag).0 & self.filter.moved())
     }
 
+    /// The slots whose entries have this as the second bucket of their hash.
+    #[inline]
+    pub(super) fn guests(&self) -> Slots {
+        Slots(self.filter.moved())
+    }
+
     #[inline]
     pub(super) fn value(&self, slot: usize) -> u32 {
         self.values[slot]

@@ -3,12 +3,28 @@
 use super::{CuckooPlusPlus, Found, Place};
 use crate::table::{BURST, Entries, Key};
 
-/// What a lookup knows before it has asked whether it is right.
+/// An entry of which nobody has asked yet whether it is the right one.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     value: u32,
     bucket: u32,
     slot: u8,
+}
+
+/// The numbers of the bits that are set, ascending: all below [`BURST`].
+struct Bits(u32);
+
+const _: () = assert!(BURST == u32::BITS as usize);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let bit = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
+        self.0 &= self.0 - 1;
+        Some(bit)
+    }
 }
 
 impl CuckooPlusPlus {
@@ -39,24 +55,28 @@ impl CuckooPlusPlus {
     {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
             let places = self.places(keys);
+            out.fill(None);
             let mut candidates = [Candidate::default(); BURST];
-            let there = self.candidates(&places[..keys.len()], &mut candidates, |value| entries.prefetch(value));
-            for (i, (key, out)) in keys.iter().zip(out).enumerate() {
-                *out = None;
-                if there >> i & 1 == 0 {
-                    continue;
-                }
+            let count = keys.len().min(out.len());
+            let there = self.candidates(&places[..count], &mut candidates, |value| entries.prefetch(value));
+            for i in Bits(there) {
                 let Candidate { value, bucket, slot } = candidates[i];
-                if entries.is(value, key) {
-                    *out = Some(value);
+                if entries.is(value, &keys[i]) {
+                    out[i] = Some(value);
                     hit(i, Found { bucket, slot: usize::from(slot) });
-                } else if let Some(found) = self.locate(places[i], |value| entries.is(value, key)) {
-                    // Another entry has the same tag; this is rare, and starts over.
-                    *out = Some(self.bucket(found.bucket).value(found.slot));
+                } else if let Some(found) = self.start_over(places[i], &keys[i], entries) {
+                    out[i] = Some(self.bucket(found.bucket).value(found.slot));
                     hit(i, found);
                 }
             }
         }
+    }
+
+    /// Another entry has the same tag: one lookup in 10,000.
+    #[cold]
+    #[inline(never)]
+    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<Found> {
+        self.locate(place, |value| entries.is(value, key))
     }
 
     /// For each place the first entry that has its tag, and a bit that says whether there is one; if there is none, it
@@ -64,21 +84,19 @@ impl CuckooPlusPlus {
     #[inline]
     fn candidates(&self, places: &[Place], candidates: &mut [Candidate; BURST], prefetch: impl Fn(u32)) -> u32 {
         let (mut there, mut perhaps_moved) = (0u32, 0u32);
-        for (i, place) in places.iter().enumerate().take(BURST) {
+        for (i, (place, candidate)) in places.iter().zip(candidates.iter_mut()).enumerate() {
             let bucket = self.bucket(place.primary);
             if let Some(slot) = bucket.at_home(place.tag).first() {
                 let value = bucket.value(slot);
                 prefetch(value);
-                candidates[i] = Candidate { value, bucket: place.primary, slot: slot as u8 };
+                *candidate = Candidate { value, bucket: place.primary, slot: slot as u8 };
                 there |= 1 << i;
             } else if bucket.filter.may_have_moved(place.print()) {
                 self.prefetch(self.secondary(*place));
                 perhaps_moved |= 1 << i;
             }
         }
-        while perhaps_moved != 0 {
-            let i = perhaps_moved.trailing_zeros() as usize;
-            perhaps_moved &= perhaps_moved - 1;
+        for i in Bits(perhaps_moved) {
             let at = self.secondary(places[i]);
             let bucket = self.bucket(at);
             if let Some(slot) = bucket.moved_here(places[i].tag).first() {
@@ -108,8 +126,10 @@ impl CuckooPlusPlus {
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let places = self.places(keys);
             for place in &places[..keys.len()] {
-                if self.bucket(place.primary).free().0 == 0 {
+                let bucket = self.bucket(place.primary);
+                if bucket.free().0 == 0 {
                     self.prefetch(self.secondary(*place));
+                    bucket.guests().for_each(|slot| self.prefetch(self.other(place.primary, bucket.entry(slot).tag)));
                 }
             }
             for (&place, &value) in places.iter().zip(values).take(keys.len()) {
