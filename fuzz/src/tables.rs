@@ -52,7 +52,7 @@ fn flow(is_ipv4: bool, number: u8) -> FlowKey {
         false => Address([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number % 8]),
     };
     let end = |port| Endpoint { address, port };
-    let protocol = if number % 2 == 0 { Protocol::Tcp } else { Protocol::Udp };
+    let protocol = if number.is_multiple_of(2) { Protocol::Tcp } else { Protocol::Udp };
     FlowKey { source: end(1000 + u16::from(number / 8)), destination: end(443), protocol }
 }
 
