@@ -3,6 +3,7 @@
 
 use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
 use anyhow::{Context, Result, ensure};
+use hairpin_bench::command;
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
 use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
@@ -18,10 +19,25 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// DPDK's, safe ones: a table for each worker, and what guards one for all. (Transactions not every processor has.)
+const RTE_HASH: [&str; 5] = [
+    "rte-hash",
+    "rte-hash/rw-concurrency",
+    "rte-hash/multi-writer+rw-concurrency",
+    "rte-hash/lock-free",
+    "rte-hash/multi-writer+lock-free",
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
-    let serves = Method::ALL.iter().map(|&method| {
+    let serves = METHODS.iter().map(|&method| {
         let name = format!("tables: {method} serves");
         Trial::test(name, move || serves(method).map_err(|error| format!("{error:#}").into()))
+    });
+    let serves_rte = RTE_HASH.map(|name| {
+        let body = move || if has_dpdk()? { serves(Table { name, is_tracked: true }) } else { Ok(()) };
+        Trial::test(format!("tables: {name} serves, if built in"), move || {
+            body().map_err(|error| format!("{error:#}").into())
+        })
     });
     let others = [
         trial("tables: connections outlive a change of the table", change_of_table),
@@ -29,7 +45,55 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tables: from maglev to a tracked table connections are picked up", picked_up),
         trial("tables: whether connections are tracked is no reload's business", no_reload),
     ];
-    serves.chain(others).collect()
+    serves.chain(serves_rte).chain(others).collect()
+}
+
+/// Whether the program was built with DPDK.
+fn has_dpdk() -> Result<bool> {
+    let file = std::env::temp_dir().join(format!("hairpin-tables-{}.toml", std::process::id()));
+    let service = "[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
+    std::fs::write(&file, format!("interfaces = [\"eth0\"]\nconnection_table = \"rte-hash\"\n{service}"))?;
+    let said = command::output(std::process::Command::new(hairpin_program()?).arg("validate").arg("-c").arg(&file));
+    std::fs::remove_file(&file)?;
+    match said {
+        Ok(_) => Ok(true),
+        Err(error) if format!("{error:#}").contains("built without") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A connection table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Table {
+    name: &'static str,
+    is_tracked: bool,
+}
+
+/// The data plane's own.
+const METHODS: [Table; Method::ALL.len()] = {
+    let mut all = [Table::of(Method::DEFAULT); Method::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = Table::of(Method::ALL[i]);
+        i += 1;
+    }
+    all
+};
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Table {
+    const DEFAULT: Table = Table::of(Method::DEFAULT);
+    const STATELESS: Table = Table::of(Method::Stateless);
+    const MAGLEV: Table = Table::of(Method::Maglev);
+
+    const fn of(method: Method) -> Table {
+        Table { name: method.name(), is_tracked: method.tracks_connections() }
+    }
 }
 
 /// A network with a Hairpin of two workers.
@@ -41,7 +105,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn start(method: Method, service_lines: &str) -> Result<Scene> {
+    fn start(method: Table, service_lines: &str) -> Result<Scene> {
         let topology = Topology::create(Options::default())?;
         let servers = Servers::start(&topology)?;
         let services = served(method);
@@ -50,7 +114,7 @@ impl Scene {
     }
 
     /// Another configuration, which nobody reads yet.
-    fn configure(&mut self, method: Method, service_lines: &str) -> Result<()> {
+    fn configure(&mut self, method: Table, service_lines: &str) -> Result<()> {
         self.services = served(method);
         self.hairpin.configure(&self.topology, &self.services, &options(method, service_lines))
     }
@@ -63,15 +127,15 @@ impl Scene {
         result.with_context(|| format!("hairpin printed:\n{}\nits status:\n{status}", self.hairpin.logs()))
     }
 
-    fn is(&self, method: Method) -> Result<()> {
+    fn is(&self, method: Table) -> Result<()> {
         let status = self.hairpin.status()?;
-        ensure!(status.connection_table == method.name(), "the table is {}, not {method}", status.connection_table);
+        ensure!(status.connection_table == method.name, "the table is {}, not {method}", status.connection_table);
         ensure!(status.workers.len() == 2, "{} workers", status.workers.len());
         Ok(())
     }
 
     /// Pages arrive whole, many clients at once, over both families and both protocols.
-    fn works(&self, method: Method) -> Result<()> {
+    fn works(&self, method: Table) -> Result<()> {
         let topology = &self.topology;
         let page = std::fs::metadata(topology.scratch.file("pages/10m"))?.len();
         let mut targets = Vec::new();
@@ -100,34 +164,36 @@ impl Scene {
 }
 
 /// The services that a method can serve: without tracking, all by NAT, and no backend in two of them.
-fn served(method: Method) -> Vec<Service> {
-    let named = |service: &Service| match method.tracks_connections() {
+fn served(method: Table) -> Vec<Service> {
+    let named = |service: &Service| match method.is_tracked {
         true => service.port < 9000,
         false => ["http4", "http6", "echo4", "echo6", "iperf4", "iperf6"].contains(&service.name),
     };
     let mut services: Vec<Service> = services().into_iter().filter(named).collect();
-    if !method.tracks_connections() {
+    if !method.is_tracked {
         services.iter_mut().for_each(|service| service.balance = "");
     }
     services
 }
 
-fn options(method: Method, service_lines: &str) -> HairpinOptions {
-    let policy = if method.tracks_connections() { "always" } else { "never" };
+fn options(method: Table, service_lines: &str) -> HairpinOptions {
+    // Where nothing is known of connections, nothing is held back either, whatever the file says.
+    let policed = "[linux]\npolicer_floor = 1\npolicer_ceiling = 1\npolicer_backend = 1\n";
+    let (policy, linux) = if method.is_tracked { ("always", "") } else { ("never", policed) };
     HairpinOptions {
         top: format!("workers = 2\nconnection_table = \"{method}\""),
-        tables: format!("[offload]\npolicy = \"{policy}\"\n[limits]\nconnections_max = 40000\n"),
+        tables: format!("[offload]\npolicy = \"{policy}\"\n[limits]\nconnections_max = 40000\n{linux}"),
         service: service_lines.to_owned(),
         ..HairpinOptions::default()
     }
 }
 
-fn serves(method: Method) -> Result<()> {
+fn serves(method: Table) -> Result<()> {
     Scene::start(method, "")?.play(|scene| {
         scene.is(method)?;
         scene.works(method)?;
         let status = scene.hairpin.status()?;
-        let tracked = method.tracks_connections();
+        let tracked = method.is_tracked;
         ensure!((status.capacity.connections_peak > 0) == tracked, "there were {:?}", status.capacity);
         let words = if tracked {
             format!("; table {method}")
@@ -179,8 +245,8 @@ impl Idle {
     }
 }
 
-fn tracked() -> impl Iterator<Item = Method> {
-    Method::ALL.iter().copied().filter(|method| method.tracks_connections())
+fn tracked() -> impl Iterator<Item = Table> {
+    METHODS.into_iter().filter(|method| method.is_tracked)
 }
 
 /// From each table to the next by upgrades, back to the first by a restart.
@@ -215,7 +281,7 @@ fn upgrade(scene: &mut Scene) -> Result<()> {
 
 /// A backend drains and comes back: only its own connections have to go elsewhere meanwhile.
 fn one_backend_less() -> Result<()> {
-    Scene::start(Method::Maglev, "")?.play(|scene| {
+    Scene::start(Table::MAGLEV, "")?.play(|scene| {
         let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 64)?;
         for service in ["http4", "http6"] {
             scene.hairpin.tell(&scene.topology, &["backend", "drain", service, "server2"])?;
@@ -237,16 +303,16 @@ fn one_backend_less() -> Result<()> {
 
 /// What Maglev has spread, a table takes up connection by connection, as Maglev would have it.
 fn picked_up() -> Result<()> {
-    Scene::start(Method::Maglev, "")?.play(|scene| {
+    Scene::start(Table::MAGLEV, "")?.play(|scene| {
         let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 40)?;
-        scene.configure(Method::DEFAULT, "unknown = \"pick-up\"")?;
+        scene.configure(Table::DEFAULT, "unknown = \"pick-up\"")?;
         upgrade(scene)?;
-        scene.is(Method::DEFAULT)?;
+        scene.is(Table::DEFAULT)?;
         idle.check("picked up")?;
         let listed = scene.hairpin.connections(&json!({}))?.len();
         ensure!(listed >= 40, "{listed} connections are tracked");
         // And back: rules go, and Maglev names the backends that they have.
-        scene.configure(Method::Maglev, "")?;
+        scene.configure(Table::MAGLEV, "")?;
         upgrade(scene)?;
         idle.check("not tracked any more")?;
         let view = scene.hairpin.offload()?;
@@ -256,13 +322,13 @@ fn picked_up() -> Result<()> {
 }
 
 fn no_reload() -> Result<()> {
-    Scene::start(Method::DEFAULT, "")?.play(|scene| {
-        scene.configure(Method::Stateless, "")?;
+    Scene::start(Table::DEFAULT, "")?.play(|scene| {
+        scene.configure(Table::STATELESS, "")?;
         let refused = scene.hairpin.tell(&scene.topology, &["reload"]).err().context("the reload was taken")?;
         let refused = format!("{refused:#}");
         ensure!(refused.contains("apply it by `hairpin upgrade`"), "it says {refused}");
-        scene.is(Method::DEFAULT)?;
-        scene.services = served(Method::DEFAULT);
-        scene.works(Method::DEFAULT)
+        scene.is(Table::DEFAULT)?;
+        scene.services = served(Table::DEFAULT);
+        scene.works(Table::DEFAULT)
     })
 }
