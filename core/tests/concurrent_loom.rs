@@ -107,3 +107,223 @@ fn clearing_before_copying_is_found() {
 fn believing_every_miss_is_found() {
     bounded(2, || sought_while_it_moves(Planted::MissesUnchecked, 1, 2));
 }
+
+/// An insertion that has to displace the sought key: all 16 slots of its two buckets are taken, and it is the only entry
+/// that has somewhere else to go.
+fn sought_while_an_insertion_displaces_it() {
+    let table = Arc::new(table(17));
+    let all = || (0..).map(|n: u64| Hash(n % 0x4000 << 48 | n * 3301 % 0x8000));
+    let with = |pair: (u32, u32)| all().filter(move |hash| table_pairs(hash) == pair);
+    // One with the buckets 2 and 1, at home in 2, sent away to 1; then 0 and 1 are filled up.
+    let mut keys: Vec<Hash> = with((2, 1)).take(1).collect();
+    keys.extend(with((0, 1)).take(16));
+    let keys = Arc::new(Keys(keys));
+    table.insert(&keys.0[0], 0).unwrap();
+    assert!(table.move_over(&keys.0[0], 0));
+    for i in 1..16 {
+        table.insert(&keys.0[i], i as u32).unwrap();
+    }
+    let reader = {
+        let (table, keys) = (Arc::clone(&table), Arc::clone(&keys));
+        thread::spawn(move || {
+            assert_eq!(table.find(&keys.0[0], &*keys), Some(0), "missed");
+        })
+    };
+    table.insert(&keys.0[16], 16).unwrap();
+    reader.join().unwrap();
+    for i in 0..17 {
+        assert_eq!(table.find(&keys.0[i], &*keys), Some(i as u32));
+    }
+    assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+}
+
+/// The buckets of a hash in a table of four.
+fn table_pairs(hash: &Hash) -> (u32, u32) {
+    thread_local!(static TABLE: Concurrent = Concurrent::new(17, Hasher::new([1, 2, 3, 4])));
+    TABLE.with(|table| table.buckets_of(hash))
+}
+
+#[test]
+fn one_reader_one_insertion_that_displaces() {
+    bounded(2, sought_while_an_insertion_displaces_it);
+}
+
+/// Two insert different keys with the same two buckets; both are there afterwards, in a sound table.
+#[test]
+fn two_writers_on_one_pair() {
+    complete(|| {
+        let (table, keys, _) = one(Planted::Nothing);
+        let other = {
+            let (table, keys) = (Arc::clone(&table), Arc::clone(&keys));
+            thread::spawn(move || table.insert(&keys.0[1], 1).unwrap())
+        };
+        table.insert(&keys.0[2], 2).unwrap();
+        other.join().unwrap();
+        for i in 0..3 {
+            assert_eq!(table.find(&keys.0[i], &*keys), Some(i as u32));
+        }
+        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+    });
+}
+
+/// One removes an entry that another one is moving; the removal succeeds, and the entry does not come back.
+#[test]
+fn one_that_removes_one_that_moves() {
+    complete(|| {
+        let (table, keys, sought) = one(Planted::Nothing);
+        table.insert(&keys.0[1], 1).unwrap();
+        let mover = {
+            let (table, keys) = (Arc::clone(&table), Arc::clone(&keys));
+            thread::spawn(move || {
+                table.move_over(&sought, 0);
+                table.move_over(&keys.0[1], 1);
+            })
+        };
+        assert!(table.remove(&sought, 0), "it is there and cannot be removed");
+        assert_eq!(table.find(&sought, &*keys), None);
+        assert!(!table.remove(&sought, 0), "removed twice");
+        mover.join().unwrap();
+        assert_eq!(table.find(&sought, &*keys), None);
+        assert_eq!(table.find(&keys.0[1], &*keys), Some(1));
+        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+    });
+}
+
+/// Two try to remove the same entry: one of them does.
+#[test]
+fn two_that_remove() {
+    complete(|| {
+        let (table, _, sought) = one(Planted::Nothing);
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.remove(&sought, 0))
+        };
+        let first = table.remove(&sought, 0);
+        assert!(first ^ other.join().unwrap(), "both or neither");
+        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+    });
+}
+
+/// Entries in memory of which the checker knows who may touch it.
+struct Cells(Vec<UnsafeCell<Hash>>);
+
+// SAFETY: what is shared here is what the checker watches.
+unsafe impl Sync for Cells {}
+// SAFETY: as above.
+unsafe impl Send for Cells {}
+
+impl Entries<Hash> for Cells {
+    fn is(&self, value: u32, key: &Hash) -> bool {
+        // SAFETY: the checker ends the run if somebody writes meanwhile.
+        self.0[value as usize].with(|cell| unsafe { *cell == *key })
+    }
+}
+
+/// One looks for a key, twice, quiescent in between; one removes it, and reuses its entry, for another key, once it
+/// may. If `patient`, only then; else at once.
+fn removed_and_reused(patient: bool) {
+    let table = Arc::new(table(1));
+    let (old, new) = (key(&table, 0), key(&table, 1));
+    let cells = Arc::new(Cells(vec![UnsafeCell::new(old)]));
+    let quiescence = Arc::new(Quiescence::new(1));
+    table.insert(&old, 0).unwrap();
+    let reader = {
+        let (table, cells, quiescence) = (Arc::clone(&table), Arc::clone(&cells), Arc::clone(&quiescence));
+        thread::spawn(move || {
+            let mut reader = quiescence.register().unwrap();
+            let first = table.find(&old, &*cells);
+            reader.quiescent();
+            let second = table.find(&old, &*cells);
+            assert!(first.is_some() || second.is_none(), "a removed entry came back");
+        })
+    };
+    assert!(table.remove(&old, 0));
+    let grace = quiescence.begin();
+    if !patient || quiescence.has_passed(grace) {
+        // SAFETY: the checker ends the run if somebody looks meanwhile.
+        cells.0[0].with_mut(|cell| unsafe { *cell = new });
+        table.insert(&new, 0).unwrap();
+        assert_eq!(table.find(&new, &*cells), Some(0));
+    }
+    reader.join().unwrap();
+    assert!(quiescence.has_passed(grace), "there is no reader any more");
+    assert_eq!(table.find(&old, &*cells), None);
+}
+
+#[test]
+fn nothing_is_reused_under_a_reader() {
+    complete(|| removed_and_reused(true));
+}
+
+#[test]
+#[should_panic]
+fn reusing_at_once_is_found() {
+    bounded(2, || removed_and_reused(false));
+}
+
+/// A reader that comes online again sees what was removed while it was offline.
+#[test]
+fn offline_and_online_again() {
+    complete(|| {
+        let table = Arc::new(table(1));
+        let (old, new) = (key(&table, 0), key(&table, 1));
+        let cells = Arc::new(Cells(vec![UnsafeCell::new(old)]));
+        let quiescence = Arc::new(Quiescence::new(1));
+        table.insert(&old, 0).unwrap();
+        let mut reader = quiescence.register().unwrap();
+        reader.offline();
+        let looks = {
+            let (table, cells) = (Arc::clone(&table), Arc::clone(&cells));
+            thread::spawn(move || {
+                reader.online();
+                table.find(&old, &*cells);
+                reader.offline();
+            })
+        };
+        assert!(table.remove(&old, 0));
+        if quiescence.has_passed(quiescence.begin()) {
+            // SAFETY: the checker ends the run if somebody looks meanwhile.
+            cells.0[0].with_mut(|cell| unsafe { *cell = new });
+        }
+        looks.join().unwrap();
+    });
+}
+
+/// A stamp is not lost to a displacement, and stamping harms nobody.
+#[test]
+fn one_that_stamps_one_that_moves() {
+    complete(|| {
+        let (table, keys, sought) = one(Planted::Nothing);
+        let mover = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || assert!(table.move_over(&sought, 0)))
+        };
+        let mut out = [None];
+        table.find_burst_stamped(&[sought], &*keys, 7, &mut out);
+        assert_eq!(out, [Some(0)], "missed");
+        mover.join().unwrap();
+        assert!(table.remove_stamped(&sought, 0, 7), "the stamp is lost");
+        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+    });
+}
+
+/// A stamp that comes too late does not bring a removed entry back, nor touch the value of the one that came instead.
+#[test]
+fn one_that_stamps_one_that_removes() {
+    bounded(3, || {
+        let (table, keys, sought) = one(Planted::Nothing);
+        let stamper = {
+            let (table, keys) = (Arc::clone(&table), Arc::clone(&keys));
+            thread::spawn(move || {
+                let mut out = [None];
+                table.find_burst_stamped(&[sought], &*keys, 7, &mut out);
+            })
+        };
+        assert!(table.remove(&sought, 0));
+        table.insert(&keys.0[1], 1).unwrap();
+        stamper.join().unwrap();
+        assert_eq!(table.find(&sought, &*keys), None);
+        assert_eq!(table.find(&keys.0[1], &*keys), Some(1));
+        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+    });
+}

@@ -102,7 +102,7 @@ struct Place {
 }
 
 /// Where an entry was found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Found {
     bucket: u32,
     slot: usize,
@@ -259,7 +259,10 @@ impl Concurrent {
     fn insert_at(&self, place: Place, value: u32, stamp: u8) -> Result<(), Full> {
         let secondary = self.other(place.primary, place.tag);
         for _ in 0..TRIES_MAX {
-            if self.put_primary(place, value, stamp) || self.put_secondary(place, secondary, value, stamp) {
+            let is_put = self.put_primary(place, value, stamp)
+                || self.send_home(place.primary) && self.put_primary(place, value, stamp)
+                || self.put_secondary(place, secondary, value, stamp);
+            if is_put {
                 return Ok(());
             }
             self.make_room(place.primary, secondary)?;

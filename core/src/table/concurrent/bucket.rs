@@ -67,6 +67,13 @@ impl Tags {
         Slots(!self.with(0).0)
     }
 
+    /// The slots of entries whose secondary bucket this is.
+    #[inline]
+    pub(super) fn guests(self) -> Slots {
+        let away = |slot: &usize| self.at(*slot) & AWAY != 0;
+        Slots((0..SLOTS).filter(away).fold(0, |slots, slot| slots | 1 << slot))
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn with_sse2(self, tag: u16) -> Slots {

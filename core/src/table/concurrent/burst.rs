@@ -1,6 +1,6 @@
 //! Bursts: passes over up to [`BURST`] keys, so that cache misses overlap.
 
-use super::bucket::{AWAY, Slots};
+use super::bucket::AWAY;
 use super::{Concurrent, Found, Place};
 use crate::table::{BURST, Entries, Key, prefetch_line};
 
@@ -12,13 +12,8 @@ const _: () = assert!(BURST <= u32::BITS as usize);
 
 impl Set {
     #[inline]
-    fn add(&mut self, i: usize, is_member: bool) {
-        self.0 |= u32::from(is_member) << i;
-    }
-
-    #[inline]
-    fn has(self, i: usize) -> bool {
-        self.0 >> i & 1 != 0
+    fn add(&mut self, i: usize) {
+        self.0 |= 1 << i;
     }
 
     #[inline]
@@ -29,6 +24,17 @@ impl Set {
             Some(next)
         })
     }
+}
+
+/// What is known of the keys of a burst.
+#[derive(Clone, Copy, Default)]
+struct Sets {
+    /// There is an entry with the right tag.
+    candidate: Set,
+    /// There is none in the primary bucket, and perhaps one in the secondary one.
+    away: Set,
+    /// There is none in either, but one may just be on its way.
+    unclear: Set,
 }
 
 impl Concurrent {
@@ -57,63 +63,86 @@ impl Concurrent {
         out: &mut [Option<u32>],
         hit: impl Fn(Place, Found),
     ) {
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            let places = self.places(keys);
-            let mut first = [(0u32, 0u8); BURST];
-            let (here, away) = self.first_candidates(&places[..keys.len()], entries, &mut first);
-            for i in away.members() {
-                self.prefetch_candidate(places[i], entries);
-            }
-            for (i, (key, out)) in keys.iter().zip(out).enumerate() {
-                let (value, slot) = first[i];
-                let found = if here.has(i) && entries.is(value, key) {
-                    Some(Found { bucket: places[i].primary, slot: usize::from(slot), value })
-                } else if here.has(i) || away.has(i) {
-                    self.look(places[i], |value| entries.is(value, key))
+        let count = keys.len().min(out.len());
+        for (keys, out) in keys[..count].chunks(BURST).zip(out[..count].chunks_mut(BURST)) {
+            let places = &self.places(keys)[..keys.len()];
+            let mut candidates = [Found::default(); BURST];
+            let mut sets = self.primary_candidates(places, entries, &mut candidates);
+            self.secondary_candidates(places, entries, &mut candidates, &mut sets);
+            out.fill(None);
+            for i in sets.candidate.members() {
+                let found = if entries.is(candidates[i].value, &keys[i]) {
+                    Some(candidates[i])
                 } else {
-                    None
+                    self.look(places[i], |value| entries.is(value, &keys[i]))
                 };
-                if let Some(found) = found {
-                    hit(places[i], found);
-                }
-                *out = found.map(|found| found.value);
+                out[i] = found.map(|found| found.value);
+                found.into_iter().for_each(|found| hit(places[i], found));
+            }
+            for i in sets.unclear.members() {
+                let found = self.look(places[i], |value| entries.is(value, &keys[i]));
+                out[i] = found.map(|found| found.value);
+                found.into_iter().for_each(|found| hit(places[i], found));
             }
         }
     }
 
-    /// Compares tags in the primary buckets. Of the keys, the first set has a candidate there, the second one may stand
-    /// in the secondary bucket (not seen yet), and those in neither are surely absent.
+    /// Compares tags in the primary buckets. Each key then has a candidate there, or may stand in its secondary bucket,
+    /// which is on its way into the cache, or is surely absent.
     #[inline]
-    fn first_candidates<K, E: Entries<K>>(
+    fn primary_candidates<K, E: Entries<K>>(
         &self,
         places: &[Place],
         entries: &E,
-        first: &mut [(u32, u8); BURST],
-    ) -> (Set, Set) {
-        let (mut here, mut away) = (Set::default(), Set::default());
-        for (i, (place, first)) in places.iter().zip(first).enumerate() {
+        candidates: &mut [Found; BURST],
+    ) -> Sets {
+        let mut sets = Sets::default();
+        for (i, (place, candidate)) in places.iter().zip(candidates).enumerate() {
             let primary = self.bucket(place.primary);
             let before = primary.version();
-            let mut slots: Slots = primary.tags().with(place.tag);
-            if let Some(slot) = slots.next() {
+            if let Some(slot) = primary.tags().with(place.tag).next() {
                 let value = primary.value(slot);
                 entries.prefetch(value);
-                *first = (value, slot as u8);
-                here.add(i, true);
+                *candidate = Found { bucket: place.primary, slot, value };
+                sets.candidate.add(i);
             } else if primary.may_be_away(place.tag) || !before.is_same(primary.version()) {
                 self.prefetch_secondary(*place);
-                away.add(i, true);
+                sets.away.add(i);
             }
         }
-        (here, away)
+        sets
     }
 
-    /// Has what the first candidate in the secondary bucket leads to brought into the cache.
+    /// Compares tags in the secondary buckets, where need be.
     #[inline]
-    fn prefetch_candidate<K, E: Entries<K>>(&self, place: Place, entries: &E) {
-        let secondary = self.bucket(self.other(place.primary, place.tag));
-        if let Some(slot) = secondary.tags().with(place.tag | AWAY).next() {
-            entries.prefetch(secondary.value(slot));
+    fn secondary_candidates<K, E: Entries<K>>(
+        &self,
+        places: &[Place],
+        entries: &E,
+        candidates: &mut [Found; BURST],
+        sets: &mut Sets,
+    ) {
+        for i in sets.away.members() {
+            let bucket = self.other(places[i].primary, places[i].tag);
+            let secondary = self.bucket(bucket);
+            if let Some(slot) = secondary.tags().with(places[i].tag | AWAY).next() {
+                let value = secondary.value(slot);
+                entries.prefetch(value);
+                candidates[i] = Found { bucket, slot, value };
+                sets.candidate.add(i);
+            } else {
+                sets.unclear.add(i);
+            }
+        }
+    }
+
+    /// Has the buckets brought into the cache that an insertion may turn to if the primary one is full.
+    #[inline]
+    fn prefetch_room(&self, place: Place) {
+        let tags = self.bucket(place.primary).tags();
+        if tags.with(0).next().is_none() {
+            self.prefetch_secondary(place);
+            tags.guests().for_each(|slot| prefetch_line(self.bucket(self.other(place.primary, tags.at(slot)))));
         }
     }
 
@@ -123,9 +152,7 @@ impl Concurrent {
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let places = &self.places(keys)[..keys.len()];
             for place in places {
-                if self.bucket(place.primary).free().is_none() {
-                    self.prefetch_secondary(*place);
-                }
+                self.prefetch_room(*place);
             }
             let pairs = places.iter().zip(values);
             let inserted = pairs.take_while(|(place, value)| self.insert_at(**place, **value, 0).is_ok()).count();

@@ -6,8 +6,8 @@ use crate::table::prefetch_line;
 use crate::table::sync::fence;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Buckets that a search looks at.
-const SEEN_MAX: usize = 512;
+/// Buckets that a search looks at. (A model checker has four of them in all.)
+const SEEN_MAX: usize = if cfg!(loom) { 20 } else { 512 };
 
 /// A bucket that a search has come to.
 #[derive(Clone, Copy, Default)]
@@ -35,6 +35,18 @@ struct Search {
 }
 
 impl Concurrent {
+    /// Makes a slot free by sending an entry whose secondary bucket this is back to its primary one, if that has room by
+    /// now. Otherwise entries that have left would mostly stay away for good: with entries coming and going at 80
+    /// percent load, 27 percent would be away, instead of 14, and each costs a lookup another cache line.
+    pub(super) fn send_home(&self, bucket: u32) -> bool {
+        let tags = self.bucket(bucket).tags();
+        tags.guests().any(|slot| {
+            let tag = tags.at(slot);
+            let home = self.other(bucket, tag);
+            self.bucket(home).free().is_some() && self.displace(Step { bucket, slot, tag }, home)
+        })
+    }
+
     /// Tries to make a slot free in one of two full buckets. That may fail because others were faster; it is an error
     /// only if there is no path to a hole.
     #[cold]

@@ -7,10 +7,11 @@
 //! is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is free again.
 //!
 //! # Bounds
-//! A writer keeps up to [`RETIRED_MAX`] retired positions; if readers have not let any of them go by then, the next one
-//! is refused, and the writer keeps it and tries again later. It keeps up to 192 free ones to itself; all others
-//! lie in a common pool, from which and to which they go 64 at a time. An entry takes the size of its key and value, each
-//! rounded up to 8 bytes, and nothing else: free positions are chained through their own first words.
+//! A writer keeps retired positions up to an eighth of the capacity ([`SharedStore::retired_max`]; some milliseconds of
+//! removals at full speed, so that a reader may lose its processor for as long); if readers have not let any of them go by
+//! then, the next one is refused, and the writer keeps it and tries again later. It keeps up to 192 free ones to itself;
+//! all others lie in a common pool, from which and to which they go 64 at a time. An entry takes the size of its key and
+//! value, each rounded up to 8 bytes, and nothing else: free positions are chained through their own first words.
 //!
 //! # Safe in any case
 //! Entries are read and written as atomic words, so that even who breaks the rules (looks without being registered, or
@@ -29,10 +30,8 @@ use core::ops::Range;
 
 /// Positions that go together.
 const BATCH: usize = 64;
-/// Batches of retired positions that a writer keeps.
-const BATCHES: usize = 128;
-/// Retired positions that a writer keeps at most.
-pub const RETIRED_MAX: usize = BATCH * BATCHES;
+/// Batches of retired positions that a writer keeps: at least, and at most.
+const BATCHES: (usize, usize) = (128, 16_384);
 /// Entries that a store can have at most.
 pub const CAPACITY_MAX: usize = 1 << 31;
 /// No position.
@@ -106,6 +105,11 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
         size_of_val(&*self.words)
     }
 
+    /// Retired positions that a writer keeps at most: an eighth of the capacity, 8,192 to 1,048,576.
+    pub fn retired_max(&self) -> usize {
+        (self.capacity / 8 / BATCH).clamp(BATCHES.0, BATCHES.1) * BATCH
+    }
+
     /// Registers one who looks; `None` if there are as many as there may be.
     pub fn reader(&self) -> Option<Reader> {
         self.quiescence.register()
@@ -123,7 +127,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
             fresh: 0..0,
             here: Chain::EMPTY,
             spare: Chain::EMPTY,
-            retired: Retired::new(),
+            retired: Retired::new(self.retired_max() / BATCH),
         }
     }
 
@@ -275,9 +279,16 @@ struct Batch {
 }
 
 impl Retired {
-    fn new() -> Retired {
+    fn new(batches: usize) -> Retired {
         let batch = Batch { grace: None, count: 0, positions: [0; BATCH] };
-        Retired { batches: alloc::vec![batch; BATCHES].into(), first: 0, closed: 0, open: 0, passed: None }
+        Retired { batches: alloc::vec![batch; batches].into(), first: 0, closed: 0, open: 0, passed: None }
+    }
+
+    /// The batch that is being filled.
+    fn last(&mut self) -> &mut Batch {
+        let at = self.first + self.closed;
+        let count = self.batches.len();
+        &mut self.batches[if at >= count { at - count } else { at }]
     }
 
     fn is_empty(&self) -> bool {
@@ -286,10 +297,10 @@ impl Retired {
 
     /// Notes a position, if there is room.
     fn push(&mut self, position: Position) -> bool {
-        let is_room = self.closed < BATCHES;
+        let is_room = self.closed < self.batches.len();
         if is_room {
-            let batch = &mut self.batches[(self.first + self.closed) % BATCHES];
-            batch.positions[self.open] = position;
+            let open = self.open;
+            self.last().positions[open] = position;
             self.open += 1;
         }
         is_room
@@ -297,8 +308,9 @@ impl Retired {
 
     /// Begins a grace period for the batch that is being filled.
     fn close(&mut self, quiescence: &Quiescence) {
-        let batch = &mut self.batches[(self.first + self.closed) % BATCHES];
-        batch.count = core::mem::take(&mut self.open);
+        let count = core::mem::take(&mut self.open);
+        let batch = self.last();
+        batch.count = count;
         batch.grace = Some(quiescence.begin());
         self.closed += 1;
     }
@@ -316,7 +328,7 @@ impl Retired {
             }
         }
         let batch = self.batches[self.first];
-        self.first = (self.first + 1) % BATCHES;
+        self.first = if self.first + 1 == self.batches.len() { 0 } else { self.first + 1 };
         self.closed -= 1;
         Some(batch)
     }
@@ -353,7 +365,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
     /// Says that `position` is in no index any more. It is reused when no reader can still look at it.
     ///
     /// # Errors
-    /// [`StillRead`] if [`RETIRED_MAX`] others wait and none can be reused yet: nothing is changed, to be tried again.
+    /// [`StillRead`] if [`SharedStore::retired_max`] others wait and none can be reused yet: nothing is changed, to be tried again.
     #[inline]
     pub fn retire(&mut self, position: Position) -> Result<(), StillRead> {
         if !self.retired.push(position) {
@@ -493,10 +505,7 @@ impl<K: Plain, V: Plain> Drop for Writer<K, V> {
             self.retired.close(&self.store.quiescence);
         }
         if !self.retired.is_empty() {
-            let left = core::mem::replace(
-                &mut self.retired,
-                Retired { batches: Box::new([]), first: 0, closed: 0, open: 0, passed: None },
-            );
+            let left = core::mem::replace(&mut self.retired, Retired::new(0));
             self.store.pool.with(|heap| heap.left.push(left));
         }
     }

@@ -3,7 +3,7 @@
 
 use super::bucket::{AWAY, SLOTS, Tags};
 use super::quiescence::Quiescence;
-use super::store::{RETIRED_MAX, SharedStore, StillRead};
+use super::store::{SharedStore, StillRead};
 use super::{Concurrent, LOAD_PERCENT};
 use crate::table::{Entries, Full, Hash, Hasher, Lookup, Shared};
 use alloc::sync::Arc;
@@ -396,16 +396,17 @@ fn removed_positions_wait_for_readers() {
 #[test]
 #[cfg_attr(miri, ignore = "slow")]
 fn too_many_removed_are_refused() {
-    let store = Arc::new(SharedStore::<u64, u64>::new(2 * RETIRED_MAX, 1));
+    let store = Arc::new(SharedStore::<u64, u64>::new(10_000, 1));
+    let max = store.retired_max();
     let (mut writer, mut reader) = (store.writer(), store.reader().unwrap());
-    let positions: Vec<u32> = (0..=RETIRED_MAX as u64).map(|i| writer.put(&i, &i).unwrap()).collect();
-    for &position in &positions[..RETIRED_MAX] {
+    let positions: Vec<u32> = (0..=max as u64).map(|i| writer.put(&i, &i).unwrap()).collect();
+    for &position in &positions[..max] {
         assert_eq!(writer.retire(position), Ok(()));
     }
-    assert_eq!(writer.retire(positions[RETIRED_MAX]), Err(StillRead));
+    assert_eq!(writer.retire(positions[max]), Err(StillRead));
     assert_eq!(writer.reclaim(), 0);
     reader.quiescent();
-    assert_eq!(writer.retire(positions[RETIRED_MAX]), Ok(()));
+    assert_eq!(writer.retire(positions[max]), Ok(()));
 }
 
 /// Whatever writers come and go, every position can be had again, and none twice.
