@@ -23,8 +23,9 @@ const TICK: Duration = Duration::from_millis(50);
 const WHEEL_SLOTS: usize = 8192;
 /// How often the walk comes by. Shorter is more exact, and costs in proportion.
 const PERIOD: Duration = Duration::from_millis(500);
-/// A packet that closes its flow may come a burst later than the flow's end.
-const SPARE: Duration = Duration::from_millis(1);
+/// What is told by whoever makes the traffic is told as late as the others are at most: a flow's last packet may come a
+/// burst after its end.
+const SPARE: Duration = Duration::from_millis(100);
 /// Ticks of stamps in buckets: each costs a walk over the whole index.
 const BUCKET_TICK: Duration = Duration::from_millis(250);
 

@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn all_keep_up_with_full_churn() {
         let established = Duration::from_secs(2);
-        let traffic = || Traffic::new(Duration::from_micros(10), established, 64);
+        let traffic = || Traffic::new(Duration::from_micros(40), established, 64);
         let capacity = 64 + traffic().begun_in(3 * established);
         for mechanism in mechanisms::all(capacity, established) {
             let (name, late_max) = (mechanism.name(), mechanism.late_max());
