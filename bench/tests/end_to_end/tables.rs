@@ -29,11 +29,11 @@ const RTE_HASH: [&str; 5] = [
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let serves = METHODS.iter().map(|&method| {
+    let own = METHODS.iter().map(|&method| {
         let name = format!("tables: {method} serves");
         Trial::test(name, move || serves(method).map_err(|error| format!("{error:#}").into()))
     });
-    let serves_rte = RTE_HASH.map(|name| {
+    let dpdk = RTE_HASH.map(|name| {
         let body = move || if has_dpdk()? { serves(Table { name, is_tracked: true }) } else { Ok(()) };
         Trial::test(format!("tables: {name} serves, if built in"), move || {
             body().map_err(|error| format!("{error:#}").into())
@@ -45,7 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tables: from maglev to a tracked table connections are picked up", picked_up),
         trial("tables: whether connections are tracked is no reload's business", no_reload),
     ];
-    serves.chain(serves_rte).chain(others).collect()
+    own.chain(dpdk).chain(others).collect()
 }
 
 /// Whether the program was built with DPDK.
