@@ -1,7 +1,7 @@
 //! What the tables have to reach, from one run's figures.
 
 use super::measure::Case;
-use super::methods::default_name;
+use super::methods::{ONE_LINE, TWO_LINES, default_name};
 use super::results::{BYTES, Results};
 use super::soak::Soaked;
 use crate::suite::report::{Bar, Row};
@@ -64,6 +64,17 @@ impl Against {
             }
         }
         beside.contains_key(PEER).then_some(())?;
+        // What a lookup has to read; there are no misses of that.
+        let limit = match self.case {
+            Case::Hits => Some(TWO_LINES),
+            Case::Misses => Some(ONE_LINE),
+            _ => None,
+        };
+        if let Some((limit, samples)) =
+            limit.and_then(|limit| Some((limit, results.samples(limit, Case::Hits, self.slots, self.threads)?)))
+        {
+            beside.insert(limit.to_owned(), samples.median());
+        }
         let bar = Bar::AtLeast(self.bar);
         Some(Row::new(self.title(), self.case.unit(), &of(&ours)?, &beside, PEER, bar))
     }

@@ -1,6 +1,7 @@
 //! The methods by name, and how each one's tables are made.
 
 use super::keys::Key;
+use super::limit::{Depth, Limit};
 use super::own::{Indexed, Locked, Untracked, hasher};
 #[cfg(feature = "libcuckoo")]
 use super::peers::libcuckoo::Libcuckoo;
@@ -20,6 +21,11 @@ use std::net::{IpAddr, Ipv4Addr};
 const CUCKOO_PERCENT: usize = 95;
 /// Backends of the methods that track nothing.
 const BACKENDS: u32 = 16;
+
+/// What memory allows to who finds nothing.
+pub(super) const ONE_LINE: &str = "limit/one-line";
+/// What memory allows to who finds something.
+pub(super) const TWO_LINES: &str = "limit/two-lines";
 
 type Make = Box<dyn Fn(&Size, &[usize]) -> Result<Box<dyn Subject>>>;
 
@@ -114,6 +120,8 @@ fn own() -> Vec<Candidate> {
             |size| Some(two_choice_slots(size)),
             |size| Ok(Indexed::new(TwoChoice::new(two_choice_capacity(size), hasher()), size)),
         ),
+        shared(ONE_LINE, |size| Limit::new(size, Depth::Line)),
+        shared(TWO_LINES, |size| Limit::new(size, Depth::Entry)),
         single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
         shared("concurrent", concurrent),
     ]

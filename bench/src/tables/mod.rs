@@ -11,6 +11,7 @@
 mod bars;
 mod figures;
 mod keys;
+mod limit;
 mod machine;
 mod measure;
 mod methods;
