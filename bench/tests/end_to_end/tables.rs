@@ -2,13 +2,13 @@
 //! packet finds its backend all the same.
 
 use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
-use anyhow::{Context, Result, ensure};
-use hairpin_bench::command;
+use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
 use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::tool::{echo, http, inside};
 use hairpin_bench::topology::{Family, Options, Topology, vip};
+use hairpin_bench::{command, remnants};
 use hairpin_core::table::Method;
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -121,7 +121,7 @@ impl Scene {
 
     /// Runs `body`; what Hairpin printed goes with an error.
     fn play(mut self, body: impl FnOnce(&mut Scene) -> Result<()>) -> Result<()> {
-        let result = body(&mut self).and_then(|()| self.hairpin.process().check());
+        let result = body(&mut self);
         self.servers.check()?;
         let status = self.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
         result.with_context(|| format!("hairpin printed:\n{}\nits status:\n{status}", self.hairpin.logs()))
@@ -202,8 +202,13 @@ fn serves(method: Table) -> Result<()> {
         };
         let text = scene.hairpin.status_table()?;
         ensure!(text.contains(&words), "the status does not say {words:?}");
+        pinned(status.pid)?;
         if tracked {
-            return Ok(());
+            // Whatever a table brings along, signals are still the program's own.
+            let ended = scene.hairpin.end(Signal::SIGINT)?;
+            ensure!(ended.success(), "it ended with {ended}");
+            let left = remnants::memory(scene.hairpin.instance());
+            return if left.is_empty() { Ok(()) } else { bail!("{left:?} is left") };
         }
         ensure!(status.offload.rules == 0, "there are rules: {:?}", status.offload);
         ensure!(scene.hairpin.connections(&json!({}))?.is_empty(), "connections are listed");
@@ -216,6 +221,22 @@ fn serves(method: Table) -> Result<()> {
         scene.hairpin.start_again(&scene.topology, &[])?;
         idle.check("after a restart with another number of workers")
     })
+}
+
+/// Every worker has a core of its own.
+fn pinned(process: u32) -> Result<()> {
+    let mut workers = 0;
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("Name:").is_some_and(|name| name.starts_with("worker-")) {
+            let cores = field("Cpus_allowed_list:").context("no list of cores")?;
+            ensure!(cores.parse::<u32>().is_ok(), "a worker runs on cores {cores}");
+            workers += 1;
+        }
+    }
+    ensure!(workers == 2, "{workers} workers' threads");
+    Ok(())
 }
 
 /// Connections that have had an answer, and who gave it.
