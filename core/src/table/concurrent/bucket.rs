@@ -171,6 +171,20 @@ impl Bucket {
         self.values[slot & (SLOTS - 1)].load(Acquire)
     }
 
+    /// The value in `slot` and its stamp, not that of another one that has just come or gone.
+    pub(super) fn value_and_stamp(&self, slot: usize) -> (u32, u8) {
+        let mut value = self.value(slot);
+        let mut stamp = self.stamp(slot).load(Acquire);
+        for _ in 0..SLOTS {
+            let later = self.value(slot);
+            if later == value {
+                break;
+            }
+            (value, stamp) = (later, self.stamp(slot).load(Acquire));
+        }
+        (value, stamp)
+    }
+
     #[inline]
     pub(super) fn version(&self) -> Version {
         Version(self.state.load(Acquire))

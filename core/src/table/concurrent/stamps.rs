@@ -42,13 +42,14 @@ impl Concurrent {
     }
 
     /// [`crate::table::Shared::scan`] with stamps; one bucket per step.
+    ///
+    /// Of an entry that is just being moved, the stamp may be older than it is. [`Concurrent::remove_stamped`] is not
+    /// deceived.
     pub fn scan_stamped(&self, from: u32, visit: &mut dyn FnMut(u32, u8)) -> Option<u32> {
         let bucket = self.buckets.get(from as usize)?;
         for slot in bucket.tags().taken() {
-            // The stamp first: if another entry comes in between, it gets the older stamp of the two, and whoever
-            // removes by stamp finds out.
-            let stamp = bucket.stamp(slot).load(Acquire);
-            visit(bucket.value(slot), stamp);
+            let (value, stamp) = bucket.value_and_stamp(slot);
+            visit(value, stamp);
         }
         (from as usize + 1 < self.buckets.len()).then_some(from + 1)
     }
