@@ -159,16 +159,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             println!("{}", results.tables(slots, threads));
         }
     }
+    let directory = arguments.out.join("tables");
+    let write = |results: &Results, soaked: &[soak::Soaked]| {
+        let rows = bars::rows(results, soaked);
+        report::write(&arguments.out, "tables", &rows)?;
+        std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
+        results.write_csv(&directory.join("tables.csv"), &machine, &pages)?;
+        figures::draw(results, &plan.sizes, &plan.threads, &machine, &directory)?;
+        Ok::<_, anyhow::Error>(rows)
+    };
+    // The larger part is done: should the rest go wrong, it is kept.
+    write(&results, &[])?;
     series::by_load(&plan, &candidates, &mut results);
     println!("\n{}", results.refusals());
-    let soaked = soak::run(plan.soak);
-
-    let rows = bars::rows(&results, &soaked);
-    report::write(&arguments.out, "tables", &rows)?;
-    let directory = arguments.out.join("tables");
-    std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
-    results.write_csv(&directory.join("tables.csv"), &machine, &pages)?;
-    figures::draw(&results, &plan.sizes, &plan.threads, &machine, &directory)?;
+    let rows = write(&results, &soak::run(plan.soak))?;
     println!("\n{}", report::table(&rows));
     let held = rows.iter().filter(|row| row.held).count();
     println!(

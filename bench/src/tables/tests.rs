@@ -49,6 +49,19 @@ fn every_method_answers_as_it_should() {
     }
 }
 
+/// As the series by load factor begins.
+#[test]
+fn every_method_can_be_made_empty() {
+    let size = Size { slots: 1 << 14, entries: 0, brim: true };
+    for method in methods::candidates(&[], false).unwrap() {
+        let Ok(subject) = method.make(&size, &[1]) else { continue };
+        let hands = subject.hands(1, 0);
+        let found =
+            hands.unwrap_or_else(|error| panic!("{}: {error:#}", method.name)).find_bursts(&[[7; 16]; 40]).count;
+        assert!(found == 0 || subject.sharing() == Sharing::Fixed, "{}", method.name);
+    }
+}
+
 /// Private tables are divided; of all but those that keep nothing, memory is known.
 fn sharing_is_told(subject: &dyn Subject, method: &Candidate) -> bool {
     let fixed = subject.sharing() == Sharing::Fixed;
