@@ -39,13 +39,14 @@ impl Limit {
     /// # Errors
     /// When a store has less room than was asked for.
     pub(super) fn new(size: &Size, depth: Depth) -> Result<Limit> {
-        let (count, last) = (size.slots / SLOTS, size.entries.saturating_sub(1) as u64);
-        let (mut lines, mut entries) = (Store::new(count), Store::new(size.entries));
-        for i in 0..size.entries {
+        // One entry at least, for lines to lead to.
+        let (count, reached) = (size.slots / SLOTS, size.entries.max(1));
+        let (mut lines, mut entries) = (Store::new(count), Store::new(reached));
+        for i in 0..reached {
             entries.insert([0; 16], i as u64).context("no room for entries")?;
         }
         for _ in 0..count {
-            lines.insert([0; 7], fastrand::u64(..=last)).context("no room for lines")?;
+            lines.insert([0; 7], fastrand::u64(..reached as u64)).context("no room for lines")?;
         }
         Ok(Limit { depth, hasher: hasher(), lines, entries })
     }

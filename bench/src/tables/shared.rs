@@ -1,19 +1,16 @@
 //! Our own index for many threads, beside a store that reuses positions only when nobody can still look at them.
 
 use super::keys::{Key, value};
-use super::subject::{BURST, Found, Hands, Sharing, Size, Subject};
+use super::subject::{BURST, Found, Hands, PATIENCE, Sharing, Size, Subject};
 use anyhow::{Context, Result};
 use hairpin_core::table::Shared;
 use hairpin_core::table::concurrent::quiescence::Reader;
 use hairpin_core::table::concurrent::store::{SharedStore, Writer};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Threads that may look at a time.
 const READERS_MAX: usize = 64;
-
-/// How long who looks may take to let a place go, at most; being put off the processor included.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 type Store = SharedStore<Key, u64>;
 

@@ -3,9 +3,13 @@
 use super::keys::Key;
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Keys of one burst.
 pub(super) const BURST: usize = 32;
+
+/// How long who looks may take to let a removed place go, at most; being put off the processor included.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How large a table is.
 #[derive(Clone, Copy, Debug)]

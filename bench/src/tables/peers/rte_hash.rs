@@ -4,11 +4,12 @@
 
 use crate::tables::keys::{Key, value};
 use crate::tables::methods::{Candidate, private, shared};
-use crate::tables::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
+use crate::tables::subject::{BURST, Found, Hands, Owned, PATIENCE, Sharing, Size, Subject};
 use anyhow::{Context, Result, anyhow};
 use hairpin_core::table::{Entries, Lookup, Table};
 use hairpin_dpdk::{Eal, EalOptions, Flags, Handle, RteHash, SharedRteHash};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// EAL, which can be started once in a process.
 fn eal() -> Result<&'static Eal> {
@@ -128,6 +129,23 @@ impl Subject for Shared {
     }
 }
 
+impl SharedHands {
+    /// Inserts the rest of a burst. Of a lock-free table, places that were removed may still wait for those who look; if it
+    /// is small they are many.
+    #[cold]
+    fn insert_later(&mut self, keys: &[Key]) -> usize {
+        let start = Instant::now();
+        let mut inserted = 0;
+        let waits = self.0.table().flags().is_lock_free();
+        while waits && inserted < keys.len() && start.elapsed() < PATIENCE {
+            self.0.quiescent();
+            std::thread::yield_now();
+            inserted += insert_burst(&mut self.0, &keys[inserted..]);
+        }
+        inserted
+    }
+}
+
 /// A thread's handle, which says once a burst that the thread is not reading.
 struct SharedHands(Handle<Key>);
 
@@ -145,7 +163,12 @@ impl Hands for SharedHands {
     }
 
     fn insert(&mut self, keys: &[Key]) -> usize {
-        keys.chunks(BURST).map(|keys| insert_burst(&mut self.0, keys)).sum()
+        let mut inserted = 0;
+        for keys in keys.chunks(BURST) {
+            let now = insert_burst(&mut self.0, keys);
+            inserted += if now == keys.len() { now } else { now + self.insert_later(&keys[now..]) };
+        }
+        inserted
     }
 
     fn remove(&mut self, keys: &[Key]) -> usize {
