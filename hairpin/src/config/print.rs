@@ -79,7 +79,9 @@ fn meaning(field: &Field) -> String {
 fn default(field: &Field) -> String {
     let Fallback::Value(value) = field.fallback else { return String::new() };
     match field.kind {
-        Kind::Boolean | Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => value.to_string(),
+        Kind::Boolean | Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => {
+            value.to_string()
+        }
         _ => format!("\"{value}\""),
     }
 }

@@ -1,7 +1,7 @@
 //! The sections about the instance as a whole.
 
-use super::Fallback::{From, Required, Value};
 use super::super::tables::WORDS;
+use super::Fallback::{From, Required, Value};
 use super::{DAY_MS, Kind, Section, field};
 use hairpin_core::table::Method;
 
