@@ -260,10 +260,10 @@ fn filter_has_a_bound() {
 /// Each bucket leads to the other and back, and they are never one.
 #[test]
 fn the_other_bucket_leads_back() {
-    for capacity in [1, 16, 30, 1000, 100_000] {
+    for capacity in [1, 16, 30, 1000, 20_000] {
         let table = table(capacity);
         let count = table.buckets.len() as u32;
-        let step = if cfg!(miri) { 997 } else { 7 };
+        let step = if cfg!(miri) { 9973 } else { 7 };
         for tag in (1..=u16::MAX).step_by(step).chain([u16::MAX]) {
             for bucket in [0, 1, count / 2, count - 2, count - 1] {
                 let other = table.other(bucket, tag);
@@ -296,6 +296,23 @@ fn is_filled_to_95_percent_and_to_its_capacity() {
         // Small ones by their capacity only: they have room to spare (`PAIRS_FEW`), since chance is coarse in them.
         assert!(load >= 0.95 || capacity < 1000, "a table for {capacity} is full at {load:.3}");
     }
+}
+
+/// What Miri can do in its time: the way of comparing that is not for x86-64 serves a whole table, in bursts.
+#[test]
+fn lives_a_short_life() {
+    let mut pair = Pair { table: table(40), model: BTreeMap::new(), next: 0 };
+    let mut seed = 11;
+    let mut hashes = |count: usize| -> Vec<u64> { (0..count).map(|_| splitmix(&mut seed)).collect() };
+    let first = hashes(40);
+    pair.apply(Op::InsertBurst(first.clone()));
+    for round in 0..5 {
+        pair.apply(Op::RemoveBurst((0..12).map(|i| i * 7 + round).collect()));
+        pair.apply(Op::InsertBurst(hashes(10)));
+        pair.apply(Op::BurstStamped(first.clone(), round as u8));
+        pair.check();
+    }
+    pair.apply(Op::Burst(hashes(40)));
 }
 
 /// No slot is made that the capacity does not ask for.
