@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// What the worker uses.
-const CHOSEN: &str = "wheel";
+const CHOSEN: &str = "stamps";
 /// A window below this share of the median is a dip.
 const DIP: f64 = 0.9;
 

@@ -27,6 +27,7 @@ use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use alloc::collections::{BTreeSet, VecDeque};
@@ -130,6 +131,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) -> (Worker<P, T>, Adopted) {
         let number = options.worker;
         let mut worker = Worker::new(options);
+        // Stamps count from the last time they were looked at.
+        worker.handle_timeout(now);
         let mut adopted = Adopted { invalid: worker.slab.recover() as u64, ..Adopted::default() };
         let going = worker.index_adopted(number, &mut adopted);
         let claimed = worker.claim(&going, engine);
@@ -318,7 +321,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             0 => deadline.max(now + GRACE),
             _ => deadline,
         };
-        self.wheel.schedule(position, deadline);
+        self.stamps.started(position, deadline);
         let named = (position, self.slab.generation(position));
         match held {
             0b11 => adopted.offloaded += 1,
@@ -385,8 +388,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return; // ended meanwhile, its rules with it
         }
         if !self.slab.at(position).flags.has(Flags::DOOMED) {
-            // It may be off the wheel, waiting for a sample that will not be asked for now.
-            self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+            // It may have no stamp, waiting for a sample that will not be asked for now.
+            self.stamps.started(position, now + QUEUE_FULL_FOR);
         }
         self.remove_rules(now, position);
     }
@@ -395,6 +398,6 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn offer_missteered(&mut self, now: Time, position: Position) {
         self.offer(now, position);
         let deadline = self.deadline(self.slab.at(position));
-        self.wheel.schedule(position, deadline.min(now + MISSTEERED_AGAIN));
+        self.stamps.started(position, deadline.min(now + MISSTEERED_AGAIN));
     }
 }

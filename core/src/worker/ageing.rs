@@ -1,7 +1,7 @@
 //! Silence: timeouts by state, judged by the engine's counters for what it carries.
 //!
-//! A connection is on the wheel once. Packets only write `last_seen`; when its time comes the deadline is worked out
-//! anew, so that the packet path never touches the wheel but when a state with a shorter timeout begins.
+//! A connection has one stamp. Packets only write `last_seen`; when its time comes the deadline is worked out anew, so
+//! that the packet path never touches the stamp but when a state with a shorter timeout begins.
 
 use super::lifecycle::QUEUE_FULL_FOR;
 use super::{SAMPLES_MAX, Worker};
@@ -9,6 +9,8 @@ use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::{Ageing, Deadlines};
+use crate::table::slab::Slab;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
@@ -17,6 +19,19 @@ use arrayvec::ArrayVec;
 pub(super) const PASS_IDLE: Duration = Duration::from_secs(30);
 /// Entries judged per call at most.
 const EXPIRE_MAX: usize = 64;
+
+/// Connections with a stamp: all are judged by the worker when it is due, since more than silence counts.
+struct Stamped<'a>(&'a Slab<Connection>);
+
+impl Deadlines for Stamped<'_> {
+    fn deadline(&self, _: Position) -> Option<Time> {
+        Some(Time::ZERO)
+    }
+
+    fn prefetch(&self, position: Position) {
+        self.0.prefetch(position);
+    }
+}
 
 /// Rules whose counters are wanted.
 pub type Asked = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
@@ -55,7 +70,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let shorter = next.is_over() || matches!(next, State::FinClient | State::FinBackend | State::SynSent);
         if shorter && before != next {
             let timeout = self.timeout(self.slab.at(position));
-            self.wheel.schedule(position, now + timeout);
+            self.stamps.started(position, now + timeout);
         }
     }
 
@@ -74,7 +89,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         let standings = self.standings_have_changed().then_some(now);
         let others = [self.sweep.due(), self.unfinished_until(now), standings];
-        self.wheel.next(now).into_iter().chain(others.into_iter().flatten()).min()
+        self.stamps.next(now).into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Judges connections whose time has come and ends those that [`Worker::end_backend`] wants ended, a bounded number of
@@ -86,7 +101,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.finish_adoption(now);
         self.sweep(now);
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
-        self.wheel.expire(now, &mut due);
+        self.stamps.due(now, &Stamped(&self.slab), &mut due);
         for position in due {
             let connection = self.slab.at(position);
             match connection.ledger {
@@ -96,7 +111,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 Ledger::Software => self.judge(now, position),
                 Ledger::Offloaded if now < self.deadline(connection) => self.judge(now, position),
                 Ledger::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),
-                _ => self.wheel.schedule(position, now + QUEUE_FULL_FOR),
+                _ => self.stamps.started(position, now + QUEUE_FULL_FOR),
             }
         }
     }
@@ -107,7 +122,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         while asked.remaining_capacity() >= 2 {
             let Some(position) = self.sampling.pop_front() else { return };
             if !self.slab.contains(position) || self.slab.at(position).ledger != Ledger::Offloaded {
-                continue; // overtaken by events, and back on the wheel or on its way out
+                continue; // overtaken by events, and stamped again or on its way out
             }
             for direction in [Direction::FromClient, Direction::FromBackend] {
                 if self.slab.at(position).rules & (1 << direction as u8) != 0 {
@@ -135,7 +150,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Puts a connection back on the wheel if it has gone on, else concludes it.
+    /// Stamps a connection again if it has gone on, else concludes it.
     fn judge(&mut self, now: Time, position: Position) {
         self.weigh_report(position);
         if now >= self.deadline(self.slab.at(position)) {
@@ -146,7 +161,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             connection.flags.clear(Flags::REVIVED);
         }
         let deadline = self.deadline(self.slab.at(position));
-        self.wheel.schedule(position, deadline);
+        self.stamps.started(position, deadline);
     }
 
     /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
@@ -160,13 +175,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.slab.at_mut(position).flags.set(Flags::REVIVED);
             self.transition(now, position, State::Established);
             let deadline = self.deadline(self.slab.at(position));
-            return self.wheel.schedule(position, deadline);
+            return self.stamps.started(position, deadline);
         }
         if connection.state == State::SynSent {
             self.failed(position);
         }
         if !self.doom(now, position) {
-            self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+            self.stamps.started(position, now + QUEUE_FULL_FOR);
         }
     }
 }

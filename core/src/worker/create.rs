@@ -6,6 +6,7 @@ use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::Time;
 use crate::wire::Transport;
@@ -123,7 +124,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         (state == State::Pass || state.is_over()) && self.doom(now, holder)
     }
 
-    /// Puts a connection into slab, index and wheel, and counts it.
+    /// Puts a connection into slab and index, with a stamp of its deadline, and counts it.
     fn admit(&mut self, now: Time, connection: Connection) -> Result<Position, Drop> {
         let Some(position) = self.slab.insert(connection) else {
             self.return_port(now, &connection);
@@ -134,7 +135,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.return_port(now, &connection);
             return Err(Drop::TableFull);
         }
-        self.wheel.schedule(position, now + self.timeout(&connection));
+        self.stamps.started(position, now + self.timeout(&connection));
         self.remember_embryo(position);
         let number = self.backend_number(position);
         self.statistics.services[usize::from(connection.service)].created += 1;
@@ -191,7 +192,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.slab.remove(position);
             return None;
         }
-        self.wheel.schedule(position, now + super::ageing::PASS_IDLE);
+        self.stamps.started(position, now + super::ageing::PASS_IDLE);
         self.passes += 1;
         self.statistics.passes_now += 1;
         Some(position)
@@ -224,7 +225,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.ledger == Ledger::Software {
             self.release(now, position);
         } else {
-            self.wheel.cancel(position);
+            self.stamps.ended(position);
             self.remove_rules(now, position);
         }
         true
@@ -246,7 +247,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Frees a doomed connection of which the engine holds nothing.
     pub(super) fn release(&mut self, now: Time, position: Position) {
-        self.wheel.cancel(position);
+        self.stamps.ended(position);
         let number = self.backend_number(position);
         let connection = self.slab.remove(position);
         if connection.state == State::Pass {

@@ -8,6 +8,7 @@ use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Flags, Kept, Ledger, State};
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 
@@ -153,7 +154,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.release(now, position);
             } else if connection.flags.has(Flags::MISSTEERED) {
                 // It cannot wait for a packet, which may go to another worker.
-                self.wheel.schedule(position, now + QUEUE_FULL_FOR);
+                self.stamps.started(position, now + QUEUE_FULL_FOR);
                 self.offer(now, position);
             }
         } else {

@@ -43,8 +43,8 @@ use crate::flow::{Direction, Endpoint, FlowKey, Protocol, Steering};
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::Stamps;
 use crate::table::slab::{Slab, Slot};
-use crate::table::wheel::Wheel;
 use crate::table::{AnyTable, Entries, Position, Table};
 use crate::time::Duration;
 use adopt::Unfinished;
@@ -62,8 +62,6 @@ const OPS_MAX: usize = 4096;
 const SAMPLES_MAX: usize = 256;
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(50);
-/// Slots of the timer wheel: with [`TICK`] it spans 409 s; longer timeouts go round more than once.
-const WHEEL_SLOTS: usize = 8192;
 
 /// What a worker is made of.
 pub struct WorkerOptions<P, T = AnyTable> {
@@ -100,7 +98,7 @@ pub struct Worker<P, T = AnyTable> {
     table: T,
     stateless: Option<Stateless>,
     slab: Slab<Connection>,
-    wheel: Wheel,
+    stamps: Stamps,
     services: BTreeMap<(Endpoint, Protocol), u16>,
     backends: BTreeMap<(Endpoint, Protocol), u16>,
     balancers: Vec<Balancer>,
@@ -142,7 +140,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             ports,
             table,
             stateless,
-            wheel: Wheel::new(capacity, TICK, WHEEL_SLOTS),
+            stamps: Stamps::new(capacity, TICK),
             statistics: Statistics::new(&snapshot, capacity),
             slab: Slab::new(memory),
             answers: Answers::default(),

@@ -17,6 +17,7 @@ use crate::frame::{Checksum, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::l4::tcp;
 use crate::offload::OffloadPolicy;
+use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, ACKNOWLEDGEMENT, Options, RST, SEQUENCE, SYN};
@@ -133,7 +134,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             ErrorKind::Unreachable if !connection.flags.has(Flags::REPORTED) => {
                 connection.flags.set(Flags::REPORTED);
                 let deadline = self.deadline(self.slab.at(position));
-                self.wheel.schedule(position, deadline.min(now + REPORT_DELAY));
+                self.stamps.started(position, deadline.min(now + REPORT_DELAY));
             }
             ErrorKind::Unreachable | ErrorKind::TooBig { .. } => {}
             ErrorKind::TimeExceeded | ErrorKind::ParameterProblem => connection.flags.set(Flags::JUDGED),

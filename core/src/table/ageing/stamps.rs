@@ -120,6 +120,12 @@ impl Stamps {
         self.len == 0
     }
 
+    /// Whether `position` has a stamp.
+    pub fn has(&self, position: Position) -> bool {
+        let block = self.blocks.get(position as usize / LANES);
+        block.is_some_and(|block| block.0[position as usize % LANES] != 0)
+    }
+
     fn put(&mut self, position: Position, deadline: Time) {
         let tick = deadline.as_nanos().div_ceil(self.granularity);
         let tick = tick.clamp(self.tick, self.tick.saturating_add(AHEAD_MAX));
@@ -140,7 +146,8 @@ impl Stamps {
         }
         let passed = tick - self.tick;
         self.tick = tick;
-        if self.len > 0 && self.soonest <= tick {
+        // Also if there are no stamps left: what is noted as a block's earliest must not grow so old that it looks new.
+        if self.soonest <= tick {
             self.sweeping = true;
             self.blind = passed > AHEAD_MAX;
             (self.cursor, self.lane) = (0, 0);

@@ -306,7 +306,7 @@ impl House {
                         let found = worker.find(&connection.key(way));
                         assert_eq!(found, Some((position, way)), "the index leads elsewhere");
                     }
-                    assert!(worker.wheel.is_scheduled(position) || worker.sampling.contains(&position));
+                    assert!(worker.stamps.has(position) || worker.sampling.contains(&position));
                 }
                 if connection.state == State::Pass {
                     continue;
