@@ -9,7 +9,7 @@ TABLES ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts deb
+.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts soak-tables sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -31,6 +31,17 @@ crashes: deps
 restarts: deps
 	$(CARGO) build --package hairpin
 	HAIRPIN_RESTARTS=$(RESTARTS) $(CARGO) test --package hairpin-bench --test end_to_end -- leaks:
+
+# So many random operations on the tables, each compared with a plain map: also beside other threads.
+OPERATIONS ?= 100000000
+
+soak-tables:
+	HAIRPIN_TABLE_OPERATIONS=$(OPERATIONS) $(CARGO) test --release --package hairpin-core \
+		--test cuckoo_soak --test concurrent_stress -- --show-output
+
+# Thread sanitizer and Miri on the tables. Needs a nightly toolchain.
+sanitize:
+	scripts/sanitize
 
 demo: build
 	target/release/hairpin-bench demo
