@@ -141,7 +141,7 @@ impl Changer<'_> {
         let (number, position) = self.there[at];
         let name = Name::new(number);
         assert_eq!(table.find(&name, cells), Some(position), "{number} is lost");
-        let replacement = if splitmix(&mut self.seed) % 8 == 0 { self.free.pop() } else { None };
+        let replacement = if splitmix(&mut self.seed).is_multiple_of(8) { self.free.pop() } else { None };
         if let Some(new) = replacement {
             // SAFETY: as in `insert`.
             unsafe { cells.write(new, name) };
@@ -186,7 +186,7 @@ fn look(world: &World, seed: u64) {
         }
         assert_eq!(world.table.find(&keys[0], &world.cells), Some(numbers[0]), "missed");
         reader.quiescent();
-        if splitmix(&mut seed) % 64 == 0 {
+        if splitmix(&mut seed).is_multiple_of(64) {
             reader.offline();
             std::thread::yield_now();
             reader.online();
@@ -213,7 +213,7 @@ fn age(world: &World) {
                     let is_removed = world.table.remove_stamped(&Name::new(value), value, old);
                     assert!(!is_removed, "{value} was stamped {stamp} and was removed as {old}");
                 }
-                if value >= STABLE && value < STABLE + 10 && old != stamp {
+                if (STABLE..STABLE + 10).contains(&value) && old != stamp {
                     age_one(world, value, old, stamp);
                 }
             });

@@ -246,7 +246,7 @@ fn cell(tag: u16) -> u32 {
 /// Which counter `tag` has.
 #[inline]
 pub(super) fn cell_number(tag: u16) -> u32 {
-    u32::from(tag & !AWAY) * CELLS >> 15
+    (u32::from(tag & !AWAY) * CELLS) >> 15
 }
 
 /// The right to change a bucket; given back when dropped.

@@ -62,6 +62,9 @@ impl core::fmt::Display for StillRead {
 
 impl core::error::Error for StillRead {}
 
+/// What is put in and read out again.
+type Of<K, V> = fn(K, V) -> (K, V);
+
 /// The store.
 pub struct SharedStore<K, V> {
     words: Box<[AtomicU64]>,
@@ -70,7 +73,7 @@ pub struct SharedStore<K, V> {
     fresh: Apart<AtomicU32>,
     pool: Pool,
     quiescence: Arc<Quiescence>,
-    of: PhantomData<fn(K, V) -> (K, V)>,
+    of: PhantomData<Of<K, V>>,
 }
 
 /// The words of a `T`.
