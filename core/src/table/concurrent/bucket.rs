@@ -93,7 +93,7 @@ impl Tags {
         const LANES: u64 = 0x0001_0001_0001_0001;
         const LOW: u64 = 0x7fff * LANES;
         let [low, high] = self.0.map(|word| {
-            let word = word ^ u64::from(tag) * LANES;
+            let word = word ^ (u64::from(tag) * LANES);
             // 1 in the lowest bit of every lane that is zero, and exactly there: no carry runs between lanes.
             let zero = !(((word & LOW) + LOW) | word | LOW) >> 15;
             (zero | zero >> 15 | zero >> 30 | zero >> 45) as u8 & 15
