@@ -117,7 +117,7 @@ impl Plan {
         sizes.sort_unstable();
         sizes.dedup();
         let milliseconds = Duration::from_millis;
-        let (settle, timed) = if quick { (60, 40) } else { (150, 80) };
+        let (settle, timed) = if quick { (1_000, 40) } else { (2_000, 80) };
         Ok(Plan {
             sizes,
             threads,

@@ -24,7 +24,7 @@ pub(super) fn entries(percent: usize) -> usize {
 pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Results) {
     // Some take more than their slots; none takes twice as many.
     let population = keys::population(2 * SLOTS, 0);
-    let window = Window { settle: plan.window.settle / 5, timed: plan.window.timed.min(Duration::from_millis(50)) };
+    let window = Window { timed: plan.window.timed.min(Duration::from_millis(50)), ..plan.window };
     let mut size = Size { slots: SLOTS, entries: 0, brim: true };
     let mut tables: Vec<Filled> = Vec::new();
     for method in candidates {
