@@ -186,6 +186,8 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
 
     fn rest(&mut self, rest: &mut dyn FnMut()) {
         self.reader.offline();
+        // Whoever stops writing leaves the places that it has to the others.
+        self.writer = self.writer.store().writer();
         rest();
         self.reader.online();
     }
