@@ -49,7 +49,7 @@ demo: build
 bench: build
 	target/release/hairpin-bench run $(if $(QUICK),--quick) $(BENCH)
 
-# Connection tables beside rte_hash, libcuckoo, dashmap and hashbrown: about 15 minutes, QUICK=1 about 2.
+# Connection tables beside rte_hash, libcuckoo, dashmap and hashbrown: about 15 minutes, QUICK=1 about 3.
 bench-tables: deps
 	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
 	target/release/hairpin-bench tables $(if $(QUICK),--quick) $(TABLES)

@@ -121,7 +121,7 @@ impl Plan {
         Ok(Plan {
             sizes,
             threads,
-            repetitions: arguments.repetitions.unwrap_or(if quick { 2 } else { 7 }).max(1),
+            repetitions: arguments.repetitions.unwrap_or(if quick { 2 } else { 5 }).max(1),
             window: Window { settle: milliseconds(settle), timed: milliseconds(timed) },
             processors,
             soak: if quick { 10_000_000 } else { 100_000_000 },
