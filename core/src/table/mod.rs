@@ -6,7 +6,7 @@
 //! be exchanged for each other.
 //!
 //! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
-//! [`Arc`](alloc::sync::Arc) of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
+//! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
 //!
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]
