@@ -37,7 +37,7 @@ impl CuckooPlusPlus {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
             let mut hits = [Found { bucket: 0, slot: 0 }; BURST];
             self.look_up(keys, entries, out, |i, found| hits[i] = found);
-            for (found, hit) in out.iter().zip(hits) {
+            for (found, hit) in out.iter().zip(hits).take(keys.len()) {
                 if found.is_some() {
                     self.bucket_mut(hit.bucket).set_stamp(hit.slot, stamp);
                 }
@@ -54,10 +54,11 @@ impl CuckooPlusPlus {
         F: FnMut(usize, Found),
     {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            let count = keys.len().min(out.len());
+            let (keys, out) = (&keys[..count], &mut out[..count]);
             let places = self.places(keys);
             out.fill(None);
             let mut candidates = [Candidate::default(); BURST];
-            let count = keys.len().min(out.len());
             let there = self.candidates(&places[..count], &mut candidates, |value| entries.prefetch(value));
             for i in Bits(there) {
                 let Candidate { value, bucket, slot } = candidates[i];
