@@ -108,8 +108,8 @@ fn believing_every_miss_is_found() {
     bounded(2, || sought_while_it_moves(Planted::MissesUnchecked, 1, 2));
 }
 
-/// An insertion that has to displace the sought key: all 16 slots of its two buckets are taken, and it is the only entry
-/// that has somewhere else to go.
+/// An insertion that has to displace the sought key: all 16 slots of its two buckets are taken, and it is the only
+/// entry that has somewhere else to go.
 fn sought_while_an_insertion_displaces_it(planted: Planted) {
     let mut table = table(17);
     table.plant(planted);

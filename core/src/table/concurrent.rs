@@ -11,40 +11,40 @@
 //! when the table holds its capacity.
 //!
 //! The upper half of a hash chooses the entry's *primary* bucket; 15 of its lower bits are its tag. Its *secondary*
-//! bucket follows from the primary one and the tag (partial-key cuckoo hashing): `secondary = (g(tag) - primary) mod n`,
-//! which also leads back. `n` is even and `g` odd, so the two are never the same. The tag's 16th bit says that the entry
-//! stands in its secondary bucket. So whoever moves an entry needs neither its key nor its hash.
+//! bucket follows from the primary one and the tag (partial-key cuckoo hashing): it is `g(tag) - primary`, modulo their
+//! number, which also leads back. The number is even and `g` odd, so the two are never the same. The tag's 16th bit
+//! says that the entry stands in its secondary bucket. So whoever moves an entry needs neither its key nor its hash.
 //!
 //! The filter of a bucket counts the entries whose primary bucket it is and that stand in their secondary one, in ten
 //! counters chosen by tag. Where the counter is 0, a lookup need not go on to the secondary bucket.
 //!
 //! # Why nobody misses an entry that is there
-//! An entry that moves is copied first and cleared where it was afterwards, so it always stands somewhere. A lookup reads
-//! the primary bucket first, the secondary one afterwards:
-//! - The entry moves away (primary to secondary) meanwhile: the filter counts it, the copy is made, and only then is the
-//!   original cleared; so who has not seen it in the primary bucket sees the filter's count and the copy.
+//! An entry that moves is copied first and cleared where it was afterwards, so it always stands somewhere. A lookup
+//! reads the primary bucket first, the secondary one afterwards:
+//! - The entry moves away (primary to secondary) meanwhile: the filter counts it, the copy is made, and only then is
+//!   the original cleared; so who has not seen it in the primary bucket sees the filter's count and the copy.
 //! - The entry comes back (secondary to primary): who has read the primary bucket too early and the secondary one too
 //!   late has missed it. Therefore the primary bucket counts returns, between copying and clearing, and a lookup that
 //!   found nothing looks at that count before and after: if it has changed, it looks again.
 //!
 //! So a hit needs no check at all (the key is confirmed by [`Entries`]), and a miss one, in the primary bucket's line.
 //! This is MemC3's check of the *pair* of buckets: every move between the two that can hide an entry is counted in one
-//! of them. The count has 31 bits: a lookup would have to be suspended while exactly a multiple of 2^31 entries return to
-//! one bucket to be deceived.
+//! of them. The count has 31 bits: a lookup would have to be suspended while exactly a multiple of 2^31 entries return
+//! to one bucket to be deceived.
 //!
 //! # Progress
 //! Lookups are lock-free: one is repeated only because an insertion of somebody has made a step meanwhile. After
-//! [`LOOKS_MAX`] repetitions it takes the two locks. Insertions, removals and replacements lock at most two buckets at a
-//! time, in the order of their numbers, for some dozen instructions without calls. A thread that is suspended with a
+//! [`LOOKS_MAX`] repetitions it takes the two locks. Insertions, removals and replacements lock at most two buckets at
+//! a time, in the order of their numbers, for some dozen instructions without calls. A thread that is suspended with a
 //! lock stops those who would change the same bucket.
 //!
 //! # Bounds
-//! An insertion that finds both buckets full searches some hundred buckets, and starts again at most [`TRIES_MAX`] times
-//! if others were faster; then it is refused. All memory is touched at construction.
+//! An insertion that finds both buckets full searches some hundred buckets, and starts again at most [`TRIES_MAX`]
+//! times if others were faster; then it is refused. All memory is touched at construction.
 //!
 //! # What values lead to
-//! Whoever looks may still hold a value that another thread has just removed. Before what it leads to is reused, all who
-//! look must have been seen doing something else: [`quiescence`]. [`store::SharedStore`] does so.
+//! Whoever looks may still hold a value that another thread has just removed. Before what it leads to is reused, all
+//! who look must have been seen doing something else: [`quiescence`]. [`store::SharedStore`] does so.
 
 mod bucket;
 mod burst;
@@ -52,6 +52,7 @@ mod check;
 mod count;
 mod displace;
 pub mod quiescence;
+mod retired;
 mod stamps;
 pub mod store;
 

@@ -35,8 +35,8 @@ struct Search {
 }
 
 impl Concurrent {
-    /// Makes a slot free by sending an entry whose secondary bucket this is back to its primary one, if that has room by
-    /// now. Otherwise entries that have left would mostly stay away for good: with entries coming and going at 80
+    /// Makes a slot free by sending an entry whose secondary bucket this is back to its primary one, if that has room
+    /// by now. Otherwise entries that have left would mostly stay away for good: with entries coming and going at 80
     /// percent load, 27 percent would be away, instead of 14, and each costs a lookup another cache line.
     pub(super) fn send_home(&self, bucket: u32) -> bool {
         let tags = self.bucket(bucket).tags();

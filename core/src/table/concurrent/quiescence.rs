@@ -3,15 +3,16 @@
 //! Quiescent-state-based reclamation (McKenney and Slingwine, "Read-copy update", 1998; DPDK's `rte_rcu_qsbr`): threads
 //! that look register, and say between two bursts that they hold nothing they have found ([`Reader::quiescent`]). Who
 //! has removed something begins a *grace period* ([`Quiescence::begin`]); it has passed ([`Quiescence::has_passed`])
-//! once every registered reader has said so since, or was offline. Nobody ever waits for another one: a reader that says
-//! nothing delays the reuse of memory, so their number is bounded and they are expected to go offline before they sleep.
+//! once every registered reader has said so since, or was offline. Nobody ever waits for another one: a reader that
+//! says nothing delays the reuse of memory, so their number is bounded and they are expected to go offline before they
+//! sleep.
 //!
 //! # How
-//! There is one counter of grace periods. A reader copies it into a slot of its own whenever it is quiescent; only if it
-//! has changed, so that slots stay in the caches of those who ask. A period has passed when no slot shows an older
+//! There is one counter of grace periods. A reader copies it into a slot of its own whenever it is quiescent; only if
+//! it has changed, so that slots stay in the caches of those who ask. A period has passed when no slot shows an older
 //! count. Whoever begins a period counts up after he has removed something; so who has seen the new count sees the
-//! removal (release and acquire). A reader that comes online and one who asks about slots both pass a full fence, so the
-//! one sees the slot or the other the removal.
+//! removal (release and acquire). A reader that comes online and one who asks about slots both pass a full fence, so
+//! the one sees the slot or the other the removal.
 
 use crate::table::sync::{Apart, AtomicU64, Ordering, fence};
 use alloc::boxed::Box;

@@ -2,12 +2,12 @@
 //!
 //! They stand in the bucket, in the line that a lookup brings in anyway, and are stored blindly: without a lock, and
 //! without asking whether the entry is still there. That is harmless, because a stamp is an atomic of its own: storing
-//! it touches no tag and no value, so it can neither bring a removed entry back nor damage another one. What it can do is
-//! stamp an entry that has just come into the same slot, which is then taken for as new as it is.
+//! it touches no tag and no value, so it can neither bring a removed entry back nor damage another one. What it can do
+//! is stamp an entry that has just come into the same slot, which is then taken for as new as it is.
 //!
 //! A stamp is stored only if it is another one, so an entry costs a store once per tick of whoever chooses the stamps,
-//! however often it is hit. A refresh is not lost to a displacement: whoever has stored a stamp looks again, and whoever
-//! has moved an entry looks whether its stamp has changed meanwhile (see `displace`).
+//! however often it is hit. A refresh is not lost to a displacement: whoever has stored a stamp looks again, and
+//! whoever has moved an entry looks whether its stamp has changed meanwhile (see `displace`).
 //!
 //! Stamps wrap around. Whoever subtracts two of them has to look at every entry more often than they do.
 

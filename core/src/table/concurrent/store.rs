@@ -1,23 +1,26 @@
-//! Bare keys and values for any number of threads, at positions that are reused only when nobody can be looking at them:
-//! what the values of a [`super::Concurrent`] can lead to where there is no connection slab, above all when tables are
-//! measured. The counterpart of `rte_hash` with `rte_hash_rcu_qsbr_add`.
+//! Bare keys and values for any number of threads, at positions that are reused only when nobody can be looking at
+//! them: what the values of a [`super::Concurrent`] can lead to where there is no connection slab, above all when
+//! tables are measured. The counterpart of `rte_hash` with `rte_hash_rcu_qsbr_add`.
 //!
 //! # Life of a position
-//! A [`Writer`] takes a free one, writes key and value ([`Writer::put`]), and somebody inserts it into an index. Later it
-//! is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is free again.
+//! A [`Writer`] takes a free one, writes key and value ([`Writer::put`]), and somebody inserts it into an index. Later
+//! it is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is free
+//! again.
 //!
 //! # Bounds
 //! A writer keeps retired positions up to an eighth of the capacity ([`SharedStore::retired_max`]; some milliseconds of
-//! removals at full speed, so that a reader may lose its processor for as long); if readers have not let any of them go by
-//! then, the next one is refused, and the writer keeps it and tries again later. It keeps up to 192 free ones to itself;
-//! all others lie in a common pool, from which and to which they go 64 at a time. An entry takes the size of its key and
-//! value, each rounded up to 8 bytes, and nothing else: free positions are chained through their own first words.
+//! removals at full speed, so that a reader may lose its processor for as long); if readers have not let any of them go
+//! by then, the next one is refused, and the writer keeps it and tries again later. It keeps up to 192 free ones to
+//! itself; all others lie in a common pool, from which and to which they go 64 at a time. An entry takes the size of
+//! its key and value, each rounded up to 8 bytes, and nothing else: free positions are chained through their own first
+//! words.
 //!
 //! # Safe in any case
 //! Entries are read and written as atomic words, so that even who breaks the rules (looks without being registered, or
 //! asks about a position found long ago) gets nonsense at worst, not undefined behaviour.
 
-use super::quiescence::{Grace, Quiescence, Reader};
+use super::quiescence::{Quiescence, Reader};
+use super::retired::{BATCH, Batch, Retired};
 use crate::table::sync::{self, Apart, AtomicU32, AtomicU64, Ordering, spin};
 use crate::table::{Entries, Position, prefetch_line};
 use alloc::boxed::Box;
@@ -28,8 +31,6 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Positions that go together.
-const BATCH: usize = 64;
 /// Batches of retired positions that a writer keeps: at least, and at most.
 const BATCHES: (usize, usize) = (128, 16_384);
 /// Entries that a store can have at most.
@@ -256,84 +257,9 @@ impl Pool {
             spin();
         }
         let _give = Give(&self.taken);
-        // SAFETY: the word was 0 and is 1 now, and whoever else comes finds it so until `_give` is dropped, after `act`.
+        // SAFETY: the word was 0 and is 1 now, and whoever else comes finds it so until `_give` is dropped, after
+        // `act`.
         act(unsafe { &mut *self.chains.get() })
-    }
-}
-
-/// Positions on their way from removal to reuse: a ring of batches, each with its grace period.
-struct Retired {
-    batches: Box<[Batch]>,
-    /// The oldest batch.
-    first: usize,
-    /// Batches whose grace period has begun; the one behind them is being filled.
-    closed: usize,
-    /// In the batch that is being filled.
-    open: usize,
-    /// Up to here grace periods are known to have passed.
-    passed: Option<Grace>,
-}
-
-#[derive(Clone, Copy)]
-struct Batch {
-    grace: Option<Grace>,
-    count: usize,
-    positions: [Position; BATCH],
-}
-
-impl Retired {
-    fn new(batches: usize) -> Retired {
-        let batch = Batch { grace: None, count: 0, positions: [0; BATCH] };
-        Retired { batches: alloc::vec![batch; batches].into(), first: 0, closed: 0, open: 0, passed: None }
-    }
-
-    /// The batch that is being filled.
-    fn last(&mut self) -> &mut Batch {
-        let at = self.first + self.closed;
-        let count = self.batches.len();
-        &mut self.batches[if at >= count { at - count } else { at }]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.closed == 0 && self.open == 0
-    }
-
-    /// Notes a position, if there is room.
-    fn push(&mut self, position: Position) -> bool {
-        let is_room = self.closed < self.batches.len();
-        if is_room {
-            let open = self.open;
-            self.last().positions[open] = position;
-            self.open += 1;
-        }
-        is_room
-    }
-
-    /// Begins a grace period for the batch that is being filled.
-    fn close(&mut self, quiescence: &Quiescence) {
-        let count = core::mem::take(&mut self.open);
-        let batch = self.last();
-        batch.count = count;
-        batch.grace = Some(quiescence.begin());
-        self.closed += 1;
-    }
-
-    /// The oldest batch, if its grace period has passed.
-    fn pop(&mut self, quiescence: &Quiescence) -> Option<Batch> {
-        if self.closed == 0 {
-            return None;
-        }
-        let grace = self.batches[self.first].grace;
-        if grace > self.passed {
-            self.passed = Some(quiescence.oldest());
-            if grace > self.passed {
-                return None;
-            }
-        }
-        let batch = self.batches[self.first];
-        self.first = if self.first + 1 == self.batches.len() { 0 } else { self.first + 1 };
-        self.closed -= 1;
-        Some(batch)
     }
 }
 
@@ -368,7 +294,8 @@ impl<K: Plain, V: Plain> Writer<K, V> {
     /// Says that `position` is in no index any more. It is reused when no reader can still look at it.
     ///
     /// # Errors
-    /// [`StillRead`] if [`SharedStore::retired_max`] others wait and none can be reused yet: nothing is changed, to be tried again.
+    /// [`StillRead`] if [`SharedStore::retired_max`] others wait and none can be reused yet: nothing is changed, to be
+    /// tried again.
     #[inline]
     pub fn retire(&mut self, position: Position) -> Result<(), StillRead> {
         if !self.retired.push(position) {
@@ -377,7 +304,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
                 return Err(StillRead);
             }
         }
-        if self.retired.open == BATCH {
+        if self.retired.is_batch_full() {
             self.retired.close(&self.store.quiescence);
             self.reclaim();
         }
@@ -394,13 +321,13 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         let mut count = 0;
         while let Some(batch) = self.retired.pop(&self.store.quiescence) {
             self.free_batch(&batch);
-            count += batch.count;
+            count += batch.positions().len();
         }
         count
     }
 
     fn free_batch(&mut self, batch: &Batch) {
-        for &position in &batch.positions[..batch.count] {
+        for &position in batch.positions() {
             self.free(position);
         }
     }
@@ -449,9 +376,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
             self.fresh = self.store.take_fresh();
         }
         if self.here.first == NONE && self.fresh.is_empty() {
-            if self.retired.open > 0 {
-                self.retired.close(&self.store.quiescence);
-            }
+            self.retired.close(&self.store.quiescence);
             if self.reclaim() == 0 {
                 self.inherit();
             }
@@ -504,9 +429,7 @@ impl<K: Plain, V: Plain> Drop for Writer<K, V> {
                 self.give(chain);
             }
         }
-        if self.retired.open > 0 {
-            self.retired.close(&self.store.quiescence);
-        }
+        self.retired.close(&self.store.quiescence);
         if !self.retired.is_empty() {
             let left = core::mem::replace(&mut self.retired, Retired::new(0));
             self.store.pool.with(|heap| heap.left.push(left));

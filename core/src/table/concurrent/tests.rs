@@ -1,5 +1,6 @@
 //! The table in one thread: against a plain list, how far it fills, what it does when full, stamps, and what tags and
-//! filter say. (Threads: `core/tests/concurrent_stress.rs`; all orders of a few steps: `core/tests/concurrent_loom.rs`.)
+//! filter say. (Threads: `core/tests/concurrent_stress.rs`; all orders of a few steps:
+//! `core/tests/concurrent_loom.rs`.)
 
 use super::bucket::{AWAY, SLOTS, Tags};
 use super::quiescence::Quiescence;
