@@ -182,6 +182,21 @@ impl Process {
     }
 }
 
+/// What /proc says of each thread of a process (its `status`). A thread may end while they are read: it is left out.
+pub fn threads(process: u32) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        match std::fs::read_to_string(task?.path().join("status")) {
+            Ok(status) => all.push(status),
+            // Not there any more when it was opened, or when it was read.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
+            Err(error) => return Err(error).context("could not read a thread's status"),
+        }
+    }
+    Ok(all)
+}
+
 /// USER_HZ of every Linux architecture Rust supports as a host.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 

@@ -4,11 +4,11 @@
 use crate::network::{service, services, trial};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::peer::{Hairpin, HairpinOptions};
-use hairpin_bench::remnants;
 use hairpin_bench::servers::Servers;
 use hairpin_bench::tool::inside;
 use hairpin_bench::tool::requests::OpenLoop;
 use hairpin_bench::topology::{Options, Topology};
+use hairpin_bench::{process, remnants};
 use libtest_mimic::Trial;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -169,8 +169,7 @@ fn rights() -> Result<()> {
     let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let check = |pid: u32| -> Result<()> {
         let mut threads = 0;
-        for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-            let text = std::fs::read_to_string(task?.path().join("status"))?;
+        for text in process::threads(pid)? {
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             let name = field("Name:").context("no name")?;
             for set in ["CapPrm:", "CapEff:"] {

@@ -5,6 +5,7 @@ use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_bench::process::threads;
 use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::tool::{echo, http, inside};
 use hairpin_bench::topology::{Family, Options, Topology, vip};
@@ -226,8 +227,7 @@ fn serves(method: Table) -> Result<()> {
 /// Every worker has a core of its own.
 fn pinned(process: u32) -> Result<()> {
     let mut workers = 0;
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let status = std::fs::read_to_string(task?.path().join("status"))?;
+    for status in threads(process)? {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("Name:").is_some_and(|name| name.starts_with("worker-")) {
             let cores = field("Cpus_allowed_list:").context("no list of cores")?;
