@@ -1,6 +1,7 @@
 //! The configuration as the data plane sees it: an immutable snapshot, validated before it gets here.
 
 use crate::flow::{Address, Endpoint, Protocol};
+use crate::l7::config::Kind;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -145,6 +146,8 @@ pub struct Service {
     pub endpoint: Endpoint,
     /// TCP or UDP.
     pub protocol: Protocol,
+    /// What it does with its connections.
+    pub kind: Kind,
     /// How its packets are translated.
     pub forwarding: Forwarding,
     /// How backends are chosen.
@@ -226,6 +229,7 @@ impl Service {
             name: Box::from(""),
             endpoint: Endpoint::default(),
             protocol: Protocol::Tcp,
+            kind: Kind::default(),
             forwarding: Forwarding::default(),
             algorithm: Algorithm::default(),
             unknown: UnknownPacket::default(),

@@ -19,6 +19,24 @@ pub enum Fate {
     Pass,
 }
 
+/// The packets of a TCP flow for which a rule's deltas hold; all others go to software, whatever they are: a head sent
+/// again, the next response's head, an acknowledgement of bytes that Hairpin has put in (design section 4).
+///
+/// A packet is within if its acknowledgement number is, and either all its payload is, or it has none and its sequence
+/// number is at most one below the range and at most at its end (a bare acknowledgement, a keep-alive). All of a
+/// super-packet's payload counts. Numbers are those of the packet as it arrives and wrap; lengths are below 2^31.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// The first sequence number of the range.
+    pub sequence: u32,
+    /// Bytes of the range; 0: no payload at all.
+    pub sequence_length: u32,
+    /// The lowest acknowledgement number.
+    pub acknowledgement: u32,
+    /// How far above that an acknowledgement number may be.
+    pub acknowledgement_length: u32,
+}
+
 /// Match + rewrite + fate for one flow. SYN, FIN and RST never match a rule: they go to software.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rule {
@@ -28,6 +46,8 @@ pub struct Rule {
     pub key: FlowKey,
     /// What it changes.
     pub rewrite: Rewrite,
+    /// TCP: for which packets it holds; `None`: for all.
+    pub guard: Option<Guard>,
     /// What then happens.
     pub fate: Fate,
     /// Which slot of the engine's totals its packets are added to (a backend's number times two, plus direction).
@@ -59,6 +79,10 @@ pub struct EngineCaps {
     pub rewrites_sequence: bool,
     /// Whether it translates SACK blocks.
     pub rewrites_sack: bool,
+    /// Whether it can shift windows.
+    pub rewrites_window: bool,
+    /// Whether it checks guards. One that does not gets no rule with numbers while a packet outside could come.
+    pub checks_guards: bool,
     /// Whether it counts packets and bytes and knows when a rule was last hit.
     pub counts: bool,
 }

@@ -17,6 +17,7 @@ pub mod engine;
 pub mod flow;
 pub mod frame;
 pub mod l4;
+pub mod l7;
 pub mod offload;
 pub mod rewrite;
 pub mod table;

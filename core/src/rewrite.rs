@@ -21,6 +21,9 @@ pub struct Rewrite {
     /// Added to the acknowledgement number and to both edges of every SACK block; the acknowledgement number is left
     /// alone when ACK is not set.
     pub acknowledgement_delta: u32,
+    /// What the window field is shifted by, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
+    /// ends that have agreed on different window scales with us (RFC 7323, 2). SYN never is.
+    pub window_shift: i8,
 }
 
 impl Rewrite {
@@ -113,6 +116,7 @@ impl Rewrite {
             destination: key.source,
             sequence_delta: self.acknowledgement_delta.wrapping_neg(),
             acknowledgement_delta: self.sequence_delta.wrapping_neg(),
+            window_shift: -self.window_shift,
         }
     }
 
@@ -124,6 +128,7 @@ impl Rewrite {
             destination: key.destination,
             sequence_delta: self.sequence_delta.wrapping_neg(),
             acknowledgement_delta: self.acknowledgement_delta.wrapping_neg(),
+            window_shift: -self.window_shift,
         }
     }
 

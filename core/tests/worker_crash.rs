@@ -15,6 +15,7 @@ use hairpin_core::engine::{Completion, Counters, EngineCaps, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Batch, FrameIo, VecFrame};
 use hairpin_core::l4::connection::{Connection, Flags, State};
+use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::{Slot, slots_at};
 use hairpin_core::table::{AnyTable, Hasher};
@@ -139,6 +140,7 @@ fn snapshot() -> Arc<Snapshot> {
         name: format!("{number}").into(),
         endpoint: end(1, 80 + number),
         protocol,
+        kind: Kind::Forward,
         forwarding,
         algorithm: Default::default(),
         unknown: Default::default(),
@@ -218,6 +220,8 @@ impl Process {
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,
+                rewrites_window: true,
+                checks_guards: true,
                 counts: true,
             },
             policy: Always,

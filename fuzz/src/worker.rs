@@ -4,6 +4,7 @@
 //! it is odd, asked but silent. Otherwise a frame: two bytes of length (little endian), its bytes; bit 0 of the first byte
 //! says it came back as too big, bit 1 that its checksum is partial, bit 2 that it is a super-packet.
 
+use hairpin_core::l7::config::Kind;
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, Refusal, RuleId, RuleOp};
@@ -90,6 +91,7 @@ impl Scene {
             name: format!("{n}").into(),
             endpoint: end(1, 80 + n),
             protocol,
+            kind: Kind::Forward,
             forwarding,
             algorithm: Default::default(),
             unknown,
@@ -132,6 +134,8 @@ impl Scene {
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,
+                rewrites_window: true,
+                checks_guards: true,
                 counts: true,
             },
             policy: Always,

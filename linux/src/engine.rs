@@ -116,6 +116,8 @@ impl FlowEngine for KernelEngine {
             ops_in_flight_max: OPS_MAX as u32,
             rewrites_sequence: true,
             rewrites_sack: true,
+            rewrites_window: false,
+            checks_guards: false,
             counts: true,
         }
     }

@@ -5,6 +5,7 @@ mod shares;
 use super::{Balancer, Loads, SHARE_FULL, Standings, TABLE_SIZE};
 use crate::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::l7::config::Kind;
 use core::net::{IpAddr, Ipv4Addr};
 use std::boxed::Box;
 use std::vec;
@@ -39,6 +40,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         name: Box::from("service"),
         endpoint: end(255, 1, 80),
         protocol: Protocol::Tcp,
+        kind: Kind::Forward,
         forwarding: Forwarding::Nat,
         algorithm,
         unknown: UnknownPacket::PickUp,

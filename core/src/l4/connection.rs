@@ -307,7 +307,7 @@ impl Connection {
             Direction::FromClient => (self.source, self.backend),
             Direction::FromBackend => (self.vip, self.client),
         };
-        Rewrite { source, destination, sequence_delta: 0, acknowledgement_delta: 0 }
+        Rewrite { source, destination, ..Rewrite::default() }
     }
 
     /// Takes what the engine tells of one rule in force.

@@ -16,7 +16,13 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
             (endpoint(ipv4), endpoint(ipv4)).prop_filter("one end", |(source, destination)| source != destination);
         let deltas = prop_oneof![Just((0, 0)), (number(), number())];
         (Just(packet), ends, deltas).prop_map(|(packet, (source, destination), deltas)| {
-            let rewrite = Rewrite { source, destination, sequence_delta: deltas.0, acknowledgement_delta: deltas.1 };
+            let rewrite = Rewrite {
+                source,
+                destination,
+                sequence_delta: deltas.0,
+                acknowledgement_delta: deltas.1,
+                window_shift: 0,
+            };
             (packet, rewrite)
         })
     })
@@ -133,6 +139,7 @@ proptest! {
         prop_assert_eq!(at.payload - at.l4, 60);
         let rewrite = Rewrite {
             source: packet.destination, destination: packet.source, sequence_delta: 0, acknowledgement_delta: delta,
+            window_shift: 0,
         };
         rewrite.apply(&mut bytes, &at, Checksum::Complete);
         prop_assert!(checksums_right(&bytes, at.l3, at.l4, at.end, 6));

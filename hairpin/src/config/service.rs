@@ -6,6 +6,7 @@ use super::words::Word;
 use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, health, reference};
 use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Timeouts};
 use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::l7::config::Kind;
 use std::net::SocketAddr;
 
 /// A service as read, with where it stands.
@@ -89,6 +90,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Optio
             name: name_text.into(),
             endpoint: Endpoint::new(address.ip(), address.port()),
             protocol,
+            kind: Kind::Forward,
             forwarding,
             algorithm,
             unknown,

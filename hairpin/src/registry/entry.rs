@@ -5,6 +5,7 @@ use hairpin_core::config::{
     Algorithm, AllDown, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
 };
 use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::l7::config::Kind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ impl ServiceEntry {
             name: self.name.as_str().into(),
             endpoint: self.address,
             protocol: self.protocol.0,
+            kind: Kind::Forward,
             forwarding: self.mode.0,
             algorithm: self.balance.0,
             unknown: self.unknown.0,

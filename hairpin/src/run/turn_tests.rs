@@ -61,6 +61,8 @@ impl FlowEngine for Engine {
             ops_in_flight_max: 1000,
             rewrites_sequence: true,
             rewrites_sack: true,
+            rewrites_window: true,
+            checks_guards: true,
             counts: true,
         }
     }

@@ -25,6 +25,7 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
                 destination: ends.1,
                 sequence_delta: if tcp { sequence } else { 0 },
                 acknowledgement_delta: if tcp { acknowledgement } else { 0 },
+                window_shift: 0,
             };
             (packet, rewrite)
         })

@@ -3,6 +3,7 @@
 use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Pool, Service, Snapshot, Timeouts};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::l7::config::Kind;
 use hairpin_core::time::{Duration, Time};
 use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
 use hairpin_linux::cpu;
@@ -97,6 +98,7 @@ pub(crate) fn snapshot() -> Snapshot {
         name: "service".into(),
         endpoint,
         protocol,
+        kind: Kind::Forward,
         forwarding,
         algorithm: Algorithm::default(),
         unknown: Default::default(),

@@ -3,6 +3,7 @@
 use super::{Exhausted, PortPool, TICK_SHIFT};
 use crate::config::{Algorithm, Backend, BackendState, Forwarding, Pool, Service, Snapshot, Timeouts, UnknownPacket};
 use crate::flow::{Endpoint, Protocol, Steering};
+use crate::l7::config::Kind;
 use crate::time::{Duration, Time};
 use core::net::IpAddr;
 use proptest::prelude::*;
@@ -210,6 +211,7 @@ fn a_snapshot_names_the_backends() {
         name: "service".into(),
         endpoint: end("192.0.2.100", 80),
         protocol,
+        kind: Kind::Forward,
         forwarding,
         algorithm: Algorithm::default(),
         unknown: UnknownPacket::default(),

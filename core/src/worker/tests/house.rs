@@ -124,6 +124,8 @@ impl House {
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,
+                rewrites_window: true,
+                checks_guards: true,
                 counts: true,
             },
             policy: Always,

@@ -8,6 +8,7 @@ use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::Connection;
+use crate::l7::config::Kind;
 use crate::offload::Always;
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
@@ -140,6 +141,8 @@ impl Stage {
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,
+                rewrites_window: true,
+                checks_guards: true,
                 counts: true,
             },
             policy: Always,
@@ -343,6 +346,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             name: format!("service-{n}").into(),
             endpoint: vip,
             protocol,
+            kind: Kind::Forward,
             forwarding: Forwarding::Nat,
             algorithm: Default::default(),
             unknown: Default::default(),

@@ -1,0 +1,1 @@
+//! How long a message's body is.

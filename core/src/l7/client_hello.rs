@@ -1,0 +1,1 @@
+//! What a TLS client asks for.

@@ -1,0 +1,281 @@
+//! What a service does at layer 7, as the data plane sees it: immutable, validated before it gets here.
+
+use super::route::{Access, Conditions};
+use crate::flow::Address;
+use crate::time::Duration;
+use alloc::boxed::Box;
+
+/// What a service is.
+#[derive(Clone, Debug, Default)]
+pub enum Kind {
+    /// Layer 4: connections are forwarded as they are.
+    #[default]
+    Forward,
+    /// HTTP/1.1, request by request.
+    Http(Box<Http>),
+    /// TLS, passed through, connection by connection, by what the ClientHello asks for.
+    Tls(Box<Tls>),
+    /// No service of its own: backends that routes of others lead to. Nobody connects to it; its endpoint means nothing.
+    Group,
+}
+
+impl Kind {
+    /// Whether clients' connections are spliced, not forwarded.
+    pub fn is_spliced(&self) -> bool {
+        matches!(self, Kind::Http(_) | Kind::Tls(_))
+    }
+}
+
+/// The number of a service in the snapshot that is a [`Kind::Group`], or of the service itself: its own backends.
+pub type Group = u16;
+
+/// An HTTP service.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// Asked in order, before any route; the first that matches decides. None: everybody may pass.
+    pub access: Box<[Access]>,
+    /// Asked in order; the first whose conditions hold is taken. None of them: 404.
+    pub routes: Box<[Route]>,
+    /// What is changed in every request and response, before what the route changes.
+    pub edits: Edits,
+    /// What requests say of the client to backends.
+    pub forwarded: Forwarded,
+    /// Clients stay with their backend by a cookie.
+    pub sticky: Option<Sticky>,
+    /// Whether responses say which backend was chosen and how long that took (`Server-Timing: hairpin;desc="NAME"`).
+    pub server_timing: bool,
+    /// Upgrade (WebSocket) requests are tunnelled; else refused with 501.
+    pub upgrade: bool,
+    /// CONNECT requests are tunnelled to the route's backend; else refused with 501.
+    pub connect: bool,
+    /// What connections to backends begin with.
+    pub proxy_protocol: Option<ProxyVersion>,
+    /// Whether idle connections to backends are kept for other clients' requests. Not with `proxy_protocol`.
+    pub reuse: bool,
+    /// Bounds.
+    pub limits: HttpLimits,
+    /// Bodies of at least so many bytes go to the engine; `None`: what the measured costs say.
+    pub offload_bytes_min: Option<u64>,
+}
+
+/// One route of an HTTP service.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// When it is taken.
+    pub conditions: Conditions,
+    /// What happens then.
+    pub action: Action,
+    /// What is changed in requests and responses that take it.
+    pub edits: Edits,
+}
+
+/// What a route does with a request.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Forward it to a backend.
+    Forward {
+        /// Whose backends, each group with its share of requests (1 to 65535). Never empty.
+        groups: Box<[(Group, u16)]>,
+        /// The route's path prefix is replaced by this one, which starts with `/`.
+        replace_prefix: Option<Box<[u8]>>,
+    },
+    /// Redirect the client.
+    Redirect {
+        /// 301, 302, 303, 307 or 308.
+        status: u16,
+        /// Where to: text with the variables `{scheme}`, `{host}`, `{path}` and `{query}` (with its `?`, if there is one).
+        location: Box<[u8]>,
+    },
+    /// Answer it.
+    Reply {
+        /// 200 to 599.
+        status: u16,
+        /// The body, plain text of at most 4096 bytes.
+        body: Box<[u8]>,
+    },
+}
+
+/// Changes to a head, in this order: removed, set, added.
+#[derive(Clone, Debug, Default)]
+pub struct HeadEdits {
+    /// Names of fields to remove, lower case.
+    pub remove: Box<[Box<[u8]>]>,
+    /// Fields that replace all of their name. Values may use the variables of [`Variable`](super::edit::Variable).
+    pub set: Box<[Field]>,
+    /// Fields that are added to what there is.
+    pub add: Box<[Field]>,
+}
+
+impl HeadEdits {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+}
+
+/// A field of a head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, as it will be written.
+    pub name: Box<[u8]>,
+    /// Its value.
+    pub value: Box<[u8]>,
+}
+
+/// Changes to both heads of an exchange.
+#[derive(Clone, Debug, Default)]
+pub struct Edits {
+    /// To the request's.
+    pub request: HeadEdits,
+    /// To the response's.
+    pub response: HeadEdits,
+}
+
+/// What requests say of the client. What the client itself says in these fields is trusted, and added to, only if it
+/// comes from `trusted`; else it is replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Forwarded {
+    /// `X-Forwarded-For`.
+    pub x_for: bool,
+    /// `X-Forwarded-Proto`.
+    pub x_proto: bool,
+    /// `X-Forwarded-Host`.
+    pub x_host: bool,
+    /// `X-Real-IP`.
+    pub x_real_ip: bool,
+    /// `Forwarded` (RFC 7239).
+    pub standard: bool,
+    /// Proxies in front of us.
+    pub trusted: Box<[Network]>,
+}
+
+/// A network of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Its address; bits beyond the prefix are zero.
+    pub address: Address,
+    /// Bits of prefix, of the 128 of an [`Address`]: an IPv4 prefix of n bits is 96 + n.
+    pub prefix: u8,
+}
+
+impl Network {
+    /// Whether `address` is in it.
+    pub fn contains(&self, address: &Address) -> bool {
+        let bits = u32::from(self.prefix.min(128));
+        let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+        (u128::from_be_bytes(address.0) ^ u128::from_be_bytes(self.address.0)) & mask == 0
+    }
+}
+
+/// Stickiness by cookie: the response to a client's first request sets one that names its backend by a keyed hash.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// The cookie's name.
+    pub cookie: Box<[u8]>,
+    /// Attributes that are written behind its value, each with its `; `.
+    pub attributes: Box<[u8]>,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// Bounds of an HTTP service, each with what happens when it is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpLimits {
+    /// Bytes of a head, request line included, 256 to 16,384: 431 (requests), 502 (responses).
+    pub head_bytes_max: u16,
+    /// Fields of a head, 1 to 128: 431, 502.
+    pub fields_max: u16,
+    /// Bytes of a request target: 414.
+    pub target_bytes_max: u16,
+    /// From a request's first byte until its head is complete: 408.
+    pub head_timeout: Duration,
+    /// Between requests: closed.
+    pub idle_timeout: Duration,
+    /// Without a byte of a request's body: 408 if nothing was sent to a client, else closed.
+    pub body_timeout: Duration,
+    /// From the SYN to a backend until it has answered: the next backend, then 504.
+    pub connect_timeout: Duration,
+    /// Backends tried for a request before 502 or 504.
+    pub connect_tries: u8,
+    /// From the request's last byte until the response's first: 504.
+    pub response_timeout: Duration,
+    /// Requests on one client connection; the last one's response says close. 0: any number.
+    pub requests_max: u32,
+    /// Idle connections kept to one backend by one worker: the oldest is closed.
+    pub idle_per_backend_max: u16,
+}
+
+impl Default for HttpLimits {
+    fn default() -> HttpLimits {
+        HttpLimits {
+            head_bytes_max: 16_384,
+            fields_max: 100,
+            target_bytes_max: 8192,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(3),
+            connect_tries: 3,
+            response_timeout: Duration::from_secs(60),
+            requests_max: 0,
+            idle_per_backend_max: 256,
+        }
+    }
+}
+
+/// A TLS service, passed through.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// Asked in order; the first that matches is taken. None of them: the connection is reset.
+    pub routes: Box<[TlsRoute]>,
+    /// What connections to backends begin with.
+    pub proxy_protocol: Option<ProxyVersion>,
+    /// Bytes of a ClientHello, 512 to 16,384: reset.
+    pub hello_bytes_max: u16,
+    /// From the first byte until the ClientHello is complete: reset.
+    pub hello_timeout: Duration,
+    /// From the SYN to a backend until it has answered: the next backend, then reset.
+    pub connect_timeout: Duration,
+    /// Backends tried for a connection.
+    pub connect_tries: u8,
+}
+
+/// One route of a TLS service.
+#[derive(Clone, Debug)]
+pub struct TlsRoute {
+    /// Names asked for (SNI): exact, `*.suffix`; lower case. Empty: any name, also none.
+    pub names: Box<[Box<[u8]>]>,
+    /// Protocols offered (ALPN), one of which must be. Empty: any.
+    pub protocols: Box<[Box<[u8]>]>,
+    /// Whose backends, each group with its share of connections (1 to 65535). Never empty.
+    pub groups: Box<[(Group, u16)]>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::IpAddr;
+
+    fn network(text: &str, prefix: u8) -> Network {
+        Network { address: text.parse::<IpAddr>().unwrap().into(), prefix }
+    }
+
+    #[test]
+    fn a_network_contains_what_shares_its_prefix() {
+        let contains = |network: Network, text: &str| network.contains(&text.parse::<IpAddr>().unwrap().into());
+        assert!(contains(network("10.1.0.0", 96 + 16), "10.1.255.255"));
+        assert!(!contains(network("10.1.0.0", 96 + 16), "10.2.0.0"));
+        assert!(contains(network("0.0.0.0", 96), "192.0.2.1"));
+        assert!(!contains(network("0.0.0.0", 96), "2001:db8::1"));
+        assert!(contains(network("::", 0), "2001:db8::1") && contains(network("::", 0), "192.0.2.1"));
+        assert!(contains(network("2001:db8::1", 128), "2001:db8::1"));
+        assert!(!contains(network("2001:db8::1", 128), "2001:db8::2"));
+    }
+}

@@ -1,0 +1,1 @@
+//! Heads of requests and responses, read strictly.

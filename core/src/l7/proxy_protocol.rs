@@ -1,0 +1,1 @@
+//! The client's address in front of a backend's stream.

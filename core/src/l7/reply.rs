@@ -1,0 +1,1 @@
+//! Responses of our own.

@@ -1,0 +1,1 @@
+//! Where bytes were put in or taken out of a stream.
