@@ -1,5 +1,6 @@
 //! What a service does at layer 7, as the data plane sees it: immutable, validated before it gets here.
 
+use super::edit::Value;
 use super::route::{Access, Conditions};
 use crate::flow::Address;
 use crate::time::Duration;
@@ -23,6 +24,25 @@ impl Kind {
     /// Whether clients' connections are spliced, not forwarded.
     pub fn is_spliced(&self) -> bool {
         matches!(self, Kind::Http(_) | Kind::Tls(_))
+    }
+
+    /// Whether nobody connects to it: routes of others lead to its backends.
+    pub fn is_group(&self) -> bool {
+        matches!(self, Kind::Group)
+    }
+
+    /// Every place where it names a group, to be named anew.
+    pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        let (http, tls): (&mut [Route], &mut [TlsRoute]) = match self {
+            Kind::Http(http) => (&mut http.routes, &mut []),
+            Kind::Tls(tls) => (&mut [], &mut tls.routes),
+            Kind::Forward | Kind::Group => (&mut [], &mut []),
+        };
+        let of_http = http.iter_mut().flat_map(|route| match &mut route.action {
+            Action::Forward { groups, .. } => &mut groups[..],
+            Action::Redirect { .. } | Action::Reply { .. } => &mut [],
+        });
+        of_http.chain(tls.iter_mut().flat_map(|route| &mut route.groups[..])).map(|(group, _)| group)
     }
 }
 
@@ -76,14 +96,16 @@ pub enum Action {
     Forward {
         /// Whose backends, each group with its share of requests (1 to 65535). Never empty.
         groups: Box<[(Group, u16)]>,
-        /// The route's path prefix is replaced by this one, which starts with `/`.
+        /// The route's path prefix (or its exact path) is replaced by this one, which starts with `/`; what comes
+        /// behind it goes on normalised, as it was compared.
         replace_prefix: Option<Box<[u8]>>,
     },
     /// Redirect the client.
     Redirect {
         /// 301, 302, 303, 307 or 308.
         status: u16,
-        /// Where to: text with the variables `{scheme}`, `{host}`, `{path}` and `{query}` (with its `?`, if there is one).
+        /// Where to: text with the variables `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and
+        /// `{query}` (with its `?`, if there is one), checked by [`edit::location`](super::edit::location).
         location: Box<[u8]>,
     },
     /// Answer it.
@@ -98,9 +120,9 @@ pub enum Action {
 /// Changes to a head, in this order: removed, set, added.
 #[derive(Clone, Debug, Default)]
 pub struct HeadEdits {
-    /// Names of fields to remove, lower case.
+    /// Names of fields to remove, lower case ([`Field::parse_removed`]).
     pub remove: Box<[Box<[u8]>]>,
-    /// Fields that replace all of their name. Values may use the variables of [`Variable`](super::edit::Variable).
+    /// Fields that replace all of their name.
     pub set: Box<[Field]>,
     /// Fields that are added to what there is.
     pub add: Box<[Field]>,
@@ -113,13 +135,13 @@ impl HeadEdits {
     }
 }
 
-/// A field of a head.
+/// A field of a head ([`Field::parse`], [`Field::parse_response`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name, as it will be written.
     pub name: Box<[u8]>,
-    /// Its value.
-    pub value: Box<[u8]>,
+    /// Its value, which may use the variables of [`Variable`](super::edit::Variable).
+    pub value: Value,
 }
 
 /// Changes to both heads of an exchange.

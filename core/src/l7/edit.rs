@@ -1,5 +1,5 @@
 //! The head that goes on, made of the one that came.
 
-/// What a field's value can say of the exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variable {}
+mod value;
+
+pub use value::{NAME_BYTES_MAX, Piece, VALUE_BYTES_MAX, Value, Variable, location};

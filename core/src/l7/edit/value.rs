@@ -1,0 +1,246 @@
+//! Values of fields that are set: text with variables in it.
+
+use super::super::config::Field;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Bytes of a value's text.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// Bytes of a field's name.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// What a field's value can say of the exchange. In text it is written by its name in braces: `{client_ip}`; `{{` and
+/// `}}` stand for braces. Something that is not there (a host that an HTTP/1.0 request did not name) is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// `client_ip`: the client's address, an IPv6 one without brackets.
+    ClientIp,
+    /// `client_port`: the client's port.
+    ClientPort,
+    /// `vip`: the address that the client connected to, an IPv6 one without brackets.
+    Vip,
+    /// `vip_port`: the port that the client connected to.
+    VipPort,
+    /// `scheme`: `http` or `https`.
+    Scheme,
+    /// `service`: the service's name.
+    Service,
+    /// `backend`: the chosen backend's name.
+    Backend,
+    /// `host`: the host asked for, without port and without a dot at its end. Only in requests and redirects.
+    Host,
+    /// `authority`: the host asked for, with the port if it was written. Only in requests and redirects.
+    Authority,
+    /// `method`: the request's method. Only in requests.
+    Method,
+    /// `path`: the path as it was written. Only in requests and redirects.
+    Path,
+    /// `query`: the query with its `?`, if there is one. Only in requests and redirects.
+    Query,
+}
+
+impl Variable {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Variable); 12] = [
+        ("client_ip", Variable::ClientIp),
+        ("client_port", Variable::ClientPort),
+        ("vip", Variable::Vip),
+        ("vip_port", Variable::VipPort),
+        ("scheme", Variable::Scheme),
+        ("service", Variable::Service),
+        ("backend", Variable::Backend),
+        ("host", Variable::Host),
+        ("authority", Variable::Authority),
+        ("method", Variable::Method),
+        ("path", Variable::Path),
+        ("query", Variable::Query),
+    ];
+
+    /// The variable called `name`.
+    pub fn named(name: &[u8]) -> Option<Variable> {
+        Variable::ALL.iter().find(|(own, _)| own.as_bytes() == name).map(|&(_, variable)| variable)
+    }
+
+    /// Whether it is known when a response goes back.
+    pub fn is_in_responses(self) -> bool {
+        use Variable::{Authority, Host, Method, Path, Query};
+        !matches!(self, Host | Authority | Method | Path | Query)
+    }
+
+    /// Whether a redirect may be made of it.
+    pub fn is_in_redirects(self) -> bool {
+        use Variable::{Authority, Host, Path, Query, Scheme};
+        matches!(self, Scheme | Host | Authority | Path | Query)
+    }
+}
+
+/// A part of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Text, as it is.
+    Text(Box<[u8]>),
+    /// A variable.
+    Variable(Variable),
+}
+
+/// A field's value, taken apart when the configuration is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Value {
+    pieces: Box<[Piece]>,
+}
+
+impl Value {
+    /// Of text with variables: visible ASCII, space and tab, at most [`VALUE_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// What is wrong with `text`.
+    pub fn parse(text: &str) -> Result<Value, &'static str> {
+        if text.len() > VALUE_BYTES_MAX {
+            return Err("a value has at most 4096 bytes");
+        }
+        if !text.bytes().all(|byte| byte == b' ' || byte == b'\t' || byte.is_ascii_graphic()) {
+            return Err("a value is made of visible ASCII characters, spaces and tabs");
+        }
+        let mut pieces: Vec<Piece> = Vec::new();
+        for part in parts(text.as_bytes()) {
+            match (part?, pieces.last_mut()) {
+                (Part::Text(more), Some(Piece::Text(text))) => *text = [&text[..], more].concat().into(),
+                (Part::Text(text), _) => pieces.push(Piece::Text(text.into())),
+                (Part::Variable(variable), _) => pieces.push(Piece::Variable(variable)),
+            }
+        }
+        Ok(Value { pieces: pieces.into() })
+    }
+
+    /// Its parts, in order.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The variables in it.
+    pub fn variables(&self) -> impl Iterator<Item = Variable> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Variable(variable) => Some(*variable),
+            Piece::Text(_) => None,
+        })
+    }
+}
+
+/// A part of a text with variables.
+pub(in super::super) enum Part<'a> {
+    Text(&'a [u8]),
+    Variable(Variable),
+}
+
+/// The parts of `text`.
+pub(in super::super) fn parts(text: &[u8]) -> impl Iterator<Item = Result<Part<'_>, &'static str>> {
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        let brace = rest.iter().position(|byte| matches!(byte, b'{' | b'}'));
+        let (text, from) = match brace {
+            None if rest.is_empty() => return None,
+            None => rest.split_at(rest.len()),
+            Some(0) => {
+                return Some(match (rest[0], rest.get(1)) {
+                    (one, Some(&two)) if one == two => {
+                        let text = &rest[..1];
+                        rest = &rest[2..];
+                        Ok(Part::Text(text))
+                    }
+                    (b'{', _) => {
+                        let end = rest.iter().position(|&byte| byte == b'}').unwrap_or(rest.len());
+                        let name = &rest[1..end];
+                        rest = rest.get(end + 1..).unwrap_or_default();
+                        Variable::named(name).map(Part::Variable).ok_or(
+                            "no such variable; there are {client_ip}, {client_port}, {vip}, {vip_port}, {scheme}, \
+                             {service}, {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace",
+                        )
+                    }
+                    _ => {
+                        rest = &[];
+                        Err("a closing brace without an opening one; }} stands for a brace")
+                    }
+                });
+            }
+            Some(at) => rest.split_at(at),
+        };
+        rest = from;
+        Some(Ok(Part::Text(text)))
+    })
+}
+
+/// Names of fields that frame a message or hold for one connection only: Hairpin writes them itself.
+const OWN: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// `name` as the name of a field that edits may change.
+fn name(name: &str) -> Result<&[u8], &'static str> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err("a field's name has 1 to 128 characters");
+    }
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)) {
+        return Err("a field's name is made of letters, digits and !#$%&'*+-.^_`|~");
+    }
+    if OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Err("this field frames messages or belongs to one connection: Hairpin writes it itself");
+    }
+    Ok(name.as_bytes())
+}
+
+impl Field {
+    /// A field to set or add in requests. Setting `Host` replaces the host that the client asked for; adding it is the
+    /// same, for there is exactly one.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the value.
+    pub fn parse(name: &str, value: &str) -> Result<Field, &'static str> {
+        Ok(Field { name: self::name(name)?.into(), value: Value::parse(value.trim_matches([' ', '\t']))? })
+    }
+
+    /// A field to set or add in responses.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the value.
+    pub fn parse_response(name: &str, value: &str) -> Result<Field, &'static str> {
+        let field = Field::parse(name, value)?;
+        if !field.value.variables().all(Variable::is_in_responses) {
+            return Err("{host}, {authority}, {method}, {path} and {query} are known in requests only");
+        }
+        Ok(field)
+    }
+
+    /// The name of a field to remove, as [`HeadEdits`](super::super::config::HeadEdits) holds it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse_removed(name: &str) -> Result<Box<[u8]>, &'static str> {
+        if name.eq_ignore_ascii_case("host") {
+            return Err("every request has a host; it can be set, not removed");
+        }
+        Ok(self::name(name)?.to_ascii_lowercase().into())
+    }
+}
+
+/// The template of a redirect's `Location`, checked: a URL or a path, with `{scheme}`, `{host}`, `{authority}`, `{path}`
+/// and `{query}`.
+///
+/// # Errors
+/// What is wrong with `text`.
+pub fn location(text: &str) -> Result<Box<[u8]>, &'static str> {
+    if text.is_empty() || text.len() > VALUE_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("a location is a URL of 1 to 4096 visible ASCII characters (anything else as %XX)");
+    }
+    if !Value::parse(text)?.variables().all(Variable::is_in_redirects) {
+        return Err("a location may use {scheme}, {host}, {authority}, {path} and {query}");
+    }
+    Ok(text.as_bytes().into())
+}
