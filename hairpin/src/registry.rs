@@ -15,6 +15,7 @@ mod by_hand;
 mod entry;
 mod merge;
 
+pub(crate) use entry::Identity;
 pub use merge::{KEPT_S, Merged};
 
 use crate::config::{BACKENDS_MAX, Config, SERVICES_MAX};

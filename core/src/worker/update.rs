@@ -67,7 +67,7 @@ impl Update {
         let mut backends = BTreeMap::new();
         let mut balancers = Vec::with_capacity(snapshot.services.len());
         for (number, service) in (0..).zip(&snapshot.services) {
-            if service.state == ServiceState::Active {
+            if service.state == ServiceState::Active && !service.kind.is_group() {
                 services.insert((service.endpoint, service.protocol), number);
             }
             for backend in &service.backends {

@@ -1,7 +1,7 @@
 //! Backends changed by hand.
 
 use super::Registry;
-use super::entry::{BackendEntry, Configured, Override};
+use super::entry::{BackendEntry, Configured, Identity, Override};
 use crate::config::words::Worded;
 use crate::config::{Config, Word, nearest};
 use crate::control::{BackendAction, BackendChange};
@@ -47,7 +47,7 @@ impl Registry {
     }
 
     fn entry_mut(&mut self, service: &Service, backend: &Backend) -> Option<&mut BackendEntry> {
-        let identity = (service.endpoint, service.protocol);
+        let identity = Identity::of(service);
         let (number, _) = self.services.iter().find(|(_, entry)| entry.identity() == identity)?;
         let number = *number;
         self.backends.values_mut().find(|entry| entry.service == number && entry.address == backend.endpoint)

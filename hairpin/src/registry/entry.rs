@@ -16,6 +16,9 @@ pub(super) struct ServiceEntry {
     #[serde(with = "endpoint")]
     pub(super) address: Endpoint,
     pub(super) protocol: Worded<Protocol>,
+    /// Whether it is a group: backends that routes of other services lead to.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) group: bool,
     /// Whether the configuration has it no longer.
     pub(super) removed: bool,
     pub(super) mode: Worded<Forwarding>,
@@ -34,6 +37,7 @@ impl ServiceEntry {
             name: service.name.to_string(),
             address: service.endpoint,
             protocol: Worded(service.protocol),
+            group: service.kind.is_group(),
             removed: false,
             mode: Worded(service.forwarding),
             balance: Worded(service.algorithm),
@@ -45,18 +49,20 @@ impl ServiceEntry {
     }
 
     /// What makes it the same service from configuration to configuration.
-    pub(super) fn identity(&self) -> (Endpoint, Protocol) {
-        (self.address, self.protocol.0)
+    pub(super) fn identity(&self) -> Identity<'_> {
+        Identity { end: (self.address, self.protocol.0), group: self.group.then_some(&*self.name) }
     }
 
-    /// The service for the workers.
-    pub(super) fn service(&self, backends: Box<[Backend]>) -> Service {
+    /// The service for the workers. What it does with its connections is known of a service that the configuration has.
+    /// Without that, it is one that takes none: what it forwarded goes on to be forwarded, what it spliced has ended.
+    pub(super) fn service(&self, kind: Option<Kind>, backends: Box<[Backend]>) -> Service {
+        let without = if self.group { Kind::Group } else { Kind::Forward };
         Service {
             state: if self.removed { ServiceState::Removed } else { ServiceState::Active },
             name: self.name.as_str().into(),
             endpoint: self.address,
             protocol: self.protocol.0,
-            kind: Kind::Forward,
+            kind: kind.unwrap_or(without),
             forwarding: self.mode.0,
             algorithm: self.balance.0,
             unknown: self.unknown.0,
@@ -65,6 +71,26 @@ impl ServiceEntry {
             drain_limit: self.drain_limit,
             backends,
         }
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What makes a service the same from configuration to configuration: where it listens. A group listens nowhere: its name
+/// (with its service's in front), the address of its service's VIP and protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity<'a> {
+    pub(super) end: (Endpoint, Protocol),
+    group: Option<&'a str>,
+}
+
+impl Identity<'_> {
+    /// That of a service of the configuration.
+    pub(crate) fn of(service: &Service) -> Identity<'_> {
+        let group = service.kind.is_group().then_some(&*service.name);
+        Identity { end: (service.endpoint, service.protocol), group }
     }
 }
 

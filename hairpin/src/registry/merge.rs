@@ -2,12 +2,13 @@
 
 use super::Registry;
 use super::by_hand::standing;
-use super::entry::{BackendEntry, ServiceEntry};
+use super::entry::{BackendEntry, Identity, ServiceEntry};
 use crate::config::{BACKENDS_MAX, Config, SERVICES_MAX, ServiceSettings};
 use crate::health::Check;
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::{Backend, BackendState, Pool, Service, Snapshot};
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::Endpoint;
+use hairpin_core::l7::config::Kind;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// How long a removed backend keeps its number at least, in seconds: counts of connections are a moment old.
@@ -82,6 +83,8 @@ pub(super) struct Merge<'a> {
     /// Backends of each service, those of the configuration first and in its order.
     members: BTreeMap<u16, Vec<u16>>,
     settings: HashMap<u16, ServiceSettings>,
+    /// Numbers of the configuration's services, in its order.
+    numbers: Vec<u16>,
     fresh_services: Vec<u16>,
     fresh_backends: Vec<u16>,
     notes: Vec<String>,
@@ -103,6 +106,7 @@ impl<'a> Merge<'a> {
             now_unix_s,
             members,
             settings,
+            numbers: Vec::new(),
             fresh_services,
             fresh_backends,
             notes,
@@ -121,17 +125,13 @@ impl<'a> Merge<'a> {
         Ok(Merged { snapshot, settings, fresh_services, fresh_backends, freed_services, freed_backends, notes })
     }
 
-    fn services_by_identity(&self) -> HashMap<(Endpoint, Protocol), u16> {
-        self.registry.services.iter().map(|(number, entry)| (entry.identity(), *number)).collect()
-    }
-
     /// Frees the numbers of what neither the configuration has nor a connection needs.
     fn free(&mut self) -> (Vec<u16>, Vec<u16>) {
-        let known = self.services_by_identity();
+        let known = by_identity(&self.registry.services);
         let mut services = HashSet::new();
         let mut backends = HashSet::new();
         for service in &self.config.snapshot.services {
-            let Some(number) = known.get(&(service.endpoint, service.protocol)) else { continue };
+            let Some(number) = known.get(&Identity::of(service)) else { continue };
             services.insert(*number);
             backends.extend(service.backends.iter().map(|backend| (*number, backend.endpoint)));
         }
@@ -154,13 +154,15 @@ impl<'a> Merge<'a> {
 
     /// Gives everything in the configuration its number, the one it has or a new one.
     fn assign(&mut self) -> Result<()> {
-        let known = self.services_by_identity();
+        // Owned, because entries are replaced on the way.
+        let before = self.registry.services.clone();
+        let known = by_identity(&before);
         let by_end = |(number, entry): (&u16, &BackendEntry)| ((entry.service, entry.address), *number);
         let known_backends: HashMap<(u16, Endpoint), u16> = self.registry.backends.iter().map(by_end).collect();
         let mut services = Numbers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
         let mut backends = Numbers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
         for (service, settings) in self.config.snapshot.services.iter().zip(&self.config.services) {
-            let number = match known.get(&(service.endpoint, service.protocol)) {
+            let number = match known.get(&Identity::of(service)) {
                 Some(number) => *number,
                 None => {
                     let (number, fresh) = services.next().with_context(|| self.exhausted("services", SERVICES_MAX))?;
@@ -168,6 +170,7 @@ impl<'a> Merge<'a> {
                     number
                 }
             };
+            self.numbers.push(number);
             self.registry.services.insert(number, ServiceEntry::of(service));
             self.settings.insert(number, settings.clone());
             self.members.insert(number, Vec::new());
@@ -209,6 +212,18 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
+    /// What the configuration's services do with their connections, by number, with the groups by theirs.
+    fn kinds(&self) -> HashMap<u16, Kind> {
+        let kind = |(number, service): (&u16, &Service)| {
+            let mut kind = service.kind.clone();
+            for group in kind.groups_mut() {
+                *group = self.numbers.get(usize::from(*group)).copied().unwrap_or(*number);
+            }
+            (*number, kind)
+        };
+        self.numbers.iter().zip(&self.config.snapshot.services).map(kind).collect()
+    }
+
     fn exhausted(&self, what: &str, max: usize) -> String {
         format!(
             "there are numbers for {max} {what}, and those that were removed and still have connections use some of \
@@ -232,11 +247,12 @@ impl<'a> Merge<'a> {
 
     /// What was removed and is still there must not be taken for what is new.
     fn refuse_conflicts(&self) -> Result<()> {
-        let services = || self.registry.services.values().filter(|entry| !entry.removed);
-        let ends: HashMap<_, &ServiceEntry> = services().map(|entry| (entry.identity(), entry)).collect();
-        let removed = |entry: &&ServiceEntry| entry.removed;
-        let removed_ends: HashMap<_, &ServiceEntry> =
-            self.registry.services.values().filter(removed).map(|entry| (entry.identity(), entry)).collect();
+        // Groups listen nowhere.
+        let listening = |removed: bool| {
+            let there = self.registry.services.values().filter(move |entry| entry.removed == removed && !entry.group);
+            there.map(|entry| ((entry.address, entry.protocol.0), entry)).collect::<HashMap<_, _>>()
+        };
+        let (ends, removed_ends) = (listening(false), listening(true));
         let pool = &self.config.snapshot.pool;
         for entry in self.registry.backends.values() {
             let Some(service) = self.registry.services.get(&entry.service) else { continue };
@@ -256,8 +272,7 @@ impl<'a> Merge<'a> {
                 bail!("pool address {} is where {gone}, and {STILL}", entry.address.address);
             }
         }
-        let removed_in_pool = |entry: &&ServiceEntry| entry.removed && in_pool(pool, entry.address);
-        match self.registry.services.values().find(removed_in_pool) {
+        match removed_ends.values().find(|entry| in_pool(pool, entry.address)) {
             Some(entry) => bail!("the pool has {}, where service {} listened, and {STILL}", entry.address, entry.name),
             None => Ok(()),
         }
@@ -266,13 +281,19 @@ impl<'a> Merge<'a> {
     fn snapshot(&mut self) -> Snapshot {
         let count = self.registry.services.last_key_value().map_or(0, |(highest, _)| usize::from(*highest) + 1);
         let mut services = vec![Service::vacant(); count];
+        let mut kinds = self.kinds();
         for (number, entry) in &self.registry.services {
             let members = self.members.remove(number).unwrap_or_default();
             let backend = |number: u16| Some(self.registry.backends.get(&number)?.backend(number));
-            services[usize::from(*number)] = entry.service(members.into_iter().filter_map(backend).collect());
+            services[usize::from(*number)] = 
+                entry.service(kinds.remove(number), members.into_iter().filter_map(backend).collect());
         }
         Snapshot::new(services.into(), self.config.snapshot.pool.clone())
     }
+}
+
+fn by_identity(services: &BTreeMap<u16, ServiceEntry>) -> HashMap<Identity<'_>, u16> {
+    services.iter().map(|(number, entry)| (entry.identity(), *number)).collect()
 }
 
 const STILL: &str =

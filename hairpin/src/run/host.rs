@@ -3,7 +3,7 @@
 use super::instance::Forwarding;
 use crate::config::{ForwardingChoice, Settings, nearest};
 use anyhow::{Context, Result, bail};
-use hairpin_core::config::{Pool, Snapshot};
+use hairpin_core::config::{Pool, ServiceState, Snapshot};
 use hairpin_linux::device::{self, Family, Interface};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::ErrorKind;
@@ -89,7 +89,8 @@ fn unknown_interface(name: &str) -> String {
 
 /// The forwarding switches that are off and should be on.
 pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<Forwarding>> {
-    let ipv6_used = |ipv6: bool| snapshot.services.iter().any(|service| service.endpoint.address.is_ipv4() != ipv6);
+    let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+    let ipv6_used = |ipv6: bool| services().any(|service| service.endpoint.address.is_ipv4() != ipv6);
     let mut off = Vec::new();
     for interface in &settings.interfaces {
         for ipv6 in [false, true] {

@@ -4,7 +4,7 @@ use super::instance::Record;
 use super::turn::Ticket;
 use crate::config::{Attach, Settings, WhenAbsent};
 use anyhow::{Context, Result};
-use hairpin_core::config::Snapshot;
+use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::time::Time;
@@ -42,7 +42,8 @@ impl Plane {
     /// Loads and pins everything. Nothing is attached yet.
     pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<Plane> {
         // Rules take memory from the start, but for a family that no service is of, as long as that is so.
-        let unused = |ipv4: bool| !snapshot.services.iter().any(|service| service.endpoint.address.is_ipv4() == ipv4);
+        let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+        let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
         let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
         let options = Options { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
         Ok(Plane::of(programs::Plane::load(&options, steering)?))

@@ -40,15 +40,17 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
     keys.drain(..).try_for_each(|key| map.delete(&key).context("cannot take an element away"))
 }
 
-/// Every service's and backend's end and what it is.
+/// Every service's and backend's end and what it is. A group has backends, but no end of its own.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
     let mut ends: HashMap<abi::End, abi::EndRoles> = HashMap::new();
     let vacant = |service: &Service| service.state == ServiceState::Vacant;
     for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| !vacant(service)) {
         let number = number as u16;
-        let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
-        roles.roles |= abi::END_SERVICE;
-        roles.service = number;
+        if !service.kind.is_group() {
+            let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+            roles.roles |= abi::END_SERVICE;
+            roles.service = number;
+        }
         for backend in &service.backends {
             let roles = ends.entry(abi::End::of(&backend.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             if roles.roles & abi::END_BACKEND == 0 {
@@ -62,7 +64,8 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
 
 /// The addresses of VIPs and of the pool.
 fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
-    let there = snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+    let is_vip = |service: &&Service| service.state != ServiceState::Vacant && !service.kind.is_group();
+    let there = snapshot.services.iter().filter(is_vip);
     let mut addresses: Vec<[u8; 16]> = there.map(|service| service.endpoint.address.0).collect();
     if snapshot.services.iter().any(|service| service.forwarding == Forwarding::FullNat) {
         addresses.extend(snapshot.pool.addresses.iter().map(|address| address.0));
