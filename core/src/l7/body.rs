@@ -1,1 +1,311 @@
-//! How long a message's body is.
+//! How long a message's body is, and where a chunked one ends (RFC 9112, sections 6 and 7).
+//!
+//! Bodies pass by as they are: [`Chunks`] only watches for the end, which is why it is as strict as the reader of heads.
+//! What it would read otherwise than a backend or a client could be the start of another message to them.
+
+#[cfg(test)]
+mod tests;
+
+use super::head::{is_token, is_value};
+
+/// The body behind a head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    /// There is none, or one of 0 bytes.
+    None,
+    /// So many bytes, at least 1 and at most 2^63 - 1.
+    Bytes(u64),
+    /// Chunks, until the last one and its trailers.
+    Chunked,
+    /// Everything until the sender closes; responses only.
+    UntilClose,
+    /// No more HTTP in either direction: behind 101, and behind 2xx to CONNECT.
+    Tunnel,
+}
+
+/// Digits of a chunk's size at most.
+const SIZE_DIGITS_MAX: u8 = 16;
+/// The largest chunk.
+const SIZE_MAX: u64 = i64::MAX as u64;
+/// Bytes of one chunk's extensions at most.
+const EXTENSION_MAX: u16 = 256;
+/// Bytes of all trailers at most, line ends included.
+const TRAILERS_MAX: u16 = 8192;
+
+/// Names that must not be in trailers, in lower case: those that say how long a message is, whom it is for, how it is to
+/// be treated, who asks (RFC 9110, 6.5.1), and what we tell backends of the client. Some readers take trailers for fields
+/// of the head, and trailers are never edited. At most 32.
+const FORBIDDEN: [&[u8]; 24] = [
+    b"authorization",
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"content-range",
+    b"content-type",
+    b"cookie",
+    b"expect",
+    b"forwarded",
+    b"host",
+    b"keep-alive",
+    b"max-forwards",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"set-cookie",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+];
+
+/// A bit for each of [`FORBIDDEN`].
+const ALL_FORBIDDEN: u32 = ((1u64 << FORBIDDEN.len()) - 1) as u32;
+
+/// Why a chunked body is refused: the connection cannot be used any more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum BadChunk {
+    /// A size is not 1 to 16 hexadecimal digits directly followed by `;` or CRLF, or is beyond 2^63 - 1.
+    Size,
+    /// A chunk's extensions are longer than 256 bytes.
+    ExtensionTooLong,
+    /// A chunk's extensions have a control character.
+    Extension,
+    /// CR without LF or LF without CR.
+    LineEnd,
+    /// A chunk is not followed by CRLF.
+    DataEnd,
+    /// Trailers are longer than 8192 bytes.
+    TrailersTooLong,
+    /// A trailer's name is not a token directly followed by a colon, or its line continues another.
+    TrailerName,
+    /// A trailer's value has a control character.
+    TrailerValue,
+    /// A field that must not be in trailers.
+    TrailerForbidden,
+}
+
+impl BadChunk {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [BadChunk; 9] = [
+        BadChunk::Size,
+        BadChunk::ExtensionTooLong,
+        BadChunk::Extension,
+        BadChunk::LineEnd,
+        BadChunk::DataEnd,
+        BadChunk::TrailersTooLong,
+        BadChunk::TrailerName,
+        BadChunk::TrailerValue,
+        BadChunk::TrailerForbidden,
+    ];
+
+    /// A name for counters and logs: lower case, words joined by `-`.
+    pub fn name(self) -> &'static str {
+        match self {
+            BadChunk::Size => "chunk-size",
+            BadChunk::ExtensionTooLong => "chunk-extension-too-long",
+            BadChunk::Extension => "chunk-extension",
+            BadChunk::LineEnd => "chunk-line-end",
+            BadChunk::DataEnd => "chunk-data-end",
+            BadChunk::TrailersTooLong => "trailers-too-long",
+            BadChunk::TrailerName => "trailer-name",
+            BadChunk::TrailerValue => "trailer-value",
+            BadChunk::TrailerForbidden => "trailer-forbidden",
+        }
+    }
+}
+
+/// Where in a chunked body we are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// In a size, of which there are so many digits.
+    Size { digits: u8, size: u64 },
+    /// In the extensions behind a size, so many bytes so far.
+    Extension { bytes: u16, size: u64 },
+    /// Behind the CR that ends a size's line.
+    SizeEnd { size: u64 },
+    /// In a chunk: so many bytes are still to come, at least 1.
+    Data { left: u64 },
+    /// Behind a chunk.
+    DataCr,
+    /// Behind a chunk and CR.
+    DataLf,
+    /// At the start of a trailer's line, or of the last, empty one.
+    LineStart { trailers: u16 },
+    /// In a trailer's name: so many bytes so far, and which of the forbidden names begin like that, a bit each.
+    Name { trailers: u16, bytes: u16, like: u32 },
+    /// In a trailer's value.
+    Value { trailers: u16 },
+    /// Behind the CR that ends a trailer.
+    ValueEnd { trailers: u16 },
+    /// Behind the CR of the last line.
+    LastEnd,
+    /// Behind the last byte.
+    Done,
+    /// Refused.
+    Bad(BadChunk),
+}
+
+/// Follows a chunked body to its end. It is fed the stream behind the head in any pieces; how it is cut makes no
+/// difference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunks {
+    state: State,
+}
+
+impl Default for Chunks {
+    /// At the start of a body.
+    fn default() -> Chunks {
+        Chunks { state: State::Size { digits: 0, size: 0 } }
+    }
+}
+
+impl Chunks {
+    /// Goes on with the next bytes of the stream. Returns how many of them belong to this body: all, unless it ends among
+    /// them. An error is final, and said of the first byte that is wrong: bytes before it may already be underway.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        let mut rest = bytes;
+        loop {
+            match self.state {
+                State::Done => break,
+                State::Bad(why) => return Err(why),
+                State::Data { left } => {
+                    let taken = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
+                    let left = left - taken as u64;
+                    self.state = if left == 0 { State::DataCr } else { State::Data { left } };
+                    rest = &rest[taken..];
+                }
+                _ => {}
+            }
+            let [byte, behind @ ..] = rest else { break };
+            if !matches!(self.state, State::Data { .. }) {
+                self.state = self.state.step(*byte);
+                rest = behind;
+            }
+        }
+        match self.state {
+            State::Bad(why) => Err(why),
+            _ => Ok(bytes.len() - rest.len()),
+        }
+    }
+
+    /// Whether the body has ended.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// How many of the next bytes are certain to be of this body, and need not be looked at before they go on: what is
+    /// left of a chunk. 0 where every byte counts.
+    pub fn data_left(&self) -> u64 {
+        match self.state {
+            State::Data { left } => left,
+            _ => 0,
+        }
+    }
+
+    /// Skips bytes that need not be looked at, at most [`data_left`](Chunks::data_left), as if they had been fed. Returns
+    /// how many were skipped.
+    pub fn skip(&mut self, bytes: u64) -> u64 {
+        let State::Data { left } = self.state else { return 0 };
+        let left_then = left.saturating_sub(bytes);
+        self.state = if left_then == 0 { State::DataCr } else { State::Data { left: left_then } };
+        left - left_then
+    }
+}
+
+impl State {
+    /// What follows when `byte` comes. Data is not stepped through.
+    fn step(self, byte: u8) -> State {
+        match self {
+            State::Size { digits, size } => in_size(digits, size, byte),
+            State::Extension { bytes, size } => match byte {
+                b'\r' => State::SizeEnd { size },
+                b'\n' => State::Bad(BadChunk::LineEnd),
+                _ if !is_value(byte) => State::Bad(BadChunk::Extension),
+                _ if bytes >= EXTENSION_MAX => State::Bad(BadChunk::ExtensionTooLong),
+                _ => State::Extension { bytes: bytes + 1, size },
+            },
+            State::SizeEnd { size } => match (byte, size) {
+                (b'\n', 0) => State::LineStart { trailers: 0 },
+                (b'\n', left) => State::Data { left },
+                _ => State::Bad(BadChunk::LineEnd),
+            },
+            State::DataCr if byte == b'\r' => State::DataLf,
+            State::DataLf if byte == b'\n' => State::Size { digits: 0, size: 0 },
+            State::DataCr | State::DataLf => State::Bad(BadChunk::DataEnd),
+            State::LineStart { .. } if byte == b'\r' => State::LastEnd,
+            State::LastEnd if byte == b'\n' => State::Done,
+            State::LastEnd => State::Bad(BadChunk::LineEnd),
+            State::LineStart { trailers }
+            | State::Name { trailers, .. }
+            | State::Value { trailers }
+            | State::ValueEnd { trailers }
+                if trailers >= TRAILERS_MAX =>
+            {
+                State::Bad(BadChunk::TrailersTooLong)
+            }
+            State::LineStart { trailers } => in_name(trailers + 1, 0, ALL_FORBIDDEN, byte),
+            State::Name { trailers, bytes, like } => in_name(trailers + 1, bytes, like, byte),
+            State::Value { trailers } => match byte {
+                b'\r' => State::ValueEnd { trailers: trailers + 1 },
+                b'\n' => State::Bad(BadChunk::LineEnd),
+                _ if !is_value(byte) => State::Bad(BadChunk::TrailerValue),
+                _ => State::Value { trailers: trailers + 1 },
+            },
+            State::ValueEnd { trailers } if byte == b'\n' => State::LineStart { trailers: trailers + 1 },
+            State::ValueEnd { .. } => State::Bad(BadChunk::LineEnd),
+            State::Data { .. } | State::Done | State::Bad(_) => self,
+        }
+    }
+}
+
+/// A byte of a size's line.
+fn in_size(digits: u8, size: u64, byte: u8) -> State {
+    let digit = match byte {
+        b'0'..=b'9' => byte - b'0',
+        b'a'..=b'f' => byte - b'a' + 10,
+        b'A'..=b'F' => byte - b'A' + 10,
+        b'\r' if digits > 0 => return State::SizeEnd { size },
+        b';' if digits > 0 => return State::Extension { bytes: 1, size },
+        b'\n' => return State::Bad(BadChunk::LineEnd),
+        _ => return State::Bad(BadChunk::Size),
+    };
+    // Sixteen digits fit into 64 bits.
+    let size = size.wrapping_shl(4) | u64::from(digit);
+    if digits >= SIZE_DIGITS_MAX || size > SIZE_MAX {
+        return State::Bad(BadChunk::Size);
+    }
+    State::Size { digits: digits + 1, size }
+}
+
+/// A byte of a trailer's name, behind `bytes` others; `trailers` counts it.
+fn in_name(trailers: u16, bytes: u16, like: u32, byte: u8) -> State {
+    let at = usize::from(bytes);
+    match byte {
+        b':' if bytes > 0 => {
+            let forbidden = bits(like).any(|bit| FORBIDDEN[bit].len() == at);
+            if forbidden { State::Bad(BadChunk::TrailerForbidden) } else { State::Value { trailers } }
+        }
+        b'\n' => State::Bad(BadChunk::LineEnd),
+        _ if !is_token(byte) => State::Bad(BadChunk::TrailerName),
+        _ => {
+            // `_` counts as `-`: CGI makes them one.
+            let lower = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+            let begins = |bit: &usize| FORBIDDEN[*bit].get(at) == Some(&lower);
+            let like = bits(like).filter(begins).fold(0, |like, bit| like | 1 << bit);
+            State::Name { trailers, bytes: bytes + 1, like }
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u32) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = set.trailing_zeros();
+        set &= set.wrapping_sub(1);
+        (bit < 32).then_some(bit as usize)
+    })
+}

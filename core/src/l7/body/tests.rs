@@ -1,0 +1,1 @@
+//! Chunked bodies as they come.

@@ -1,0 +1,138 @@
+//! The fields of a head (RFC 9112, 5): lines of name, colon and value.
+
+use super::Refusal;
+use super::octets::{self, trimmed};
+use arrayvec::ArrayVec;
+
+/// Fields of a head at most, whatever a service allows.
+pub const FIELDS_MAX: usize = 128;
+
+/// Where a field is, in bytes from the head's first.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    name: u16,
+    name_bytes: u16,
+    value: u16,
+    value_bytes: u16,
+}
+
+/// A field that was read.
+pub(super) struct Line<'a> {
+    pub(super) name: &'a [u8],
+    /// Trimmed.
+    pub(super) value: &'a [u8],
+    /// Where the next line starts, in bytes from the head's first.
+    pub(super) next: usize,
+}
+
+/// The fields of a head, in order.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    head: &'a [u8],
+    places: ArrayVec<Place, FIELDS_MAX>,
+    /// Whether `Connection` names more than `close`, `keep-alive` and `upgrade`.
+    names_others: bool,
+}
+
+impl<'a> Fields<'a> {
+    /// None yet, of a head of at most 65,535 bytes.
+    pub(super) fn new(head: &'a [u8]) -> Fields<'a> {
+        Fields { head, places: ArrayVec::new(), names_others: false }
+    }
+
+    /// Reads the next field, whose line starts at `at`. `None`: there is not all of it yet.
+    pub(super) fn read(&mut self, at: usize, fields_max: usize) -> Result<Option<Line<'a>>, Refusal> {
+        let line = &self.head[at..];
+        let name = octets::token(line);
+        match line.get(name) {
+            None => return Ok(None),
+            Some(b':') if name > 0 => {}
+            Some(b' ' | b'\t') if name == 0 => return Err(Refusal::Folded),
+            Some(b'\n') => return Err(Refusal::LineEnd),
+            Some(_) => return Err(Refusal::FieldName),
+        }
+        let behind = &line[name + 1..];
+        let length = octets::value(behind);
+        match behind.get(length..) {
+            Some([b'\r', b'\n', ..]) => {}
+            Some([] | [b'\r']) | None => return Ok(None),
+            Some([b'\r' | b'\n', ..]) => return Err(Refusal::LineEnd),
+            Some(_) => return Err(Refusal::FieldValue),
+        }
+        if self.places.len() >= fields_max.min(FIELDS_MAX) {
+            return Err(Refusal::TooManyFields);
+        }
+        let value = trimmed(&behind[..length]);
+        let indent = behind[..length].iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(0);
+        self.places.push(Place {
+            name: at as u16,
+            name_bytes: name as u16,
+            value: (at + name + 1 + indent) as u16,
+            value_bytes: value.len() as u16,
+        });
+        Ok(Some(Line { name: &line[..name], value, next: at + name + 1 + length + 2 }))
+    }
+
+    /// Remembers that `Connection` names fields.
+    pub(super) fn set_names_others(&mut self) {
+        self.names_others = true;
+    }
+
+    fn name(&self, place: &Place) -> &'a [u8] {
+        &self.head[usize::from(place.name)..][..usize::from(place.name_bytes)]
+    }
+
+    fn value(&self, place: &Place) -> &'a [u8] {
+        &self.head[usize::from(place.value)..][..usize::from(place.value_bytes)]
+    }
+
+    /// Names, as they were written, and values, without the white space around them. Names are tokens; values have no
+    /// control characters but HTAB, and may be empty.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.places.iter().map(|place| (self.name(place), self.value(place)))
+    }
+
+    /// The values of all fields of this name, in order. `lower_name` is in lower case.
+    pub fn find(&self, lower_name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.places
+            .iter()
+            .filter(move |place| usize::from(place.name_bytes) == lower_name.len())
+            .filter(move |place| self.name(place).eq_ignore_ascii_case(lower_name))
+            .map(|place| self.value(place))
+    }
+
+    /// Whether the field `name` (in any case) is for the next hop only: one of those RFC 9110 (7.6.1) lists, or named
+    /// in `Connection`. `Transfer-Encoding` is one of them: whoever sends a chunked body on as it came must write it
+    /// again. `Host` and `Content-Length` never are.
+    pub fn is_hop_by_hop(&self, name: &[u8]) -> bool {
+        let listed = match name.len() {
+            2 => name.eq_ignore_ascii_case(b"te"),
+            7 => name.eq_ignore_ascii_case(b"upgrade"),
+            10 => name.eq_ignore_ascii_case(b"connection") || name.eq_ignore_ascii_case(b"keep-alive"),
+            16 => name.eq_ignore_ascii_case(b"proxy-connection"),
+            17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+            _ => false,
+        };
+        listed || (self.names_others && self.options().any(|option| option.eq_ignore_ascii_case(name)))
+    }
+
+    /// What `Connection` says, option by option, as it was written. None is empty.
+    fn options(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.find(b"connection").flat_map(members).filter(|option| !option.is_empty())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+/// The members of a comma-separated list without quoted strings, trimmed; some may be empty.
+pub(super) fn members(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',').map(trimmed)
+}

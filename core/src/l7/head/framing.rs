@@ -1,0 +1,199 @@
+//! What a head says of the message's length, of the connection and of where the request goes.
+
+use super::fields::{Fields, Line, members};
+use super::octets::is_token;
+use super::{Refusal, Version};
+
+/// The largest `Content-Length`.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+
+/// What the fields that matter to us say, gathered field by field.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Said<'a> {
+    /// `Host`.
+    pub(super) host: Option<&'a [u8]>,
+    /// `Content-Length`.
+    pub(super) length: Option<u64>,
+    /// `Transfer-Encoding`.
+    codings: Option<Codings>,
+    /// `Connection: close`.
+    close: bool,
+    /// `Connection: keep-alive`.
+    keep_alive: bool,
+    /// `Connection: upgrade`.
+    upgrade: bool,
+    /// Protocols in `Upgrade`: some, and all of them such that may be tunnelled.
+    protocols: Option<bool>,
+    /// `Expect: 100-continue`.
+    pub(super) continues: bool,
+}
+
+/// The fields of a head, and what they say.
+pub(super) struct Section<'a> {
+    pub(super) fields: Fields<'a>,
+    pub(super) said: Said<'a>,
+    /// Bytes of the head, with its last CRLF.
+    pub(super) end: usize,
+}
+
+/// Reads the fields of the head at the start of `bytes`, whose first line starts at `at`. `None`: there are not all of
+/// them yet.
+pub(super) fn section(
+    bytes: &[u8],
+    mut at: usize,
+    fields_max: usize,
+    is_request: bool,
+) -> Result<Option<Section<'_>>, Refusal> {
+    let mut fields = Fields::new(bytes);
+    let mut said = Said::default();
+    loop {
+        match &bytes[at..] {
+            [b'\r', b'\n', ..] => return Ok(Some(Section { fields, said, end: at + 2 })),
+            [] | [b'\r'] => return Ok(None),
+            [b'\r', ..] => return Err(Refusal::LineEnd),
+            _ => {}
+        }
+        let Some(Line { name, value, next }) = fields.read(at, fields_max)? else { return Ok(None) };
+        said.add(&mut fields, name, value, is_request)?;
+        at = next;
+    }
+}
+
+/// Which transfer codings there are.
+#[derive(Clone, Copy, Default)]
+struct Codings {
+    /// How often `chunked`.
+    chunked: u32,
+    /// Whether the last one is `chunked`.
+    chunked_last: bool,
+    /// Whether there are others.
+    others: bool,
+}
+
+impl<'a> Said<'a> {
+    /// Takes in one field of `fields`. `Host`, `Expect` and `Upgrade` mean something in requests only.
+    pub(super) fn add(
+        &mut self,
+        fields: &mut Fields<'_>,
+        name: &[u8],
+        value: &'a [u8],
+        is_request: bool,
+    ) -> Result<(), Refusal> {
+        match name.len() {
+            4 if is_request && name.eq_ignore_ascii_case(b"host") && self.host.replace(value).is_some() => {
+                Err(Refusal::Host)
+            }
+            6 if is_request && name.eq_ignore_ascii_case(b"expect") => self.expect(value),
+            7 if is_request && name.eq_ignore_ascii_case(b"upgrade") => {
+                self.protocols = Some(self.protocols.unwrap_or(true) && members(value).all(may_be_tunnelled));
+                Ok(())
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => self.connection(fields, value),
+            14 if is_like(name, b"content-length") => {
+                if !name.eq_ignore_ascii_case(b"content-length") {
+                    return Err(Refusal::Lookalike);
+                }
+                let length = number(value).ok_or(Refusal::ContentLength)?;
+                self.length.replace(length).map_or(Ok(()), |_| Err(Refusal::ContentLength))
+            }
+            17 if is_like(name, b"transfer-encoding") => {
+                if !name.eq_ignore_ascii_case(b"transfer-encoding") {
+                    return Err(Refusal::Lookalike);
+                }
+                self.transfer_encoding(value)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if self.continues || !value.eq_ignore_ascii_case(b"100-continue") {
+            return Err(Refusal::Expectation);
+        }
+        self.continues = true;
+        Ok(())
+    }
+
+    fn connection(&mut self, fields: &mut Fields<'_>, value: &[u8]) -> Result<(), Refusal> {
+        for option in members(value) {
+            match option.len() {
+                0 => {}
+                5 if option.eq_ignore_ascii_case(b"close") => self.close = true,
+                10 if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
+                7 if option.eq_ignore_ascii_case(b"upgrade") => self.upgrade = true,
+                4 if option.eq_ignore_ascii_case(b"host") => return Err(Refusal::Connection),
+                14 if option.eq_ignore_ascii_case(b"content-length") => return Err(Refusal::Connection),
+                _ if !option.iter().all(|byte| is_token(*byte)) => return Err(Refusal::Connection),
+                _ => fields.set_names_others(),
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        let codings = self.codings.get_or_insert_default();
+        for coding in members(value) {
+            // Parameters: of a coding we do not know anyway, and `chunked` has none.
+            let name = coding.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next().unwrap_or_default();
+            if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+                return Err(Refusal::TransferEncoding);
+            }
+            codings.chunked_last = coding.eq_ignore_ascii_case(b"chunked");
+            codings.chunked += u32::from(codings.chunked_last);
+            codings.others |= !codings.chunked_last;
+        }
+        Ok(())
+    }
+
+    /// Whether the body is chunked; refused where the length could be read in two ways.
+    pub(super) fn is_chunked(&self, version: Version) -> Result<bool, Refusal> {
+        let Some(codings) = self.codings else { return Ok(false) };
+        if self.length.is_some() {
+            return Err(Refusal::TwoLengths);
+        }
+        if version == Version::Http10 || codings.chunked != 1 || !codings.chunked_last {
+            return Err(Refusal::TransferEncoding);
+        }
+        if codings.others { Err(Refusal::Coding) } else { Ok(true) }
+    }
+
+    /// Whether the connection outlives the message (RFC 9112, 9.3).
+    pub(super) fn is_kept(&self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    /// Whether the request asks for another protocol, and for none that would lead around us.
+    pub(super) fn is_upgrade(&self, version: Version) -> bool {
+        version == Version::Http11 && self.upgrade && self.protocols == Some(true)
+    }
+}
+
+/// Whether a protocol of an `Upgrade` field may be spoken through us. HTTP/2 in clear text may not: requests in it would
+/// pass all routes and access rules by. Nor TLS, in which anything could be.
+fn may_be_tunnelled(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    !name.is_empty()
+        && protocol.iter().all(|byte| is_token(*byte) || *byte == b'/')
+        && ![&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// Whether `name` is `lower`, in any case, also with `_` where `lower` has `-`. They are of one length.
+fn is_like(name: &[u8], lower: &[u8]) -> bool {
+    name.iter().zip(lower).all(|(byte, lower)| byte.eq_ignore_ascii_case(lower) || (*byte == b'_' && *lower == b'-'))
+}
+
+/// A decimal number without leading zeros, at most 2^63 - 1.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 19 || (digits[0] == b'0' && digits.len() > 1) {
+        return None;
+    }
+    let mut number = 0u64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        // 19 digits fit.
+        number = number * 10 + u64::from(digit - b'0');
+    }
+    (number <= LENGTH_MAX).then_some(number)
+}

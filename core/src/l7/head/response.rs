@@ -1,0 +1,107 @@
+//! Heads of responses.
+
+use super::fields::Fields;
+use super::framing::Said, Section, section;
+use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
+use crate::l7::body::Length;
+
+/// The head of a response.
+#[derive(Clone, Debug)]
+pub struct Response<'a> {
+    /// All of it, with its last CRLF CRLF.
+    pub bytes: &'a [u8],
+    /// The status, 100 to 599.
+    pub status: u16,
+    /// The version of HTTP.
+    pub version: Version,
+    /// The reason phrase, maybe empty.
+    pub reason: &'a [u8],
+    /// The fields.
+    pub fields: Fields<'a>,
+    /// The body behind the head. Behind [`Length::Tunnel`] there is no more HTTP.
+    pub body: Length,
+    /// Whether the backend keeps the connection (RFC 9112, 9.3). Never with [`Length::UntilClose`] and
+    /// [`Length::Tunnel`].
+    pub keep_alive: bool,
+}
+
+/// Reads the head of a response at the start of `bytes`, to a request with method `asked`. Whether a 101 was asked for,
+/// who calls must know.
+pub fn response<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Parsed<Response<'a>>, Refusal> {
+    let (bytes, full) = window(bytes, bounds);
+    outcome(read(bytes, bounds, asked)?, full)
+}
+
+/// The parts of a status line.
+struct Line<'a> {
+    version: Version,
+    status: u16,
+    reason: &'a [u8],
+}
+
+fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Response<'a>>, Refusal> {
+    let Some((Line { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
+    let Some(Section { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else { return Ok(None) };
+    let body = body(&said, version, status, asked)?;
+    let keep_alive = said.is_kept(version) && !matches!(body, Length::UntilClose | Length::Tunnel);
+    Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, keep_alive }))
+}
+
+/// The status line, and where the next starts. A missing space before a missing reason is accepted: it is common, and
+/// cannot be misread.
+fn read_line(bytes: &[u8]) -> Result<Option<(Line<'_>, usize)>, Refusal> {
+    const START: &[u8] = b"HTTP/";
+    let known = bytes.len().min(START.len());
+    if bytes[..known] != START[..known] {
+        return Err(Refusal::StatusLine);
+    }
+    let Some((start, rest)) = bytes.split_at_checked(12) else { return Ok(None) };
+    let version = Version::named(&start[..8], Refusal::StatusLine)?;
+    let status = match start[8..] {
+        [b' ', hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
+            u16::from(hundreds - b'0') * 100 + u16::from(tens - b'0') * 10 + u16::from(ones - b'0')
+        }
+        _ => return Err(Refusal::StatusLine),
+    };
+    let reason = match rest {
+        [] => return Ok(None),
+        [b' ', rest @ ..] => rest,
+        [b'\r' | b'\n', ..] => rest,
+        _ => return Err(Refusal::StatusLine),
+    };
+    let length = octets::value(reason);
+    match reason.get(length..) {
+        Some([b'\r', b'\n', ..]) => {}
+        Some([] | [b'\r']) | None => return Ok(None),
+        Some([b'\r' | b'\n', ..]) => return Err(Refusal::LineEnd),
+        Some(_) => return Err(Refusal::StatusLine),
+    }
+    let next = bytes.len() - reason.len() + length + 2;
+    Ok(Some((Line { version, status, reason: &reason[..length] }, next)))
+}
+
+/// How long the body is (RFC 9112, 6.3).
+fn body(said: &Said<'_>, version: Version, status: u16, asked: Method) -> Result<Length, Refusal> {
+    let chunked = said.is_chunked(version)?;
+    // What such a response must not say (RFC 9112, 6.1; RFC 9110, 8.6), and what a client might believe. A length of 0 is
+    // common, and does no harm.
+    if (100..200).contains(&status) || status == 204 {
+        if chunked {
+            return Err(Refusal::TransferEncoding);
+        }
+        if said.length.is_some_and(|length| length > 0) {
+            return Err(Refusal::ContentLength);
+        }
+    }
+    Ok(match (status, asked) {
+        (101, _) => Length::Tunnel,
+        (200..300, Method::Connect) => Length::Tunnel,
+        (100..200 | 204 | 304, _) | (_, Method::Head) => Length::None,
+        _ if chunked => Length::Chunked,
+        _ => match said.length {
+            Some(0) => Length::None,
+            Some(length) => Length::Bytes(length),
+            None => Length::UntilClose,
+        },
+    })
+}

@@ -1,0 +1,1 @@
+//! Heads as they come.
