@@ -1,7 +1,7 @@
 //! Heads of responses.
 
 use super::fields::Fields;
-use super::framing::Said, Section, section;
+use super::framing::{Said, Section, section};
 use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
 use crate::l7::body::Length;
 
