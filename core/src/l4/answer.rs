@@ -80,18 +80,21 @@ pub fn reset<F: Frame>(frame: &mut F, at: &Transport) -> bool {
     segment[8..12].copy_from_slice(&acknowledgement.to_be_bytes());
     segment[12] = 5 << 4;
     segment[tcp::FLAGS] = flags;
+    self::segment(frame, at, &mut segment)
+}
 
-    let header = IpHeader::new(at.key.destination.address, at.key.source.address, tcp::HEADER);
+/// Turns the packet in `frame` into the TCP `segment`, from its destination back to its source, and fills in the
+/// segment's checksum. `false`, and nothing changed, if the frame has no room for it.
+pub(crate) fn segment<F: Frame>(frame: &mut F, at: &Transport, segment: &mut [u8]) -> bool {
+    let header = IpHeader::new(at.key.destination.address, at.key.source.address, segment.len());
     let (protocol, service) = (Protocol::Tcp as u8, 0);
-    let checksum = (header.pseudo(protocol) + Sum::of(&segment)).checksum();
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
-    if !frame.resize(at.l3 + header.length() + tcp::HEADER) {
+    let checksum = (header.pseudo(protocol) + Sum::of(segment)).checksum();
+    copy(segment, tcp::CHECKSUM, Some(&checksum.to_be_bytes()));
+    if !frame.resize(at.l3 + header.length() + segment.len()) {
         return false;
     }
     header.write(frame.bytes_mut(), at.l3, protocol, service);
-    if let Some(field) = array_at_mut(frame.bytes_mut(), at.l3 + header.length()) {
-        *field = segment;
-    }
+    copy(frame.bytes_mut(), at.l3 + header.length(), Some(segment));
     settle(frame);
     true
 }

@@ -8,6 +8,8 @@ pub const SEQUENCE: usize = 4;
 pub const ACKNOWLEDGEMENT: usize = 8;
 /// Offset of the flags in the header.
 pub const FLAGS: usize = 13;
+/// Offset of the window in the header.
+pub const WINDOW: usize = 14;
 /// Offset of the checksum in the header.
 pub const CHECKSUM: usize = 16;
 
@@ -24,8 +26,14 @@ pub const ACK: u8 = 0x10;
 /// The urgent pointer is valid.
 pub const URG: u8 = 0x20;
 
+/// Option kind: nothing, one byte.
+pub const OPTION_PADDING: u8 = 1;
 /// Option kind: maximum segment size.
 pub const OPTION_MSS: u8 = 2;
+/// Option kind: window scale (RFC 7323).
+pub const OPTION_WINDOW_SCALE: u8 = 3;
+/// Option kind: selective acknowledgement permitted (RFC 2018).
+pub const OPTION_SACK_PERMITTED: u8 = 4;
 /// Option kind: selective acknowledgement (RFC 2018).
 pub const OPTION_SACK: u8 = 5;
 
