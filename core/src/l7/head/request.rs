@@ -1,7 +1,7 @@
 //! Heads of requests.
 
 use super::fields::Fields;
-use super::framing::Section, section;
+use super::framing::{Section, section};
 use super::target::{Form, Target, is_authority};
 use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
 use crate::l7::body::Length;
