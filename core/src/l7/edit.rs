@@ -1,5 +1,122 @@
-//! The head that goes on, made of the one that came.
+//! The head that goes on, made of the one that came (RFC 9110, 7.6; RFC 7239).
+//!
+//! A request's head is always written anew. Its version is the client's: a backend that is asked by HTTP/1.0 does not
+//! answer with chunks, which such a client could not read. `Connection` is Hairpin's own on both sides; fields that are
+//! for one hop only do not go on, except `Transfer-Encoding`, since bodies go on as they are, and `Upgrade` with requests
+//! that are allowed to ask for it. `TE` does not go on; trailers do. There is exactly one `Host`. A field whose name
+//! becomes one that Hairpin sets when `_` is taken for `-`, as CGI and its heirs do, does not go on.
+//!
+//! A response's head goes on as it is where nothing has to be changed, as with most.
+//!
+//! Edits of a service come before those of the route: first what Hairpin says of the client, then removed, set and added
+//! by the service, then removed, set and added by the route, each acting on what came before. A name that is set twice
+//! has the last value.
 
+mod forwarded;
+mod out;
+mod plan;
+mod request;
+mod response;
+mod sticky;
+#[cfg(test)]
+mod tests;
 mod value;
 
+pub use request::request_head;
+pub use response::{can_go_to, response_head};
+pub use sticky::sticky_value;
 pub use value::{NAME_BYTES_MAX, Piece, VALUE_BYTES_MAX, Value, Variable, location};
+
+pub(super) use out::Out;
+pub(super) use value::{Part, parts};
+
+use super::head::Request;
+use super::route::host;
+use crate::flow::Endpoint;
+
+/// What is to be written does not fit. What was written of it must not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+/// What is known of an exchange besides its heads.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The client.
+    pub client: Endpoint,
+    /// What the client connected to.
+    pub vip: Endpoint,
+    /// The chosen backend's name.
+    pub backend: &'a str,
+    /// The service's name.
+    pub service: &'a str,
+    /// Whether the client came by TLS.
+    pub https: bool,
+    /// The value of the sticky cookie to set in the response, if one is to be set.
+    pub sticky: Option<u64>,
+    /// Whether the client's connection ends with this response.
+    pub close_client: bool,
+    /// How long choosing the backend took, microseconds.
+    pub chosen_in_us: u32,
+}
+
+/// What variables stand for.
+struct Meaning<'a> {
+    facts: &'a Facts<'a>,
+    request: Option<&'a Request<'a>>,
+}
+
+impl Meaning<'_> {
+    /// Writes a field.
+    fn field(&self, out: &mut Out<'_>, name: &[u8], value: &Value) {
+        out.put(name);
+        out.put(b": ");
+        for piece in value.pieces() {
+            match piece {
+                Piece::Text(text) => out.put(text),
+                Piece::Variable(variable) => self.variable(out, *variable),
+            }
+        }
+        out.put(b"\r\n");
+    }
+
+    fn variable(&self, out: &mut Out<'_>, variable: Variable) {
+        match variable {
+            Variable::ClientIp => out.address(&self.facts.client.address),
+            Variable::ClientPort => out.number(self.facts.client.port.into()),
+            Variable::Vip => out.address(&self.facts.vip.address),
+            Variable::VipPort => out.number(self.facts.vip.port.into()),
+            Variable::Scheme => out.put(scheme(self.facts.https)),
+            Variable::Service => out.name(self.facts.service),
+            Variable::Backend => out.name(self.facts.backend),
+            Variable::Method => out.put(self.request.map_or(b"", |request| request.method_bytes)),
+            Variable::Host | Variable::Authority | Variable::Path | Variable::Query => {
+                if let Some(request) = self.request {
+                    asked(out, variable, request);
+                }
+            }
+        }
+    }
+}
+
+fn scheme(https: bool) -> &'static [u8] {
+    if https { b"https" } else { b"http" }
+}
+
+/// What a request asks for.
+pub(super) fn asked(out: &mut Out<'_>, variable: Variable, request: &Request<'_>) {
+    match variable {
+        Variable::Host => out.put(request.host.map_or(b"", host::name)),
+        Variable::Authority => out.put(request.host.unwrap_or_default()),
+        Variable::Path => out.put(request.target.path),
+        Variable::Query => query(out, request),
+        _ => {}
+    }
+}
+
+/// A request's query with its `?`, if there is one.
+fn query(out: &mut Out<'_>, request: &Request<'_>) {
+    if let Some(query) = request.target.query {
+        out.put(b"?");
+        out.put(query);
+    }
+}

@@ -1,15 +1,22 @@
 //! Which route a request takes, who may pass.
 //!
-//! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`path`]): what
+//! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]): what
 //! guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A path
-//! that backends could read differently from us is refused with 400.
+//! that backends could read differently from us is refused with 400 ([`Odd`](normal::Odd)), and one with encoded slashes
+//! passes access rules only if it does so with them decoded, too.
 
 pub mod host;
+pub mod normal;
 pub mod path;
+#[cfg(test)]
+mod tests;
 
-use super::config::Network;
+use super::config::{Http, Network, Route};
+use super::head::{Method, Request};
+use crate::flow::Address;
 use alloc::boxed::Box;
 use host::HostPattern;
+use normal::{Encoded, Odd, Scratch, has_encoded_slash, normalise};
 use path::PathPattern;
 
 /// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given: always.
@@ -73,4 +80,115 @@ pub enum Verdict {
         /// The status.
         status: u16,
     },
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Decision<'a> {
+    /// It is answered with this status, and not because no route was found.
+    Deny {
+        /// 400 to 599.
+        status: u16,
+    },
+    /// It takes this route.
+    Take(&'a Route),
+    /// No route's conditions hold: 404.
+    NotFound,
+}
+
+/// What happens to `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400 or
+/// 414 if its path cannot be compared ([`Odd`](normal::Odd)), else what the first access rule says whose conditions hold,
+/// else the first route whose conditions hold.
+pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Decision<'a> {
+    if (request.method == Method::Connect && !http.connect) || (request.upgrade && !http.upgrade) {
+        return Decision::Deny { status: 501 };
+    }
+    let mut scratch = Scratch::new();
+    let path = match normalise(request.target.path, Encoded::Kept, &mut scratch) {
+        Ok(path) => path,
+        Err(odd) => return Decision::Deny { status: odd.status() },
+    };
+    let mut denied = denied(&http.access, request, path, client);
+    if denied.is_none() && !http.access.is_empty() && has_encoded_slash(request.target.path) {
+        denied = denied_decoded(&http.access, request, client).unwrap_or_else(|odd| Some(odd.status()));
+    }
+    if let Some(status) = denied {
+        return Decision::Deny { status };
+    }
+    match http.routes.iter().find(|route| route.conditions.hold(request, path, client)) {
+        Some(route) => Decision::Take(route),
+        None => Decision::NotFound,
+    }
+}
+
+/// The status that refuses the request, if an access rule does.
+fn denied(access: &[Access], request: &Request<'_>, path: &[u8], client: &Address) -> Option<u16> {
+    match access.iter().find(|rule| rule.conditions.hold(request, path, client))?.verdict {
+        Verdict::Allow => None,
+        Verdict::Deny { status } => Some(status),
+    }
+}
+
+/// The same for a backend that decodes slashes before it looks.
+#[inline(never)]
+fn denied_decoded(access: &[Access], request: &Request<'_>, client: &Address) -> Result<Option<u16>, Odd> {
+    let mut scratch = Scratch::new();
+    let path = normalise(request.target.path, Encoded::Slash, &mut scratch)?;
+    Ok(denied(access, request, path, client))
+}
+
+impl Conditions {
+    /// Whether they hold of `request` of `client`, whose normalised path is `path`.
+    pub fn hold(&self, request: &Request<'_>, path: &[u8], client: &Address) -> bool {
+        one(&self.clients, |network| network.contains(client))
+            && one(&self.methods, |method| is_method(method, request))
+            && one(&self.hosts, |host| request.host.is_some_and(|asked| host.matches(host::name(asked))))
+            && one(&self.paths, |pattern| pattern.matches(path))
+            && self.headers.iter().all(|header| {
+                header.holds(request.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(&header.name)))
+            })
+            && self
+                .queries
+                .iter()
+                .all(|query| query.holds(parameters(request.target.query).filter(|(name, _)| *name == &*query.name)))
+    }
+
+    /// Bytes of the normalised `path` that a replaced prefix stands for: the prefix, or exact path, that it was found by.
+    pub fn prefix_bytes(&self, path: &[u8]) -> Option<usize> {
+        match self.paths.iter().find(|pattern| pattern.matches(path))? {
+            PathPattern::Exact(text) | PathPattern::Prefix(text) => Some(text.len()),
+            PathPattern::Regex(_) => None,
+        }
+    }
+}
+
+/// Whether one of `all` fits; none given: everything does.
+fn one<T>(all: &[T], fits: impl FnMut(&T) -> bool) -> bool {
+    all.is_empty() || all.iter().any(fits)
+}
+
+fn is_method(method: &[u8], request: &Request<'_>) -> bool {
+    method == request.method_bytes || (method == b"GET" && request.method == Method::Head)
+}
+
+/// The parameters of a query: names and values.
+fn parameters(query: Option<&[u8]>) -> impl Iterator<Item = (&[u8], &[u8])> {
+    query.unwrap_or_default().split(|&byte| byte == b'&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
+        match parameter.iter().position(|&byte| byte == b'=') {
+            Some(equals) => (&parameter[..equals], &parameter[equals + 1..]),
+            None => (parameter, &[][..]),
+        }
+    })
+}
+
+impl Named {
+    /// Whether this holds of the values that its name has.
+    fn holds<'a>(&self, mut values: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
+        match &self.test {
+            Test::Present => values.next().is_some(),
+            Test::Absent => values.next().is_none(),
+            Test::Exact(exact) => values.any(|(_, value)| value == &**exact),
+            Test::Prefix(prefix) => values.any(|(_, value)| value.starts_with(prefix)),
+        }
+    }
 }

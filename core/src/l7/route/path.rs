@@ -1,5 +1,6 @@
 //! Paths that requests ask for.
 
+use super::normal::{Encoded, Odd, Scratch, normalise};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -60,7 +61,7 @@ impl PathPattern {
     }
 }
 
-/// `text` as a normalised path, or as the beginning of one.
+/// `text` as requests' paths are compared, or as the beginning of one.
 fn usual(text: &str) -> Result<Box<[u8]>, &'static str> {
     if !text.starts_with('/') {
         return Err("a path begins with '/'");
@@ -68,7 +69,14 @@ fn usual(text: &str) -> Result<Box<[u8]>, &'static str> {
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'\\')) {
         return Err("a path is written as in a request: visible ASCII, anything else as %XX, no '?', '#' or '\\'");
     }
-    Ok(text.as_bytes().into())
+    if text[1..].split('/').rev().skip(1).any(str::is_empty) || text.split('/').any(|part| matches!(part, "." | "..")) {
+        return Err("a path is compared without '//', '/./' and '/../'");
+    }
+    match normalise(text.as_bytes(), Encoded::Kept, &mut Scratch::new()) {
+        Ok(path) => Ok(path.into()),
+        Err(Odd::TooLong) => Err("a path has at most 8192 characters"),
+        Err(Odd::Ambiguous) => Err("a path has '%' before two hexadecimal digits only, and no '%00' or hidden '..'"),
+    }
 }
 
 /// A regular expression, made into an automaton when the configuration is read: a match takes one step a byte and
@@ -88,7 +96,7 @@ impl Regex {
         if text.is_empty() || text.len() > REGEX_BYTES_MAX {
             return Err("a regular expression has 1 to 1024 bytes");
         }
-        regex_automata::util::syntax::parse_with(text, &syntax()).map_err(|_| "not a regular expression")?;
+        syntax::parse_with(text, &dialect()).map_err(|_| "not a regular expression")?;
         let automaton = dense::Builder::new()
             .configure(
                 dense::Config::new()
@@ -97,7 +105,7 @@ impl Regex {
                     .determinize_size_limit(Some(AUTOMATON_BYTES_MAX)),
             )
             .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(AUTOMATON_BYTES_MAX)))
-            .syntax(syntax())
+            .syntax(dialect())
             .build(text)
             .map_err(|_| "this regular expression would need an automaton of more than 1 MiB; a simpler one")?;
         Ok(Regex { text: text.into(), automaton: Arc::new(automaton) })
@@ -115,7 +123,7 @@ impl Regex {
     }
 }
 
-fn syntax() -> syntax::Config {
+fn dialect() -> syntax::Config {
     syntax::Config::new().unicode(false).utf8(false)
 }
 

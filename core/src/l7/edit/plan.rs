@@ -1,0 +1,69 @@
+//! What a service and its route change in a head, together.
+
+use super::super::config::{Field, HeadEdits};
+use super::{Meaning, Out};
+
+/// Both changes, in the order in which they act.
+pub(super) struct Plan<'a> {
+    service: &'a HeadEdits,
+    route: &'a HeadEdits,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(service: &'a HeadEdits, route: &'a HeadEdits) -> Plan<'a> {
+        Plan { service, route }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.service.is_empty() && self.route.is_empty()
+    }
+
+    /// Whether a field of this name, that was there before, does not stay.
+    pub(super) fn drops(&self, name: &[u8]) -> bool {
+        drops(self.service, name) || drops(self.route, name)
+    }
+
+    /// The field that replaces `Host`, if there is one. What is added counts, too: there is no second one.
+    pub(super) fn host(&self) -> Option<&'a Field> {
+        let all = |edits: &'a HeadEdits| edits.set.iter().chain(&*edits.add);
+        all(self.service).chain(all(self.route)).filter(|field| is_host(field)).last()
+    }
+
+    /// Writes the fields that are set and added, except `Host`.
+    pub(super) fn write(&self, out: &mut Out<'_>, meaning: &Meaning<'_>) {
+        let mut put = |field: &Field| {
+            if !is_host(field) {
+                meaning.field(out, &field.name, &field.value);
+            }
+        };
+        let stays = |field: &&Field| !drops(self.route, &field.name);
+        last(&self.service.set).filter(stays).for_each(&mut put);
+        self.service.add.iter().filter(stays).for_each(&mut put);
+        last(&self.route.set).for_each(&mut put);
+        self.route.add.iter().for_each(&mut put);
+    }
+}
+
+/// Of fields of one name the last.
+fn last(fields: &[Field]) -> impl Iterator<Item = &Field> {
+    fields
+        .iter()
+        .enumerate()
+        .filter(|(at, field)| !fields[at + 1..].iter().any(|later| is_same(&later.name, &field.name)))
+        .map(|(_, field)| field)
+}
+
+fn is_host(field: &Field) -> bool {
+    field.name.eq_ignore_ascii_case(b"host")
+}
+
+fn drops(edits: &HeadEdits, name: &[u8]) -> bool {
+    edits.set.iter().any(|field| is_same(&field.name, name))
+        || edits.remove.iter().any(|removed| is_same(removed, name))
+}
+
+/// Whether two names are one to readers that take `_` for `-`.
+pub(super) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.iter().zip(other).all(|(&one, &other)| plain(one) == plain(other))
+}
