@@ -1,8 +1,10 @@
 //! The seam to a flow engine: whatever takes (match, rewrite, fate) rules and then turns packets round by itself.
 
-use crate::flow::FlowKey;
+use crate::flow::{FlowKey, Protocol};
 use crate::rewrite::Rewrite;
 use crate::time::Time;
+use crate::wire::bytes::{array_at, u32_at};
+use crate::wire::{Transport, tcp};
 use arrayvec::ArrayVec;
 
 /// Names a rule from its installation until its removal is confirmed; reused only after that (invariant 2).
@@ -25,6 +27,14 @@ pub enum Fate {
 /// A packet is within if its acknowledgement number is, and either all its payload is, or it has none and its sequence
 /// number is at most one below the range and at most at its end (a bare acknowledgement, a keep-alive). All of a
 /// super-packet's payload counts. Numbers are those of the packet as it arrives and wrap; lengths are below 2^31.
+///
+/// A packet without ACK acknowledges nothing and is outside (RFC 9293, 3.10.7.4: it would be dropped). So is one with a
+/// SACK block that reaches out of the acknowledgement range, since one delta translates all of a packet's edges: a block
+/// above it reports bytes that follow a later edit (the client lacks the end of one response and has the next one's
+/// head), a duplicate's block below it (RFC 2883) bytes before an earlier one. Everything else in a packet within is of
+/// one stretch.
+///
+/// [`Guard::admits`] and [`Guard::admits_options`] are the definition; `linux/bpf/rewrite.h` does the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
     /// The first sequence number of the range.
@@ -37,6 +47,45 @@ pub struct Guard {
     pub acknowledgement_length: u32,
 }
 
+impl Guard {
+    /// Whether a packet with ACK and these numbers, and `payload` bytes after its headers, is within.
+    #[inline]
+    pub fn admits(&self, sequence: u32, payload: u32, acknowledgement: u32) -> bool {
+        let start = sequence.wrapping_sub(self.sequence);
+        let sequence_within = match payload {
+            // One below the range is 0 here.
+            0 => start.wrapping_add(1) <= self.sequence_length.saturating_add(1),
+            _ => start <= self.sequence_length && payload <= self.sequence_length - start,
+        };
+        sequence_within && self.acknowledges_within(acknowledgement)
+    }
+
+    /// Whether every edge of every SACK block in `options`, a TCP header's bytes from the 20th on, is within.
+    pub fn admits_options(&self, options: &[u8]) -> bool {
+        tcp::sack_edges(options).all(|edge| u32_at(options, edge).is_some_and(|edge| self.acknowledges_within(edge)))
+    }
+
+    /// Both of it for the TCP packet [`parse`](crate::wire::parse) found `at` in `frame`; `false` for any other.
+    pub fn admits_packet(&self, frame: &[u8], at: &Transport) -> bool {
+        let Some(header) = array_at::<{ tcp::HEADER }>(frame, at.l4) else { return false };
+        let Some(options) = frame.get(at.l4 + tcp::HEADER..at.payload) else { return false };
+        let number = |offset| u32_at(&header, offset).unwrap_or_default();
+        at.key.protocol == Protocol::Tcp
+            && header[tcp::FLAGS] & tcp::ACK != 0
+            && self.admits(
+                number(tcp::SEQUENCE),
+                at.end.saturating_sub(at.payload) as u32,
+                number(tcp::ACKNOWLEDGEMENT),
+            )
+            && self.admits_options(options)
+    }
+
+    #[inline]
+    fn acknowledges_within(&self, number: u32) -> bool {
+        number.wrapping_sub(self.acknowledgement) <= self.acknowledgement_length
+    }
+}
+
 /// Match + rewrite + fate for one flow. SYN, FIN and RST never match a rule: they go to software.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rule {
@@ -46,7 +95,7 @@ pub struct Rule {
     pub key: FlowKey,
     /// What it changes.
     pub rewrite: Rewrite,
-    /// TCP: for which packets it holds; `None`: for all.
+    /// TCP and [`Fate::Forward`] only: for which packets it holds; `None`: for all.
     pub guard: Option<Guard>,
     /// What then happens.
     pub fate: Fate,
@@ -57,7 +106,13 @@ pub struct Rule {
 /// A request to an engine.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleOp {
-    /// Add the rule; one that already matches the same key is replaced.
+    /// Add the rule; one that already matches the same key is updated to it.
+    ///
+    /// No packet meets a mixture: each is rewritten by the old rule, in whole, or by the new one, or goes to the worker.
+    /// Hand-over starts anew, so that no packet overtakes those of its flow that are still inside the worker. The rule's
+    /// counters go on: what both carried is in the counters of [`Completion::Removed`] and in samples, each packet once.
+    /// After [`Completion::Rejected`] the old rule is in force as before. [`Completion::Installed`] and `Rejected` name
+    /// the new rule; the old one's id is not answered again. Removing goes by the key, under either id.
     Install(Rule),
     /// Take the rule away and report its last counters.
     Remove {
@@ -139,4 +194,89 @@ pub trait FlowEngine {
     fn poll(&mut self, now: Time, out: &mut Completions);
     /// Reads counters of up to [`COMPLETIONS_MAX`] rules; they may be a little stale.
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The words of [`Guard`]'s documentation, byte by byte, on a number line that does not wrap.
+    fn slowly(guard: &Guard, sequence: u32, payload: u32, acknowledgement: u32) -> bool {
+        let within = |number: u32, first: u32, length: u32| {
+            (0..=i64::from(length)).any(|offset| first.wrapping_add(offset as u32) == number)
+        };
+        let bytes = |at: u32| (0..guard.sequence_length).any(|offset| guard.sequence.wrapping_add(offset) == at);
+        let sequence_within = match payload {
+            0 => within(sequence, guard.sequence.wrapping_sub(1), guard.sequence_length + 1),
+            _ => (0..payload).all(|offset| bytes(sequence.wrapping_add(offset))),
+        };
+        sequence_within && within(acknowledgement, guard.acknowledgement, guard.acknowledgement_length)
+    }
+
+    fn first() -> impl Strategy<Value = u32> {
+        prop_oneof![any::<u32>(), (0u32..12).prop_map(|back| 5u32.wrapping_sub(back))]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn admits_what_its_words_say(
+            (sequence, sequence_length, acknowledgement, acknowledgement_length) in (first(), 0u32..40, first(), 0u32..9),
+            (start, payload, acknowledged) in (-3i64..44, 0u32..45, -3i64..12),
+        ) {
+            let guard = Guard { sequence, sequence_length, acknowledgement, acknowledgement_length };
+            let start = sequence.wrapping_add(start as u32);
+            let acknowledged = acknowledgement.wrapping_add(acknowledged as u32);
+            prop_assert_eq!(
+                guard.admits(start, payload, acknowledged),
+                slowly(&guard, start, payload, acknowledged)
+            );
+        }
+
+        #[test]
+        fn sack_edges_are_acknowledgement_numbers(
+            (acknowledgement, length) in (first(), 0u32..9),
+            edges in proptest::collection::vec(-3i64..12, 2..=8),
+        ) {
+            let guard = Guard { acknowledgement, acknowledgement_length: length, ..Guard::default() };
+            let edges = &edges[..edges.len() / 2 * 2];
+            let mut options = std::vec![1, 5, 2 + 4 * edges.len() as u8];
+            for edge in edges {
+                options.extend(acknowledgement.wrapping_add(*edge as u32).to_be_bytes());
+            }
+            let within = edges.iter().all(|edge| (0..=i64::from(length)).contains(edge));
+            prop_assert_eq!(guard.admits_options(&options), within);
+        }
+    }
+
+    #[test]
+    fn the_edges_of_a_range() {
+        let guard = Guard { sequence: 100, sequence_length: 50, acknowledgement: 7, acknowledgement_length: 3 };
+        for (sequence, payload, acknowledgement, within) in [
+            (100, 50, 7, true),
+            (100, 51, 7, false),
+            (99, 1, 7, false),
+            (99, 0, 7, true),
+            (98, 0, 7, false),
+            (150, 0, 10, true),
+            (151, 0, 10, false),
+            (149, 1, 10, true),
+            (150, 1, 10, false),
+            (100, 0, 6, false),
+            (100, 0, 11, false),
+            (100, u32::MAX, 7, false),
+        ] {
+            assert_eq!(
+                guard.admits(sequence, payload, acknowledgement),
+                within,
+                "{sequence} {payload} {acknowledgement}"
+            );
+        }
+        let all = Guard { sequence_length: u32::MAX, ..guard };
+        assert!(all.admits(98, 0, 7) && all.admits(0, 99, 7));
+        let none = Guard { sequence_length: 0, ..guard };
+        assert!(none.admits(100, 0, 7) && none.admits(99, 0, 7) && !none.admits(100, 1, 7) && !none.admits(101, 0, 7));
+    }
 }

@@ -22,7 +22,7 @@ pub struct Rewrite {
     /// alone when ACK is not set.
     pub acknowledgement_delta: u32,
     /// What the window field is shifted by, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
-    /// ends that have agreed on different window scales with us (RFC 7323, 2). SYN never is.
+    /// ends that have agreed on different window scales with us (RFC 7323, 2). A SYN's is left alone: it has no scale.
     pub window_shift: i8,
 }
 
@@ -77,6 +77,16 @@ impl Rewrite {
         {
             changes += self.translate_sack(options);
         }
+        if self.window_shift != 0
+            && let Some(header) = array_at_mut::<{ tcp::HEADER }>(segment, 0)
+            && header[tcp::FLAGS] & tcp::SYN == 0
+            && let Some(window) = array_at_mut::<2>(header, tcp::WINDOW)
+        {
+            let old = u16::from_be_bytes(*window);
+            let new = self.shifted_window(old);
+            changes.word(old, new);
+            *window = new.to_be_bytes();
+        }
         if let Some(field) = array_at_mut::<2>(segment, tcp::CHECKSUM) {
             *field = updated(u16::from_be_bytes(*field), checksum, addresses, changes).to_be_bytes();
         }
@@ -91,6 +101,14 @@ impl Rewrite {
             *field = [a, b, c, d];
         }
         changes
+    }
+
+    /// What a window of `window` becomes: to the left at most 65535, so never more than is there; to the right the rest is
+    /// cut off, so that a window may come out as 0, which the sender probes.
+    pub fn shifted_window(&self, window: u16) -> u16 {
+        let by = u32::from(self.window_shift.unsigned_abs()).min(u16::BITS);
+        let window = u32::from(window);
+        if self.window_shift < 0 { (window >> by) as u16 } else { (window << by).min(u32::from(u16::MAX)) as u16 }
     }
 
     /// Adds the acknowledgement delta to every SACK edge. The edges may lie at odd offsets, so the difference is taken

@@ -19,7 +19,7 @@ pub(crate) enum Item {
 /// What the transport header says.
 #[derive(Clone, Debug)]
 pub(crate) enum Layer4 {
-    Tcp { sequence: u32, acknowledgement: u32, flags: u8, options: Vec<Item> },
+    Tcp { sequence: u32, acknowledgement: u32, flags: u8, window: u16, options: Vec<Item> },
     Udp { without_checksum: bool },
 }
 
@@ -79,11 +79,13 @@ impl Packet {
     fn segment(&self) -> Vec<u8> {
         let mut out = [self.source.port.to_be_bytes(), self.destination.port.to_be_bytes()].concat();
         let field = match &self.layer4 {
-            Layer4::Tcp { sequence, acknowledgement, flags, options } => {
+            Layer4::Tcp { sequence, acknowledgement, flags, window, options } => {
                 let options = encode(options);
                 out.extend(sequence.to_be_bytes());
                 out.extend(acknowledgement.to_be_bytes());
-                out.extend([(5 + options.len() as u8 / 4) << 4, *flags, 0x12, 0x34, 0, 0, 0, 0]);
+                out.extend([(5 + options.len() as u8 / 4) << 4, *flags]);
+                out.extend(window.to_be_bytes());
+                out.extend([0; 4]);
                 out.extend(options);
                 16
             }
@@ -230,6 +232,11 @@ pub(crate) fn number() -> impl Strategy<Value = u32> {
     prop_oneof![any::<u32>(), (0u32..4).prop_map(|back| u32::MAX - back), 0u32..4]
 }
 
+/// A window: any, none, full, or a power of two, where shifts saturate or run out.
+fn window() -> impl Strategy<Value = u16> {
+    prop_oneof![any::<u16>(), Just(0), Just(u16::MAX), (0u32..16).prop_map(|bit| 1 << bit)]
+}
+
 fn item() -> impl Strategy<Value = Item> {
     prop_oneof![
         2 => Just(Item::Nop),
@@ -243,9 +250,10 @@ fn layer4() -> impl Strategy<Value = Layer4> {
     let flags =
         prop_oneof![Just(ACK), Just(ACK | PSH), Just(SYN), Just(SYN | ACK), Just(FIN | ACK), Just(RST), Just(0)];
     prop_oneof![
-        3 => (number(), number(), flags, vec(item(), 0..6)).prop_map(|(sequence, acknowledgement, flags, options)| {
-            Layer4::Tcp { sequence, acknowledgement, flags, options }
-        }),
+        3 => (number(), number(), flags, window(), vec(item(), 0..6))
+            .prop_map(|(sequence, acknowledgement, flags, window, options)| {
+                Layer4::Tcp { sequence, acknowledgement, flags, window, options }
+            }),
         2 => proptest::bool::weighted(0.2).prop_map(|without_checksum| Layer4::Udp { without_checksum }),
     ]
 }

@@ -153,7 +153,7 @@ pub(crate) fn simple(ipv4: bool, layer4: Layer4) -> Packet {
 }
 
 pub(crate) fn tcp(ipv4: bool, flags: u8) -> Packet {
-    simple(ipv4, Layer4::Tcp { sequence: 1000, acknowledgement: 2000, flags, options: Vec::new() })
+    simple(ipv4, Layer4::Tcp { sequence: 1000, acknowledgement: 2000, flags, window: 0x1234, options: Vec::new() })
 }
 
 pub(crate) fn udp(ipv4: bool) -> Packet {

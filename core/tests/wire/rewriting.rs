@@ -5,7 +5,7 @@ use crate::parsing::{tcp, udp};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::frame::Checksum;
 use hairpin_core::rewrite::Rewrite;
-use hairpin_core::wire::tcp::ACK;
+use hairpin_core::wire::tcp::{ACK, SYN};
 use proptest::prelude::*;
 
 /// A packet and a rewrite of its family.
@@ -15,13 +15,14 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
         let ends =
             (endpoint(ipv4), endpoint(ipv4)).prop_filter("one end", |(source, destination)| source != destination);
         let deltas = prop_oneof![Just((0, 0)), (number(), number())];
-        (Just(packet), ends, deltas).prop_map(|(packet, (source, destination), deltas)| {
+        let shift = prop_oneof![Just(0), -14i8..=14];
+        (Just(packet), ends, deltas, shift).prop_map(|(packet, (source, destination), deltas, window_shift)| {
             let rewrite = Rewrite {
                 source,
                 destination,
                 sequence_delta: deltas.0,
                 acknowledgement_delta: deltas.1,
-                window_shift: 0,
+                window_shift,
             };
             (packet, rewrite)
         })
@@ -34,7 +35,15 @@ fn expected(packet: &Packet, rewrite: &Rewrite) -> Packet {
     new.source = rewrite.source;
     new.destination = rewrite.destination;
     new.hops -= 1;
-    if let Layer4::Tcp { sequence, acknowledgement, flags, options } = &mut new.layer4 {
+    if let Layer4::Tcp { sequence, acknowledgement, flags, window, options } = &mut new.layer4 {
+        if *flags & SYN == 0 {
+            // Wider than any shift of 16 bits needs.
+            let scaled = match rewrite.window_shift {
+                left @ 0.. => u64::from(*window) << left,
+                right => u64::from(*window) >> -right,
+            };
+            *window = scaled.min(0xffff) as u16;
+        }
         *sequence = sequence.wrapping_add(rewrite.sequence_delta);
         if *flags & ACK != 0 {
             *acknowledgement = acknowledgement.wrapping_add(rewrite.acknowledgement_delta);
@@ -70,7 +79,9 @@ proptest! {
     }
 
     #[test]
-    fn there_and_back_again((packet, rewrite) in case()) {
+    fn there_and_back_again((packet, mut rewrite) in case()) {
+        // What a shift pushes out does not come back.
+        rewrite.window_shift = 0;
         let mut bytes = packet.bytes();
         apply(&packet, &rewrite, &mut bytes);
         apply(&packet, &rewrite.undone(&packet.key()), &mut bytes);
@@ -80,7 +91,8 @@ proptest! {
     }
 
     #[test]
-    fn the_other_direction_meets_the_same_numbers((mut packet, rewrite) in case()) {
+    fn the_other_direction_meets_the_same_numbers((mut packet, mut rewrite) in case()) {
+        rewrite.window_shift = 0;
         packet.hops |= 4;
         if let Layer4::Tcp { flags, options, .. } = &mut packet.layer4 {
             *flags = ACK;
@@ -128,7 +140,7 @@ proptest! {
                                               sack in 0usize..30, delta in number()) {
         let mut packet = tcp(true, ACK);
         packet.layer4 = Layer4::Tcp {
-            sequence: 1, acknowledgement: 2, flags: ACK,
+            sequence: 1, acknowledgement: 2, flags: ACK, window: 3,
             options: vec![Item::Timestamps(0, 0); 4],
         };
         let mut bytes = packet.bytes();
@@ -185,6 +197,28 @@ fn tcp_negative_zero_becomes_zero_as_in_the_kernel() {
     let same = Rewrite { source: packet.source, destination: packet.destination, ..Rewrite::default() };
     same.apply(&mut bytes, &at, Checksum::Complete);
     assert_eq!(&bytes[field..field + 2], &[0, 0]);
+}
+
+#[test]
+fn windows_saturate_to_the_left_and_run_out_to_the_right() {
+    let shifted = |window, window_shift| Rewrite { window_shift, ..Rewrite::default() }.shifted_window(window);
+    for (window, shift, expected) in [
+        (0x1234, 0, 0x1234),
+        (0x1234, 3, 0x91a0),
+        (0x1234, 4, 0xffff),
+        (1, 14, 0x4000),
+        (4, 14, 0xffff),
+        (0, 14, 0),
+        (0x1234, -8, 0x12),
+        (0x3fff, -14, 0),
+        (0xffff, -14, 3),
+        // Beyond what scales can differ by: no surprise either.
+        (1, i8::MAX, 0xffff),
+        (0, i8::MAX, 0),
+        (0xffff, i8::MIN, 0),
+    ] {
+        assert_eq!(shifted(window, shift), expected, "{window:#x} by {shift}");
+    }
 }
 
 #[test]
