@@ -1,0 +1,315 @@
+//! A flow engine in virtual time: rules come into force late, are removed late, may be refused, and are applied to frames
+//! in the order in which they arrive, beside whatever the worker still has in hand.
+
+use crate::segments::{acknowledgement, sequence};
+use fastrand::Rng;
+use hairpin_core::engine::{
+    Completion, Completions, Counters, EngineCaps, Fate, FlowEngine, Guard, Refusal, Rule, RuleId, RuleOp, Samples,
+};
+use hairpin_core::flow::{FlowKey, Protocol};
+use hairpin_core::frame::{Frame, VecFrame};
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::Transport;
+use hairpin_core::wire::tcp::{FIN, RST, SYN};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long an unfinished hand-over holds a rule back at most.
+const HAND_OVER_BOUND: Duration = Duration::from_millis(100);
+
+/// What a modelled engine is like.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// What it says it can do.
+    pub caps: EngineCaps,
+    /// From a request until it is in force, at most; at least a fiftieth of that.
+    pub latency: Duration,
+    /// Of a million installations, so many are refused.
+    pub refused: u32,
+    /// Whether a fresh rule waits until the worker has finished with the flow's packets (design section 6.7).
+    pub fence: bool,
+    /// A mistake to make, so that a checker can be seen to find it.
+    pub bug: Option<EngineBug>,
+}
+
+/// Mistakes an engine can be told to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineBug {
+    /// Guards are not looked at.
+    IgnoresGuards,
+    /// Sequence numbers come out one too high.
+    OffByOne,
+    /// Every sixteenth packet of a rule is carried away.
+    Loses,
+    /// Removals are confirmed and not made.
+    KeepsRules,
+    /// Packets leave for the port beside the right one.
+    WrongPort,
+}
+
+/// What a packet meets.
+pub enum Outcome {
+    /// A rule has rewritten it: forward it.
+    Forward,
+    /// It belongs to the kernel.
+    Pass,
+    /// No rule takes it.
+    Miss,
+    /// It is gone: a planted bug.
+    Gone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Fresh,
+    Fenced(u64, Time),
+    Active,
+}
+
+struct Installed {
+    rule: Rule,
+    counters: Counters,
+    gate: Gate,
+}
+
+struct Asked {
+    op: RuleOp,
+    at: Time,
+}
+
+/// A flow engine in virtual time. Requests for one flow keep their order; others may overtake each other.
+pub struct Engine {
+    /// What it is like.
+    pub options: EngineOptions,
+    rules: BTreeMap<FlowKey, Installed>,
+    queued: VecDeque<RuleOp>,
+    asked: Vec<Asked>,
+    answers: VecDeque<(Time, Completion)>,
+    /// The last ticket given to a frame on its way to the worker.
+    pub given: u64,
+    /// The last ticket the worker has finished with.
+    pub finished: u64,
+    /// Packets carried, super-packets counted once.
+    pub carried: u64,
+    /// Packets that a guard kept for software.
+    pub guarded: u64,
+    random: Rng,
+}
+
+impl Engine {
+    /// An engine without rules.
+    pub fn new(options: EngineOptions, random: Rng) -> Engine {
+        Engine {
+            options,
+            rules: BTreeMap::new(),
+            queued: VecDeque::new(),
+            asked: Vec::new(),
+            answers: VecDeque::new(),
+            given: 0,
+            finished: 0,
+            carried: 0,
+            guarded: 0,
+            random,
+        }
+    }
+
+    /// The keys it has rules for, sorted.
+    pub fn keys(&self) -> Vec<FlowKey> {
+        self.rules.keys().copied().collect()
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.asked.is_empty() && self.answers.is_empty()
+    }
+
+    /// When it next has something to do, or an answer for the worker.
+    pub fn next(&self) -> Option<Time> {
+        self.asked.iter().map(|asked| asked.at).chain(self.answers.iter().map(|(at, _)| *at)).min()
+    }
+
+    /// Brings into force what is due.
+    pub fn advance(&mut self, now: Time) {
+        // in the order in which they were asked for: what concerns one flow keeps its order
+        let mut waiting: Vec<FlowKey> = Vec::new();
+        let mut index = 0;
+        while index < self.asked.len() {
+            let key = key(&self.asked[index].op);
+            if self.asked[index].at > now || waiting.contains(&key) {
+                waiting.push(key);
+                index += 1;
+                continue;
+            }
+            let Asked { op, at } = self.asked.remove(index);
+            let answer = self.apply(op);
+            let late = self.random.u64(..self.options.latency.as_nanos().max(1) as u64);
+            self.answers.push_back((at.max(now) + Duration::from_nanos(late), answer));
+        }
+    }
+
+    fn apply(&mut self, op: RuleOp) -> Completion {
+        let unlucky = self.random.u32(..1_000_000) < self.options.refused;
+        match op {
+            RuleOp::Install(rule) if !self.can(&rule) => Completion::Rejected(rule.id, Refusal::Unsupported),
+            RuleOp::Install(rule) if unlucky => {
+                Completion::Rejected(rule.id, if self.random.bool() { Refusal::Failed } else { Refusal::Full })
+            }
+            RuleOp::Install(rule)
+                if self.rules.len() >= self.options.caps.rules_max as usize && !self.rules.contains_key(&rule.key) =>
+            {
+                Completion::Rejected(rule.id, Refusal::Full)
+            }
+            RuleOp::Install(rule) => {
+                let gate = if self.options.fence { Gate::Fresh } else { Gate::Active };
+                self.rules.insert(rule.key, Installed { rule, counters: Counters::default(), gate });
+                Completion::Installed(rule.id)
+            }
+            RuleOp::Remove { id, key } if self.rules.get(&key).is_some_and(|there| there.rule.id == id) => {
+                let counters = self.rules[&key].counters;
+                if self.options.bug != Some(EngineBug::KeepsRules) {
+                    self.rules.remove(&key);
+                }
+                Completion::Removed(id, Some(counters))
+            }
+            RuleOp::Remove { id, .. } => Completion::Removed(id, None),
+        }
+    }
+
+    /// Whether it can do what a rule asks.
+    fn can(&self, rule: &Rule) -> bool {
+        let (caps, rewrite) = (&self.options.caps, &rule.rewrite);
+        let numbers = rewrite.sequence_delta != 0 || rewrite.acknowledgement_delta != 0;
+        (caps.rewrites_sequence || !numbers)
+            && (caps.rewrites_window || rewrite.window_shift == 0)
+            && (caps.checks_guards || rule.guard.is_none())
+    }
+
+    /// A packet arrives. If it goes to the worker, `fence` is the ticket it would get.
+    pub fn packet(
+        &mut self,
+        now: Time,
+        frame: &mut VecFrame,
+        at: &Transport,
+        mtu: impl Fn(&FlowKey) -> usize,
+    ) -> Outcome {
+        let (given, finished, bug) = (self.given, self.finished, self.options.bug);
+        let Some(there) = self.rules.get_mut(&at.key) else { return Outcome::Miss };
+        let tcp = at.key.protocol == Protocol::Tcp;
+        if tcp && at.tcp_flags & (SYN | FIN | RST) != 0 || at.ttl <= 1 {
+            return Outcome::Miss;
+        }
+        if there.rule.fate == Fate::Pass {
+            there.counters.last_seen = Some(now);
+            return Outcome::Pass;
+        }
+        let size = match usize::from(frame.meta.gso_size) {
+            0 => at.end - at.l3,
+            size => size + (at.payload - at.l3),
+        };
+        if size > mtu(&there.rule.rewrite.rewritten(&at.key)) {
+            return Outcome::Miss;
+        }
+        if let Some(guard) = there.rule.guard
+            && bug != Some(EngineBug::IgnoresGuards)
+            && !admits(&guard, &frame.data, at)
+        {
+            self.guarded += 1;
+            return Outcome::Miss;
+        }
+        let passes = match there.gate {
+            Gate::Active => true,
+            Gate::Fresh => finished == given,
+            Gate::Fenced(ticket, until) => finished >= ticket || now >= until,
+        };
+        if !passes {
+            let until = match there.gate {
+                Gate::Fenced(_, until) => until,
+                _ => now + HAND_OVER_BOUND,
+            };
+            there.gate = Gate::Fenced(given + 1, until);
+            return Outcome::Miss;
+        }
+        there.gate = Gate::Active;
+        let payload = at.end - at.payload;
+        let segments = match usize::from(frame.meta.gso_size) {
+            0 => 1,
+            size => payload.div_ceil(size).max(1),
+        };
+        there.counters.packets += segments as u64;
+        there.counters.bytes += (at.end - at.l3 + (segments - 1) * (at.payload - at.l3)) as u64;
+        there.counters.last_seen = Some(now);
+        let mut rewrite = there.rule.rewrite;
+        match bug {
+            Some(EngineBug::OffByOne) => rewrite.sequence_delta = rewrite.sequence_delta.wrapping_add(1),
+            Some(EngineBug::WrongPort) => rewrite.destination.port ^= 1,
+            Some(EngineBug::Loses) if there.counters.packets.is_multiple_of(16) => return Outcome::Gone,
+            _ => {}
+        }
+        self.carried += 1;
+        let checksum = frame.meta.checksum;
+        rewrite.apply(frame.bytes_mut(), at, checksum);
+        Outcome::Forward
+    }
+}
+
+impl FlowEngine for Engine {
+    fn caps(&self) -> EngineCaps {
+        self.options.caps
+    }
+
+    fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
+        let under_way = self.queued.len() + self.asked.len() + self.answers.len();
+        if under_way >= self.options.caps.ops_in_flight_max as usize {
+            return Err(op);
+        }
+        self.queued.push_back(op);
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Time) {
+        let latency = self.options.latency.as_nanos() as u64;
+        for op in self.queued.drain(..) {
+            let late = self.random.u64(latency / 50..=latency.max(1));
+            self.asked.push(Asked { op, at: now + Duration::from_nanos(late) });
+        }
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Completions) {
+        self.advance(now);
+        let mut later = VecDeque::new();
+        while let Some((at, answer)) = self.answers.pop_front() {
+            if at > now || out.is_full() {
+                later.push_back((at, answer));
+            } else {
+                out.push(answer);
+            }
+        }
+        self.answers = later;
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        for (id, key) in rules {
+            let there = self.rules.get(key).filter(|there| there.rule.id == *id);
+            out.push(there.map(|there| there.counters));
+        }
+    }
+}
+
+fn key(op: &RuleOp) -> FlowKey {
+    match op {
+        RuleOp::Install(rule) => rule.key,
+        RuleOp::Remove { key, .. } => *key,
+    }
+}
+
+/// Whether a guard lets a TCP packet pass; said here anew, from what [`Guard`] promises, so that a mistake made once is seen.
+fn admits(guard: &Guard, frame: &[u8], at: &Transport) -> bool {
+    let acknowledged = acknowledgement(frame, at).wrapping_sub(guard.acknowledgement);
+    let from = sequence(frame, at).wrapping_sub(guard.sequence);
+    let payload = (at.end - at.payload) as u32;
+    let inside = if payload > 0 {
+        from < guard.sequence_length && payload <= guard.sequence_length - from
+    } else {
+        from == u32::MAX || from <= guard.sequence_length
+    };
+    acknowledged <= guard.acknowledgement_length && inside
+}

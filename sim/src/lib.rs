@@ -1,0 +1,29 @@
+//! Hairpin in virtual time (design sections 3 and 4): the very worker of the data plane, an engine, TCP peers (smoltcp) and
+//! links with faults. No clock, no randomness of the system's, no order of a hash map: a run is a function of one seed, so
+//! a failure is reproduced by its number.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`network`] | hosts around a middle, and the order of events |
+//! | [`link`](mod@link) | one direction of a wire: delay, reordering, loss, duplication, corruption, bandwidth |
+//! | [`host`] | smoltcp, and [`host::Role`]s that speak over it |
+//! | [`balancer`] | the middle as Hairpin: engine, worker, kernel; the mistakes it can be told to make |
+//! | [`engine`] | a flow engine whose rules come late, or not at all |
+//! | [`segments`] | super-packets put together and taken apart |
+//! | [`stream`] | exact bytes both ways, every kind of ending |
+//! | [`scenario`] | what a seed means, and the checkers |
+//! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
+//!
+//! What every run checks: each byte of each connection at both ends, every connection closed at both ends in bounded time,
+//! one backend for each, the ledger equal to what the engine holds whenever nothing is under way, super-packets well
+//! formed; and that in the end the worker has no connection, the engine no rule, and every frame was given back.
+
+pub mod balancer;
+pub mod engine;
+pub mod host;
+pub mod link;
+pub mod network;
+pub mod scenario;
+pub mod segments;
+pub mod stream;
+pub mod trace;
