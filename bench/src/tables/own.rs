@@ -21,11 +21,11 @@ impl<T: Table<Key>> Indexed<T> {
         Indexed { index, store }
     }
 
+    /// Where the keys are. (An array returned would be copied; rte_hash's answers are not either.)
     #[inline]
-    fn positions(&self, keys: &[Key]) -> [Option<u32>; BURST] {
-        let mut out = [None; BURST];
-        self.index.find_burst(keys, &self.store, &mut out);
-        out
+    fn positions<'a>(&self, keys: &[Key], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
+        self.index.find_burst(keys, &self.store, out);
+        &out[..keys.len()]
     }
 
     fn add(&mut self, keys: &[Key]) -> usize {
@@ -55,7 +55,7 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
     #[inline]
     fn find_burst(&self, keys: &[Key]) -> Found {
         let mut found = Found::default();
-        for position in &self.positions(keys)[..keys.len()] {
+        for position in self.positions(keys, &mut [None; BURST]) {
             found.add(position.map(|position| self.store.value(position)));
         }
         found
@@ -64,7 +64,7 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
     fn insert(&mut self, keys: &[Key]) -> usize {
         let mut absent = [[0; 16]; BURST];
         let mut count = 0;
-        for (key, found) in keys.iter().zip(self.positions(keys)) {
+        for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
             absent[count] = *key;
             count += usize::from(found.is_none());
         }
@@ -78,8 +78,8 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
     fn remove(&mut self, keys: &[Key]) -> usize {
         let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
         let mut count = 0;
-        for (key, found) in keys.iter().zip(self.positions(keys)) {
-            let Some(position) = found else { continue };
+        for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
+            let Some(position) = *found else { continue };
             (there[count], positions[count]) = (*key, position);
             count += 1;
         }

@@ -61,11 +61,11 @@ struct SharedHands<'a, T> {
 }
 
 impl<T: Shared<Key>> SharedHands<'_, T> {
+    /// Where the keys are. (An array returned would be copied; rte_hash's answers are not either.)
     #[inline]
-    fn positions(&self, keys: &[Key]) -> [Option<u32>; BURST] {
-        let mut out = [None; BURST];
-        self.index.find_burst(keys, self.store, &mut out);
-        out
+    fn positions<'a>(&self, keys: &[Key], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
+        self.index.find_burst(keys, self.store, out);
+        &out[..keys.len()]
     }
 
     /// Inserts a burst of keys that are not there.
@@ -113,8 +113,8 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
     fn remove_burst(&mut self, keys: &[Key]) -> usize {
         let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
         let mut count = 0;
-        for (key, found) in keys.iter().zip(self.positions(keys)) {
-            let Some(position) = found else { continue };
+        for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
+            let Some(position) = *found else { continue };
             (there[count], positions[count]) = (*key, position);
             count += 1;
         }
@@ -143,7 +143,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
     fn find_bursts(&mut self, keys: &[Key]) -> Found {
         let mut found = Found::default();
         for keys in keys.chunks(BURST) {
-            for position in &self.positions(keys)[..keys.len()] {
+            for position in self.positions(keys, &mut [None; BURST]) {
                 found.add(position.and_then(|position| self.store.value(position)));
             }
             self.reader.quiescent();
@@ -156,7 +156,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
         for keys in keys.chunks(BURST) {
             let mut absent = [[0; 16]; BURST];
             let mut count = 0;
-            for (key, found) in keys.iter().zip(self.positions(keys)) {
+            for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
                 absent[count] = *key;
                 count += usize::from(found.is_none());
             }

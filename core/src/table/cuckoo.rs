@@ -7,7 +7,8 @@
 //! moved to make room, so almost all slots can be taken.
 //!
 //! # Layout
-//! 64 bytes: 8 tags of 16 bits (0: free), 8 values of 32 bits, 8 stamps of 8 bits, and the filter. 8 bytes per slot.
+//! 64 bytes: 8 tags of 15 bits (0: free), each with a bit that says whether the entry stands in its second bucket, 8 values
+//! of 32 bits, 8 stamps of 8 bits, and the filter. 8 bytes per slot.
 //!
 //! The other bucket of an entry follows from the bucket in which it stands and its tag (partial-key cuckoo hashing: Fan
 //! and others, "MemC3", 2013): `other = (g(tag) - bucket) mod n`. It works for any number of buckets and leads back. The
@@ -17,9 +18,9 @@
 //! # The filter
 //! The paper keeps a Bloom filter and a count of moved entries, and clears the filter when the count falls to zero; in
 //! a full table whose entries come and go it never does, and the filter fills with what was once there. Here, in the
-//! same 48 bits, stand the *prints* (8 bits of the tag) of up to six moved entries, and beside them how many more there
+//! same 64 bits, stand the *prints* (8 bits of the tag) of up to seven moved entries, and beside them how many more there
 //! are for whose print there was no room; while there are such, the filter says "perhaps" to everything. Prints can be
-//! struck out, so the filter always describes exactly what has moved now, and is wrong about one absent key in 256 per
+//! struck out, so the filter always describes exactly what has moved now, and is wrong about one absent key in 255 per
 //! moved entry. An entry belongs to the filter of its *first* bucket, wherever it is found. Of one bucket,
 //! [`MOVED_MAX`] entries can have moved; more find no room (no more than chance fills it: it takes an enemy who knows
 //! the secret).
@@ -44,7 +45,7 @@ pub use check::Broken;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec;
-use bucket::{Bucket, Entry, LISTED, SLOTS, UNLISTED_MAX};
+use bucket::{Bucket, Entry, LISTED, MOVED, SLOTS, UNLISTED_MAX};
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -70,7 +71,8 @@ pub struct CuckooPlusPlus {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its tag, from which the second follows.
+/// What a hash says: its first bucket, and its tag, from which the second follows: 15 bits, of which the lower 8 are not
+/// all 0.
 #[derive(Clone, Copy, Default)]
 struct Place {
     primary: u32,
@@ -128,11 +130,12 @@ impl CuckooPlusPlus {
 }
 
 impl CuckooPlusPlus {
-    /// The upper half of the hash chooses the first bucket, by scaling; the lowest 16 bits are the tag.
+    /// The upper half of the hash chooses the first bucket, by scaling; the lowest 15 bits are the tag.
     #[inline]
     fn place(&self, hash: Hash) -> Place {
         let primary = ((hash.0 >> 32) * self.buckets.len() as u64) >> 32;
-        Place { primary: primary as u32, tag: (hash.0 as u16).max(1) }
+        let tag = hash.0 as u16 & !MOVED;
+        Place { primary: primary as u32, tag: tag + u16::from(tag as u8 == 0) }
     }
 
     #[inline]
@@ -167,7 +170,7 @@ impl CuckooPlusPlus {
 
     #[inline]
     fn prefetch(&self, at: u32) {
-        prefetch_line(self.bucket(at));
+        prefetch_line(self.buckets.as_ptr().wrapping_add(at as usize));
     }
 
     /// The entry at `place` whose value `is` confirms.
@@ -257,7 +260,7 @@ impl<K: Key> Lookup<K> for CuckooPlusPlus {
     }
 
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
-        self.look_up(keys, entries, out, |_, _| ());
+        self.look_up(keys, entries, out, |_, _, _| ());
     }
 }
 

@@ -220,14 +220,15 @@ impl<K, T: Shared<K>> Table<K> for Arc<T> {
     }
 }
 
-/// Starts to bring the cache line of `target` into the cache; nothing on processors other than x86-64.
+/// Starts to bring the cache line of `target` into the cache; nothing on processors other than x86-64. It need not point
+/// to anything.
 #[inline(always)]
-pub(crate) fn prefetch_line<T>(target: &T) {
+pub(crate) fn prefetch_line<T>(target: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: prefetching never faults and reads nothing into the program; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(target).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(target.cast()) }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {

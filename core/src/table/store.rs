@@ -162,10 +162,9 @@ impl<K: Copy, V: Copy> Store<K, V> {
     /// Starts to bring the entry at `position` into the cache, both lines if it lies across two.
     #[inline]
     pub fn prefetch(&self, position: Position) {
-        if let Some(entry) = self.entries.get(position as usize) {
-            prefetch_line(&entry.0);
-            prefetch_line(&entry.1);
-        }
+        let entry = self.entries.as_ptr().wrapping_add(position as usize).cast::<u8>();
+        prefetch_line(entry);
+        prefetch_line(entry.wrapping_add(size_of::<(K, V)>().saturating_sub(1)));
     }
 }
 

@@ -8,7 +8,7 @@ pub(super) const SLOTS: usize = 8;
 /// What a bucket holds of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Not 0.
+    /// As in [`Place`].
     pub(super) tag: u16,
     pub(super) value: u32,
     pub(super) stamp: u8,
@@ -16,14 +16,33 @@ pub(super) struct Entry {
     pub(super) is_moved: bool,
 }
 
-/// A set of slots: slot `s` is bit `s`.
+/// Set in the tag of an entry that stands in its second bucket.
+pub(super) const MOVED: u16 = 0x8000;
+
+/// A set of slots: slot `s` is bits `2 * s` and `2 * s + 1`, both of them, as comparing lanes of 16 bits tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slots(pub(super) u8);
+pub(super) struct Slots(u16);
 
 impl Slots {
+    /// Of a bit for each slot.
+    #[cfg(test)]
+    pub(super) fn of(bits: u8) -> Slots {
+        Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
+    }
+
+    #[inline]
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     #[inline]
     pub(super) fn first(self) -> Option<usize> {
-        (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
+        (self.0 != 0).then(|| {
+            let bit = self.0.trailing_zeros() as usize;
+            // SAFETY: one of 16 bits is set, and they are set in pairs.
+            unsafe { core::hint::assert_unchecked(bit < 2 * SLOTS && bit.is_multiple_of(2)) }
+            bit / 2
+        })
     }
 }
 
@@ -33,7 +52,7 @@ impl Iterator for Slots {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         let slot = self.first()?;
-        self.0 &= self.0 - 1;
+        self.0 &= !(3 << (2 * slot));
         Some(slot)
     }
 }
@@ -42,7 +61,7 @@ impl Iterator for Slots {
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(super) struct Bucket {
-    /// 0: the slot is free.
+    /// 0: the slot is free. With [`MOVED`]: the entry stands here as in its second bucket.
     tags: [u16; SLOTS],
     values: [u32; SLOTS],
     stamps: [u8; SLOTS],
@@ -77,19 +96,20 @@ impl Bucket {
     /// The slots whose entries have `tag` and this as the first bucket of their hash.
     #[inline]
     pub(super) fn at_home(&self, tag: u16) -> Slots {
-        Slots(self.matching(tag).0 & !self.filter.moved())
+        self.matching(tag)
     }
 
     /// The slots whose entries have `tag` and this as the second bucket of their hash.
     #[inline]
     pub(super) fn moved_here(&self, tag: u16) -> Slots {
-        Slots(self.matching(tag).0 & self.filter.moved())
+        self.matching(tag | MOVED)
     }
 
     /// The slots whose entries have this as the second bucket of their hash.
     #[inline]
     pub(super) fn guests(&self) -> Slots {
-        Slots(self.filter.moved())
+        let moved = self.tags.iter().enumerate().filter(|(_, tag)| **tag & MOVED != 0);
+        Slots(moved.fold(0, |slots, (slot, _)| slots | 3 << (2 * slot)))
     }
 
     #[inline]
@@ -110,23 +130,22 @@ impl Bucket {
     /// What stands in a slot; of a free one: nonsense with tag 0.
     #[inline]
     pub(super) fn entry(&self, slot: usize) -> Entry {
-        let is_moved = self.filter.moved() >> slot & 1 != 0;
-        Entry { tag: self.tags[slot], value: self.values[slot], stamp: self.stamps[slot], is_moved }
+        let tag = self.tags[slot];
+        let (value, stamp) = (self.values[slot], self.stamps[slot]);
+        Entry { tag: tag & !MOVED, value, stamp, is_moved: tag & MOVED != 0 }
     }
 
     #[inline]
     pub(super) fn put(&mut self, slot: usize, entry: Entry) {
-        self.tags[slot] = entry.tag;
+        self.tags[slot] = entry.tag | if entry.is_moved { MOVED } else { 0 };
         self.values[slot] = entry.value;
         self.stamps[slot] = entry.stamp;
-        self.filter.set_moved(slot, entry.is_moved);
     }
 
     #[inline]
     pub(super) fn take(&mut self, slot: usize) -> Entry {
         let entry = self.entry(slot);
         self.tags[slot] = 0;
-        self.filter.set_moved(slot, false);
         entry
     }
 
@@ -141,15 +160,12 @@ impl Bucket {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(super) fn matching_sse2(tags: &[u16; SLOTS], tag: u16) -> Slots {
-    use core::arch::x86_64::{
-        __m128i, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi16, _mm_set1_epi16,
-        _mm_setzero_si128,
-    };
+    use core::arch::x86_64::{__m128i, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi16};
     // SAFETY: SSE2 is part of x86-64; the load reads the 16 bytes of `tags`, wherever they are aligned.
     unsafe {
         let tags = _mm_loadu_si128(tags.as_ptr().cast::<__m128i>());
         let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
-        Slots(_mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128())) as u8)
+        Slots(_mm_movemask_epi8(equal) as u16)
     }
 }
 
@@ -164,29 +180,27 @@ pub(super) fn matching_words(tags: &[u16; SLOTS], tag: u16) -> Slots {
         let word = word ^ (u64::from(tag) * LANES);
         // 1 in the lowest bit of every lane that is zero, and exactly there: no carry runs between lanes.
         let zero = !(((word & LOW) + LOW) | word | LOW) >> 15;
-        (zero | zero >> 15 | zero >> 30 | zero >> 45) as u8 & 0xf
+        let zero = 3 * zero;
+        (zero | zero >> 14 | zero >> 28 | zero >> 42) as u16 & 0xff
     };
     let [a, b, c, d, e, f, g, h] = *tags;
-    Slots(half([a, b, c, d]) | half([e, f, g, h]) << 4)
+    Slots(half([a, b, c, d]) | half([e, f, g, h]) << 8)
 }
 
-/// Which entries *of* this bucket (of whose hash it is the first bucket) live in their second one, and which entries
-/// *in* this bucket are such of others.
+/// Which entries *of* this bucket (of whose hash it is the first bucket) live in their second one.
 ///
-/// From the low end: six prints of 8 bits (0: none), the number of entries for whose print there was no room, a bit per
-/// slot.
+/// From the low end: seven prints of 8 bits (0: none), and the number of entries for whose print there was no room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filter(u64);
 
 /// Prints a filter can list.
-pub(super) const LISTED: usize = 6;
+pub(super) const LISTED: usize = 7;
 /// Entries a filter can count besides.
 pub(super) const UNLISTED_MAX: u8 = u8::MAX;
 
-const PRINTS: u64 = (1 << 48) - 1;
-const EACH_PRINT: u64 = 0x0101_0101_0101;
-const UNLISTED_SHIFT: u32 = 48;
-const MOVED_SHIFT: u32 = 56;
+const PRINTS: u64 = (1 << 56) - 1;
+const EACH_PRINT: u64 = 0x01_0101_0101_0101;
+const UNLISTED_SHIFT: u32 = 56;
 
 impl Filter {
     /// Where among the prints `print` stands first, in bits; of 0: where there is room.
@@ -242,25 +256,13 @@ impl Filter {
             }
         }
     }
-
-    /// A bit per slot whose entry lives here as in its second bucket.
-    #[inline]
-    pub(super) fn moved(self) -> u8 {
-        (self.0 >> MOVED_SHIFT) as u8
-    }
-
-    #[inline]
-    fn set_moved(&mut self, slot: usize, is_moved: bool) {
-        let bit = MOVED_SHIFT + slot as u32;
-        self.0 = self.0 & !(1 << bit) | u64::from(is_moved) << bit;
-    }
 }
 
-/// What the filter remembers of an entry; not 0. It is a part of the tag, so that whoever moves an entry need not know
-/// its key.
+/// What the filter remembers of an entry; not 0, as [`Place`] sees to. It is a part of the tag, so that whoever moves an
+/// entry need not know its key.
 #[inline]
 pub(super) fn print(tag: u16) -> u8 {
-    ((tag >> 8) as u8).max(1)
+    tag as u8
 }
 
 impl Place {

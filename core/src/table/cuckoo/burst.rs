@@ -1,15 +1,11 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::{CuckooPlusPlus, Found, Place};
+use super::{CuckooPlusPlus, Place};
 use crate::table::{BURST, Entries, Key};
+use core::mem::MaybeUninit;
 
-/// An entry of which nobody has asked yet whether it is the right one.
-#[derive(Clone, Copy, Default)]
-struct Candidate {
-    value: u32,
-    bucket: u32,
-    slot: u8,
-}
+/// Room for the places of a burst.
+type Places = [MaybeUninit<Place>; BURST];
 
 /// The numbers of the bits that are set, ascending: all below [`BURST`].
 struct Bits(u32);
@@ -35,105 +31,124 @@ impl CuckooPlusPlus {
         E: Entries<K>,
     {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            let mut hits = [Found { bucket: 0, slot: 0 }; BURST];
-            self.look_up(keys, entries, out, |i, found| hits[i] = found);
-            for (found, hit) in out.iter().zip(hits).take(keys.len()) {
-                if found.is_some() {
-                    self.bucket_mut(hit.bucket).set_stamp(hit.slot, stamp);
+            let mut hits = [(Place::default(), 0); BURST];
+            self.look_up(keys, entries, out, |i, place, value| hits[i] = (place, value));
+            for (found, (place, value)) in out.iter().zip(hits).take(keys.len()) {
+                if found.is_some()
+                    && let Some(at) = self.position(place, value)
+                {
+                    self.bucket_mut(at.bucket).set_stamp(at.slot, stamp);
                 }
             }
         }
     }
 
-    /// Finds; of every hit it says where in its piece of [`BURST`] keys it stands, and where in the table.
+    /// Finds; of every hit it says where in its piece of [`BURST`] keys it stands, its place and its value.
     #[inline]
     pub(super) fn look_up<K, E, F>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>], mut hit: F)
     where
         K: Key,
         E: Entries<K>,
-        F: FnMut(usize, Found),
+        F: FnMut(usize, Place, u32),
     {
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            let count = keys.len().min(out.len());
-            let (keys, out) = (&keys[..count], &mut out[..count]);
-            let places = self.places(keys);
-            out.fill(None);
-            let mut candidates = [Candidate::default(); BURST];
-            let there = self.candidates(&places[..count], &mut candidates, |value| entries.prefetch(value));
-            for i in Bits(there) {
-                let Candidate { value, bucket, slot } = candidates[i];
-                if entries.is(value, &keys[i]) {
-                    out[i] = Some(value);
-                    hit(i, Found { bucket, slot: usize::from(slot) });
-                } else if let Some(found) = self.start_over(places[i], &keys[i], entries) {
-                    out[i] = Some(self.bucket(found.bucket).value(found.slot));
-                    hit(i, found);
-                }
-            }
+        let count = keys.len().min(out.len());
+        let (mut keys, mut out) = (&keys[..count], &mut out[..count]);
+        while keys.len() > BURST {
+            let (now, later) = keys.split_at(BURST);
+            let (found, rest) = out.split_at_mut(BURST);
+            self.look_up_piece(now, entries, found, &mut hit);
+            (keys, out) = (later, rest);
         }
+        self.look_up_piece(keys, entries, out, &mut hit);
     }
 
-    /// Another entry has the same tag: one lookup in 10,000.
-    #[cold]
+    /// [`CuckooPlusPlus::look_up`] of up to [`BURST`] keys. What it does between the last line it waits for and the
+    /// first it asks for in the next burst is time in which memory has nothing to do, and while it waits the processor
+    /// looks ahead for a few hundred instructions only; so this has as few as can be, in a function that is compiled by
+    /// itself.
     #[inline(never)]
-    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<Found> {
-        self.locate(place, |value| entries.is(value, key))
-    }
-
-    /// For each place the first entry that has its tag, and a bit that says whether there is one; if there is none, it
-    /// is certain that there is no entry.
-    #[inline]
-    fn candidates(&self, places: &[Place], candidates: &mut [Candidate; BURST], prefetch: impl Fn(u32)) -> u32 {
-        let (mut there, mut perhaps_moved) = (0u32, 0u32);
-        for (i, (place, candidate)) in places.iter().zip(candidates.iter_mut()).enumerate() {
+    fn look_up_piece<K, E, F>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>], hit: &mut F)
+    where
+        K: Key,
+        E: Entries<K>,
+        F: FnMut(usize, Place, u32),
+    {
+        let mut places = [const { MaybeUninit::uninit() }; BURST];
+        let places = self.places(keys, &mut places);
+        let (mut is_any_there, mut perhaps_moved) = (false, 0u32);
+        // The first entry that has the tag; that of another key one time in 5,000.
+        for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
             let bucket = self.bucket(place.primary);
             if let Some(slot) = bucket.at_home(place.tag).first() {
                 let value = bucket.value(slot);
-                prefetch(value);
-                *candidate = Candidate { value, bucket: place.primary, slot: slot as u8 };
-                there |= 1 << i;
-            } else if bucket.filter.may_have_moved(place.print()) {
-                self.prefetch(self.secondary(*place));
-                perhaps_moved |= 1 << i;
+                entries.prefetch(value);
+                *found = Some(value);
+                is_any_there = true;
+            } else {
+                *found = None;
+                if bucket.filter.may_have_moved(place.print()) {
+                    self.prefetch(self.secondary(*place));
+                    perhaps_moved |= 1 << i;
+                }
             }
         }
         for i in Bits(perhaps_moved) {
-            let at = self.secondary(places[i]);
-            let bucket = self.bucket(at);
+            let bucket = self.bucket(self.secondary(places[i]));
             if let Some(slot) = bucket.moved_here(places[i].tag).first() {
                 let value = bucket.value(slot);
-                prefetch(value);
-                candidates[i] = Candidate { value, bucket: at, slot: slot as u8 };
-                there |= 1 << i;
+                entries.prefetch(value);
+                out[i] = Some(value);
+                is_any_there = true;
             }
         }
-        there
+        if !is_any_there {
+            return;
+        }
+        for (i, (key, found)) in keys.iter().zip(out).enumerate() {
+            let Some(value) = *found else { continue };
+            if !entries.is(value, key) {
+                *found = self.start_over(places[i], key, entries);
+            }
+            if let Some(value) = *found {
+                hit(i, places[i], value);
+            }
+        }
     }
 
-    /// The places of up to [`BURST`] keys, their first buckets prefetched.
-    #[inline]
-    fn places<K: Key>(&self, keys: &[K]) -> [Place; BURST] {
-        let mut places = [Place::default(); BURST];
+    /// Another entry has the same tag.
+    #[cold]
+    #[inline(never)]
+    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<u32> {
+        let found = self.locate(place, |value| entries.is(value, key))?;
+        Some(self.bucket(found.bucket).value(found.slot))
+    }
+
+    /// The places of up to [`BURST`] keys, their first buckets prefetched. (An array returned would be copied, and the
+    /// copy would wait until everything before it has been done.)
+    #[inline(always)]
+    fn places<'a, K: Key>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+        let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
-            *place = self.place_of(key);
-            self.prefetch(place.primary);
+            self.prefetch(place.write(self.place_of(key)).primary);
         }
-        places
+        // SAFETY: there are as many as there are keys, and all have been written.
+        unsafe { places.assume_init_ref() }
     }
 
     /// [`Table::insert_burst`](crate::table::Table::insert_burst).
     pub(super) fn add<K: Key>(&mut self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
-            let places = self.places(keys);
-            for place in &places[..keys.len()] {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
+            for place in places {
                 let bucket = self.bucket(place.primary);
-                if bucket.free().0 == 0 {
+                if bucket.free().is_empty() {
                     self.prefetch(self.secondary(*place));
                     bucket.guests().for_each(|slot| self.prefetch(self.other(place.primary, bucket.entry(slot).tag)));
                 }
             }
-            for (&place, &value) in places.iter().zip(values).take(keys.len()) {
+            for (&place, &value) in places.iter().zip(values) {
                 if self.insert_at(place, value, 0).is_err() {
                     return count;
                 }
@@ -147,15 +162,16 @@ impl CuckooPlusPlus {
     pub(super) fn take_away<K: Key>(&mut self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
-            let places = self.places(keys);
-            for (place, &value) in places.iter().zip(values).take(keys.len()) {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
+            for (place, &value) in places.iter().zip(values) {
                 let bucket = self.bucket(place.primary);
                 let is_home = bucket.confirm(bucket.at_home(place.tag), &mut |other| other == value).is_some();
                 if !is_home && bucket.filter.may_have_moved(place.print()) {
                     self.prefetch(self.secondary(*place));
                 }
             }
-            let pairs = places.iter().zip(values).take(keys.len());
+            let pairs = places.iter().zip(values);
             count += pairs.filter(|(place, value)| self.remove_at(**place, **value)).count();
         }
         count
