@@ -2,13 +2,15 @@
 
 use super::Refusal;
 use super::octets::{self, trimmed};
+use alloc::string::ToString;
 use arrayvec::ArrayVec;
+use core::fmt;
 
 /// Fields of a head at most, whatever a service allows.
 pub const FIELDS_MAX: usize = 128;
 
 /// Where a field is, in bytes from the head's first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Place {
     name: u16,
     name_bytes: u16,
@@ -26,7 +28,7 @@ pub(super) struct Line<'a> {
 }
 
 /// The fields of a head, in order.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Fields<'a> {
     head: &'a [u8],
     places: ArrayVec<Place, FIELDS_MAX>,
@@ -71,6 +73,11 @@ impl<'a> Fields<'a> {
             value_bytes: value.len() as u16,
         });
         Ok(Some(Line { name: &line[..name], value, next: at + name + 1 + length + 2 }))
+    }
+
+    /// The head ends after `end` bytes: what is behind is no concern of the fields'.
+    pub(super) fn cut(&mut self, end: usize) {
+        self.head = &self.head[..end];
     }
 
     /// Remembers that `Connection` names fields.
@@ -129,6 +136,14 @@ impl<'a> Fields<'a> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+}
+
+impl fmt::Debug for Fields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let escaped =
+            |(name, value): (&[u8], &[u8])| (name.escape_ascii().to_string(), value.escape_ascii().to_string());
+        f.debug_map().entries(self.iter().map(escaped)).finish()
     }
 }
 

@@ -48,7 +48,11 @@ pub(super) fn section(
     let mut said = Said::default();
     loop {
         match &bytes[at..] {
-            [b'\r', b'\n', ..] => return Ok(Some(Section { fields, said, end: at + 2 })),
+            [b'\r', b'\n', ..] => {
+                let end = at + 2;
+                fields.cut(end);
+                return Ok(Some(Section { fields, said, end }));
+            }
             [] | [b'\r'] => return Ok(None),
             [b'\r', ..] => return Err(Refusal::LineEnd),
             _ => {}
