@@ -225,6 +225,8 @@ impl Process {
                 counts: true,
             },
             policy: Always,
+            splices_max: 64,
+            cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         };
         let (worker, adopted) = Worker::adopt(options, now, &|key| engine.holds(key));
         engine.keep(&worker.ledger().map(|key| words(&key)).collect());

@@ -139,6 +139,8 @@ impl Scene {
                 counts: true,
             },
             policy: Always,
+            splices_max: 64,
+            cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         });
         let port = Port(Rc::new(Cell::new(0)));
         Scene { worker, port, now: Time::from_nanos(1), rules: BTreeMap::new(), answers: Vec::new() }

@@ -195,6 +195,8 @@ impl Balancer {
             known: Known::default(),
             caps: engine_options.caps,
             policy: AfterPackets(options.offload_after),
+            splices_max: 64,
+            cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         });
         let services =
             snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);

@@ -15,6 +15,7 @@
 //! | [`reply`] | responses of our own: refusals, redirects | RFC 9110, 15 |
 //! | [`proxy_protocol`] | the client's address in front of a backend's stream | PROXY protocol, versions 1 and 2 |
 //! | [`client_hello`] | the server's name a TLS client asks for | RFC 8446, 4.1.2; RFC 6066, 3; RFC 7301 |
+//! | [`splice`] | the connections themselves, joined exchange by exchange | papers/002, 3.3 |
 //! | [`sequence`] | where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks | papers/002, 3.3.3 |
 
 pub mod body;
@@ -27,3 +28,4 @@ pub mod proxy_protocol;
 pub mod reply;
 pub mod route;
 pub mod sequence;
+pub mod splice;

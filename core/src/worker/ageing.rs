@@ -88,7 +88,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// When [`Worker::handle_timeout`] next has something to do; it may be early.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         let standings = self.standings_have_changed().then_some(now);
-        let others = [self.sweep.due(), self.unfinished_until(now), standings];
+        let splices = self.splices.poll_timeout(now);
+        let others = [self.sweep.due(), self.unfinished_until(now), standings, splices];
         self.stamps.next(now).into_iter().chain(others.into_iter().flatten()).min()
     }
 

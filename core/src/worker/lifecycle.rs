@@ -7,6 +7,7 @@ use super::{OPS_MAX, Worker};
 use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Flags, Kept, Ledger, State};
+use crate::l7::splice::RULE_BIT;
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
@@ -118,11 +119,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Completion::Rejected(_, Refusal::Unsupported) => statistics.refused_unsupported += 1,
             Completion::Rejected(_, Refusal::Failed) => statistics.refused_failed += 1,
         }
+        if id.0 & RULE_BIT != 0 {
+            self.handle_splice_completion(now, completion);
+            self.statistics.offload.rules = u64::from(self.rules + self.splices.rules());
+            return;
+        }
         let Some((position, direction)) = self.rule_of(id) else { return };
         if !held {
             self.rules -= 1;
         }
-        self.statistics.offload.rules = u64::from(self.rules);
+        self.statistics.offload.rules = u64::from(self.rules + self.splices.rules());
         let connection = self.slab.at_mut(position);
         match completion {
             Completion::Installed(_) => {

@@ -19,6 +19,7 @@ mod known;
 mod lifecycle;
 mod packets;
 mod passive;
+mod splice;
 mod stateless;
 mod statistics;
 mod sweep;
@@ -29,6 +30,7 @@ mod update;
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
+pub(crate) use packets::volume;
 pub use stateless::Stateless;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
@@ -42,10 +44,12 @@ use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol, Steering};
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
+use crate::l7::cookie::Cookies;
+use crate::l7::splice::Splices;
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Stamps;
 use crate::table::slab::{Slab, Slot};
-use crate::table::{AnyTable, Entries, Position, Table};
+use crate::table::{AnyTable, Entries, Hasher, Position, Table};
 use crate::time::Duration;
 use adopt::Unfinished;
 use alloc::boxed::Box;
@@ -89,6 +93,10 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub caps: EngineCaps,
     /// Which connections go to the engine.
     pub policy: P,
+    /// Clients' connections of HTTP and TLS services there can be, and as many to their backends.
+    pub splices_max: u32,
+    /// What SYN cookies are made with.
+    pub cookies: Cookies,
 }
 
 /// The per-core machine. See the module's documentation.
@@ -121,6 +129,7 @@ pub struct Worker<P, T = AnyTable> {
     passes: usize,
     passes_max: usize,
     unfinished: Unfinished,
+    splices: Splices,
     statistics: Statistics,
 }
 
@@ -128,7 +137,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
         let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
-        let WorkerOptions { loads, standings, known, caps, policy, .. } = options;
+        let WorkerOptions { loads, standings, known, caps, policy, splices_max, cookies, .. } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, mut balancers, ports, .. } =
@@ -150,6 +159,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             rules: 0,
             passes: 0,
             unfinished: Unfinished::default(),
+            splices: Splices::new(splices_max, Hasher::new(seeds), cookies),
             passes_max: (capacity / 8).max(1),
             snapshot,
             steering,
@@ -184,13 +194,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Rules the engine holds for it, as far as it knows (the ledger), by key.
     pub fn ledger(&self) -> impl Iterator<Item = FlowKey> {
-        self.slab.positions().flat_map(|position| {
+        let of_connections = self.slab.positions().flat_map(|position| {
             let connection = self.slab.at(position);
             [Direction::FromClient, Direction::FromBackend]
                 .into_iter()
                 .filter(|&direction| connection.rules & (1 << direction as u8) != 0)
                 .map(|direction| connection.key(direction))
-        })
+        });
+        of_connections.chain(self.splices.ledger())
     }
 
     /// Finds the connection a flow belongs to.

@@ -63,7 +63,7 @@ fn impossible(at: &Transport) -> bool {
 }
 
 /// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
-pub(super) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
+pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
     let whole = (at.end - at.l3) as u64;
     let payload = (at.end - at.payload) as u64;
     let segments = match u64::from(meta.gso_size) {
@@ -112,12 +112,18 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             match view {
                 View::Packet(at) => match found {
                     Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
-                    None => self.stranger(now, frame, at, tx),
+                    None => self.spliced(now, io, frame, at, tx),
                 },
+                View::TooBig(at, mtu) if found.is_none() => {
+                    if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
+                        self.too_big(now, io, frame, (at, mtu), None, tx);
+                    }
+                }
                 View::TooBig(at, mtu) => {
                     let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
                     self.too_big(now, io, frame, (at, mtu), found, tx)
                 }
+                View::Icmp(error) if found.is_none() && self.splice_error(now, io, &error, tx) => {}
                 View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
                 View::Other => self.give_back(frame, tx),
                 View::Bad(Ok(reason)) => self.drop_frame(reason),
@@ -301,7 +307,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// A packet of no known connection.
-    fn stranger<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
+    pub(super) fn stranger<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
         if let Some(&service) = self.services.get(&(at.key.destination, at.key.protocol)) {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.newcomer(now, frame, at, service, tx);

@@ -2,6 +2,7 @@
 
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
+use crate::l7::splice::HttpStatistics;
 use crate::time::Duration;
 use crate::wire::Malformed;
 use alloc::boxed::Box;
@@ -200,6 +201,8 @@ pub struct Statistics {
     pub connections_max: u64,
     /// Rules.
     pub offload: OffloadStatistics,
+    /// HTTP and TLS services.
+    pub http: HttpStatistics,
     /// By service number; as long as the longest snapshot so far.
     pub services: Box<[ServiceStatistics]>,
     /// By backend number; as long as the longest snapshot so far.
@@ -227,6 +230,7 @@ impl Statistics {
             passes_now: 0,
             connections_max: connections_max as u64,
             offload: OffloadStatistics::default(),
+            http: HttpStatistics::default(),
             services: vec![ServiceStatistics::default(); snapshot.services.len()].into(),
             backends: vec![BackendStatistics::default(); snapshot.backends() as usize].into(),
         }

@@ -22,6 +22,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+/// Clients' connections of HTTP and TLS services that a worker has at most; never more than it may have connections.
+const SPLICES_MAX: u32 = 65_536;
+
 /// How long a worker may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to make themselves: 67 million connections take half a minute.
@@ -204,6 +207,8 @@ impl Member {
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
         let stateless = index::stateless(making.table, &steering);
+        let (splices_max, cookies) =
+            (u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX), plane.cookies());
         let (known, caps, held) = (plane.known(), engine.caps(), Arc::clone(&making.held));
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
@@ -221,6 +226,8 @@ impl Member {
                 known,
                 caps,
                 policy,
+                splices_max,
+                cookies,
             };
             Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key))
         };

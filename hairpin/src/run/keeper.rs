@@ -221,6 +221,18 @@ impl Keeper {
         }
         if beat.is_multiple_of(TIDY_BEATS) {
             self.beating(Keeper::tidy);
+            self.renew_cookies();
+        }
+    }
+
+    /// Gives workers the next secret of SYN cookies before its time comes.
+    fn renew_cookies(&mut self) {
+        let renewed = self.plane.renew_cookies().and_then(|cookies| {
+            let Some(cookies) = cookies else { return Ok(()) };
+            self.crew.order(|_| Order::Cookies(cookies), || self.plane.beat())
+        });
+        if let Err(error) = renewed {
+            log(&format!("warning: {error:#}; the last secret of SYN cookies is used on"));
         }
     }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Volume;
+use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Known;
 use hairpin_linux::abi;
@@ -161,6 +162,17 @@ impl Plane {
     /// Where workers note which connections there are.
     pub(crate) fn known(&self) -> Known {
         Known::new(self.control.known())
+    }
+
+    /// What SYN cookies are made with now.
+    pub(crate) fn cookies(&self) -> Cookies {
+        Cookies::new(self.control.cookie_keys())
+    }
+
+    /// Draws the next secret of SYN cookies if it is time; returns what workers are to be told then.
+    pub(crate) fn renew_cookies(&self) -> Result<Option<Cookies>> {
+        let renewed = self.control.renew_cookie_key(cpu::now()).context("cannot draw a secret for SYN cookies")?;
+        Ok(renewed.then(|| self.cookies()))
     }
 
     /// Tells the programs which packets of a worker's are finished with.

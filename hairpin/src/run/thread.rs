@@ -5,6 +5,7 @@ use super::turn::{Ticket, Turner};
 use anyhow::{Context, Result};
 use hairpin_core::engine::FlowEngine;
 use hairpin_core::flow::FlowKey;
+use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::table::Table;
 use hairpin_core::time::{Duration, Time};
@@ -34,6 +35,8 @@ pub(crate) enum Order {
     Update(Box<Update>),
     /// End connections of backends.
     End(Vec<(u16, Which)>),
+    /// Make and check SYN cookies with these secrets.
+    Cookies(Cookies),
 }
 
 /// What a worker's thread shares with the rest of the process.
@@ -97,6 +100,7 @@ impl Shared {
                     let retired = worker.reconfigure(now, *update);
                     lock(&self.retired).push(retired);
                 }
+                Order::Cookies(cookies) => worker.set_cookies(cookies),
                 Order::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
                 }

@@ -73,6 +73,13 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         let frames = self.frames(now, publish);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
+            // What waits for room goes first.
+            if self.to_send.is_empty() {
+                self.worker.handle_splices(now, &mut self.io, &mut self.to_send);
+                if !self.to_send.is_empty() {
+                    self.io.transmit(&mut self.to_send);
+                }
+            }
         }
         self.sample(now);
         // Last, so that nothing asked of the engine waits until the thread next wakes.

@@ -107,6 +107,8 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always, 
         known: Known::default(),
         caps: engine.caps(),
         policy: Always,
+        splices_max: 64,
+        cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
     });
     Turner::new(worker, Wire { room: wire_room, ..Wire::default() }, engine, || Time::ZERO)
 }

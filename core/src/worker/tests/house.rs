@@ -129,6 +129,8 @@ impl House {
                 counts: true,
             },
             policy: Always,
+            splices_max: 64,
+            cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         }
     }
 

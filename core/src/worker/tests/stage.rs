@@ -146,6 +146,8 @@ impl Stage {
                 counts: true,
             },
             policy: Always,
+            splices_max: 64,
+            cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         });
         let engine = Engine { room: 100_000, ..Engine::default() };
         Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, standings, capacity }

@@ -1,0 +1,190 @@
+//! Bytes that Hairpin keeps: heads that are not complete yet, and what it has put into a stream until it is acknowledged.
+//! Three sizes, each with a bounded number; all memory is reserved at start and touched as it is first used.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
+pub(super) const SIZES: [usize; 3] = [2048, 20_480, 98_304];
+
+/// How many buffers of each size there are for so many connections.
+pub(super) fn counts(connections: u32) -> [u32; 3] {
+    [connections.max(64), (connections / 16).max(32), (connections / 256).max(16)]
+}
+
+/// A buffer that is in use. Not Clone: whoever has it gives it back with [`Buffers::release`].
+#[derive(Debug)]
+pub(super) struct Buffer {
+    size: u8,
+    number: u32,
+    /// Bytes in it.
+    length: u32,
+}
+
+impl Buffer {
+    /// Bytes in it.
+    pub(super) fn len(&self) -> usize {
+        self.length as usize
+    }
+}
+
+/// All buffers of a worker.
+pub(super) struct Buffers {
+    pools: [Pool; 3],
+    /// How often one was wanted and there was none.
+    pub(super) exhausted: u64,
+}
+
+struct Pool {
+    memory: Vec<u8>,
+    size: usize,
+    free: Vec<u32>,
+    /// Buffers from this one on were never used.
+    fresh: u32,
+    count: u32,
+}
+
+impl Pool {
+    fn new(size: usize, count: u32) -> Pool {
+        let memory = vec![0; size * count as usize];
+        Pool { memory, size, free: Vec::with_capacity(count as usize), fresh: 0, count }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let number = self.fresh;
+            self.fresh = (number + 1).min(self.count);
+            (number < self.count).then_some(number)
+        })
+    }
+
+    fn bytes(&self, number: u32) -> &[u8] {
+        let start = number as usize * self.size;
+        &self.memory[start..start + self.size]
+    }
+
+    fn bytes_mut(&mut self, number: u32) -> &mut [u8] {
+        let start = number as usize * self.size;
+        &mut self.memory[start..start + self.size]
+    }
+}
+
+impl Buffers {
+    /// Buffers of each size in these numbers.
+    pub(super) fn new(counts: [u32; 3]) -> Buffers {
+        let [a, b, c] = counts;
+        Buffers { pools: [Pool::new(SIZES[0], a), Pool::new(SIZES[1], b), Pool::new(SIZES[2], c)], exhausted: 0 }
+    }
+
+    /// An empty buffer with room for `room` bytes.
+    pub(super) fn take(&mut self, room: usize) -> Option<Buffer> {
+        let first = SIZES.iter().position(|&size| size >= room);
+        let taken = first.and_then(|first| {
+            (first..SIZES.len())
+                .find_map(|size| Some(Buffer { size: size as u8, number: self.pools[size].take()?, length: 0 }))
+        });
+        self.exhausted += u64::from(taken.is_none());
+        taken
+    }
+
+    /// Gives a buffer back.
+    pub(super) fn release(&mut self, buffer: Buffer) {
+        self.pools[usize::from(buffer.size)].free.push(buffer.number);
+    }
+
+    /// What is in it.
+    pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
+        &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
+    }
+
+    /// All its room, to write to.
+    fn room(&mut self, buffer: &Buffer) -> &mut [u8] {
+        self.pools[usize::from(buffer.size)].bytes_mut(buffer.number)
+    }
+
+    /// Adds as many of `bytes` as there is room for, in a bigger buffer if there is one; returns how many.
+    pub(super) fn append(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
+        let wanted = buffer.len() + bytes.len();
+        if wanted > SIZES[usize::from(buffer.size)]
+            && let Some(mut bigger) = self.take(wanted.min(SIZES[2]))
+        {
+            let (small, big) = self.pools.split_at_mut(usize::from(bigger.size));
+            let from = small[usize::from(buffer.size)].bytes(buffer.number);
+            big[0].bytes_mut(bigger.number)[..buffer.len()].copy_from_slice(&from[..buffer.len()]);
+            bigger.length = buffer.length;
+            self.release(core::mem::replace(buffer, bigger));
+        }
+        let length = buffer.len();
+        let room = &mut self.room(buffer)[length..];
+        let taken = bytes.len().min(room.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        buffer.length += taken as u32;
+        taken
+    }
+
+    /// Adds a part of what is in one to another, which has room for it.
+    pub(super) fn copy(&mut self, from: &Buffer, part: core::ops::Range<usize>, to: &mut Buffer) {
+        let (start, length) = (to.len(), part.len());
+        let (a, b) = (usize::from(from.size), usize::from(to.size));
+        if length > from.len().saturating_sub(part.start) || start + length > SIZES[b] {
+            return;
+        }
+        match self.pools.get_disjoint_mut([a, b]) {
+            Ok([source, target]) => {
+                let bytes = &source.bytes(from.number)[part];
+                target.bytes_mut(to.number)[start..start + length].copy_from_slice(bytes);
+            }
+            Err(_) => {
+                let pool = &mut self.pools[a];
+                let first = from.number as usize * pool.size;
+                let place = to.number as usize * pool.size + start;
+                pool.memory.copy_within(first + part.start..first + part.end, place);
+            }
+        }
+        to.length += length as u32;
+    }
+
+    /// Takes the first `count` bytes out.
+    pub(super) fn consume(&mut self, buffer: &mut Buffer, count: usize) {
+        let length = buffer.len();
+        let count = count.min(length);
+        self.room(buffer).copy_within(count..length, 0);
+        buffer.length -= count as u32;
+    }
+
+    /// Buffers in use.
+    pub(super) fn in_use(&self) -> u32 {
+        self.pools.iter().map(|pool| pool.fresh - pool.free.len() as u32).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_grows_and_comes_back() {
+        let mut buffers = Buffers::new([1, 1, 1]);
+        let mut buffer = buffers.take(10).unwrap();
+        assert_eq!(buffers.append(&mut buffer, &[7; 2000]), 2000);
+        assert_eq!(buffers.append(&mut buffer, &[8; 2000]), 2000, "in a bigger one");
+        assert_eq!(buffers.in_use(), 1);
+        assert_eq!(buffers.append(&mut buffer, &[9; 98_304]), 98_304 - 4000, "as much as fits");
+        assert_eq!(buffers.bytes(&buffer)[1999..2001], [7, 8]);
+        buffers.consume(&mut buffer, 4000);
+        assert!(buffers.bytes(&buffer).iter().all(|&byte| byte == 9));
+        buffers.release(buffer);
+        assert_eq!((buffers.in_use(), buffers.exhausted), (0, 0));
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let mut buffers = Buffers::new([1, 1, 1]);
+        let all: Vec<Buffer> = (0..3).map(|_| buffers.take(1).unwrap()).collect();
+        assert!(buffers.take(1).is_none());
+        assert_eq!(buffers.exhausted, 1);
+        all.into_iter().for_each(|buffer| buffers.release(buffer));
+        assert!(buffers.take(98_305).is_none(), "longer than any");
+        assert!(buffers.take(98_304).is_some());
+    }
+}

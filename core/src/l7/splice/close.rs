@@ -1,0 +1,312 @@
+//! How connections end.
+
+use super::entry::{BackState, Exchange, FrontState, Message};
+use super::numbers::{before, beyond, later};
+use super::peer::Owned;
+use super::read::CLOSING_TIMEOUT;
+use super::segment::Segment;
+use super::timers::TIME_WAIT;
+use super::{Context, Refused, Splices};
+use crate::flow::Direction;
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::l7::config::Kind;
+use crate::table::ageing::Ageing;
+use crate::time::Duration;
+use crate::wire::tcp::{FIN, RST};
+use crate::worker::Drop;
+
+/// How long an idle connection to a backend is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What becomes of a back whose front lets go of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Others may have it.
+    Keep,
+    /// It is closed.
+    Close,
+    /// It is in the middle of something: reset.
+    Reset,
+}
+
+impl Splices {
+    /// Sends a response of ours: the first `length` bytes of the scratch buffer.
+    pub(super) fn reply<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, length: usize, close: bool) {
+        self.detach(cx, position, if close { Fate::Reset } else { Fate::Keep });
+        let Some(mut buffer) = self.buffers.take(length) else { return self.abandon(cx, position) };
+        self.buffers.append(&mut buffer, &self.scratch[..length]);
+        let Some(front) = self.fronts.get_mut(position) else { return self.buffers.release(buffer) };
+        front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, Some(buffer), close));
+        front.peer.was_closed |= close;
+        front.state = if close { FrontState::Closing } else { FrontState::Replying };
+        front.deadline = cx.now + CLOSING_TIMEOUT;
+        front.requests += 1;
+        front.exchange = Exchange { close_front: close, ..Exchange::default() };
+        let deadline = front.deadline;
+        cx.statistics.http.replies += 1;
+        self.stamp_front(position, deadline);
+        self.send_owned_front(cx, position);
+    }
+
+    /// Closes a client's connection in order.
+    pub(super) fn close_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Fate::Keep);
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, None, true));
+        front.peer.was_closed = true;
+        front.state = FrontState::Closing;
+        front.deadline = cx.now + CLOSING_TIMEOUT;
+        let (deadline, input) = (front.deadline, front.input.take());
+        if let Some(input) = input {
+            self.buffers.release(input);
+        }
+        self.stamp_front(position, deadline);
+        self.send_owned_front(cx, position);
+    }
+
+    /// Goes on with a front whose client has something of ours to acknowledge.
+    pub(super) fn closing<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if !front.peer.is_settled() {
+            return;
+        }
+        match front.state {
+            FrontState::Replying => {
+                front.state = FrontState::Reading;
+                front.deadline = cx.now + super::conclude::idle_timeout(cx.kind(front.service));
+                let deadline = front.deadline;
+                self.stamp_front(position, deadline);
+                self.read(cx, position);
+            }
+            FrontState::Closing if front.peer.has_closed => {
+                // Its FIN, should it come again, is acknowledged for a while.
+                front.state = FrontState::TimeWait;
+                front.deadline = cx.now + TIME_WAIT;
+                let deadline = front.deadline;
+                self.stamp_front(position, deadline);
+            }
+            _ => {}
+        }
+    }
+
+    /// Resets a client's connection, and the backend's with it.
+    pub(super) fn abandon<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Fate::Reset);
+        self.reset_front(cx, position);
+        self.remove_front(cx, position);
+    }
+
+    /// Something is wrong in the middle of an exchange: both ends are reset.
+    pub(super) fn break_off<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.abandon(cx, position);
+    }
+
+    /// The client has reset its connection.
+    pub(super) fn reset_by_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, segment: &Segment, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        // Only the very number expected resets; another in the window may have been guessed (RFC 5961, 3.2).
+        let expected = [front.peer.expected, front.peer.told, front.peer.highest];
+        if front.rules == 0 && !expected.contains(&segment.sequence) {
+            return self.acknowledge_front(cx, position);
+        }
+        let idle = matches!(front.state, FrontState::Reading);
+        self.detach(cx, position, if idle { Fate::Keep } else { Fate::Reset });
+        self.remove_front(cx, position);
+    }
+
+    /// The backend has reset its connection, or closed it before it answered.
+    pub(super) fn lost_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get(back) else { return };
+        let (position, requests, acknowledged) = (entry.front, entry.requests, entry.peer.owned.is_none());
+        self.remove_back(cx, back, false);
+        let Some(front) = position.and_then(|position| self.fronts.get_mut(position)) else { return };
+        let Some(position) = position else { return };
+        front.back = None;
+        if front.state == FrontState::Reading || front.state == FrontState::Waiting {
+            return;
+        }
+        if front.state != FrontState::Joined
+            || front.exchange.has_begun
+            || !matches!(front.exchange.response, Message::Head)
+        {
+            return self.abandon(cx, position);
+        }
+        let _ = (requests, acknowledged);
+        if !matches!(cx.kind(front.service), Kind::Http(_)) {
+            return self.abandon(cx, position);
+        }
+        front.peer.expected = later(front.peer.expected, front.exchange.request_floor);
+        self.refuse(cx, position, 502, Refused::BackendClosed);
+    }
+
+    /// Takes the back from a front.
+    pub(super) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(back) = front.back.take() else { return };
+        let ruled = front.ledger != Ledger::Software;
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        entry.front = None;
+        let open = entry.state == BackState::Attached && !entry.peer.has_closed;
+        match fate {
+            // The engine may still lead the client's packets to it.
+            Fate::Keep if open && !ruled => self.rest(cx, back),
+            Fate::Keep | Fate::Close if entry.state == BackState::Attached => self.close_back(cx, back),
+            _ => {
+                self.reset_back(cx, back);
+                self.remove_back(cx, back, true);
+            }
+        }
+    }
+
+    /// Puts a back among the idle ones, if there is room.
+    pub(super) fn rest<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        let number = entry.number;
+        if before(entry.peer.told, entry.peer.expected) {
+            self.acknowledge_back(cx, back);
+        }
+        let limit = cx.snapshot.backend(number).map_or(0, |(_, backend)| match backend.state {
+            crate::config::BackendState::Enabled => 4096,
+            _ => 0,
+        });
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if !entry.peer.is_settled() || entry.input.is_some() || self.idle.count(number) >= limit {
+            return self.close_back(cx, back);
+        }
+        entry.state = BackState::Idle;
+        entry.deadline = cx.now + IDLE_TIMEOUT;
+        let deadline = entry.deadline;
+        self.idle.push(&mut self.backs, back);
+        self.stamp_back(back, deadline);
+    }
+
+    /// Closes a connection to a backend in order.
+    pub(super) fn close_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if entry.state == BackState::Idle {
+            self.idle.remove(&mut self.backs, back);
+        }
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if entry.peer.owned.is_some() || !entry.peer.is_settled() {
+            self.reset_back(cx, back);
+            return self.remove_back(cx, back, true);
+        }
+        entry.peer.owned = Some(Owned::new(cx.now, entry.peer.sent, None, true));
+        entry.peer.was_closed = true;
+        entry.state = BackState::Closing;
+        entry.deadline = cx.now + CLOSING_TIMEOUT;
+        let deadline = entry.deadline;
+        self.stamp_back(back, deadline);
+        self.send_owned_back(cx, back);
+    }
+
+    /// A packet of a back that has no exchange.
+    pub(super) fn back_alone<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, segment: &Segment, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if segment.has(RST) {
+            let near = beyond(entry.peer.told, segment.sequence) <= super::send::RECEIVE_WINDOW
+                && !before(segment.sequence, entry.peer.told);
+            return if near { self.lost_back(cx, back) } else { cx.drop(Drop::Unknown) };
+        }
+        if entry.peer.hear(cx.now, segment, &mut self.buffers).is_none() {
+            return cx.drop(Drop::Unknown);
+        }
+        let closes = segment.has(FIN) && segment.payload_end() == entry.peer.expected && !entry.peer.has_closed;
+        let surplus = segment.payload > 0 && before(entry.peer.expected, segment.payload_end());
+        if surplus {
+            // Nobody has asked for it: whoever got the next response would get this instead.
+            self.reset_back(cx, back);
+            return self.lost_back(cx, back);
+        }
+        if closes {
+            entry.peer.has_closed = true;
+            entry.closed_first = entry.state != BackState::Closing;
+            entry.peer.expected = entry.peer.expected.wrapping_add(1);
+            entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
+        }
+        let again = segment.has(FIN) && !closes || beyond(segment.sequence, entry.peer.expected) > 0 && !closes;
+        match entry.state {
+            BackState::Closing if entry.peer.has_closed && entry.peer.is_settled() => {
+                if closes {
+                    self.acknowledge_back(cx, back);
+                }
+                self.back_over(cx, back);
+            }
+            BackState::Closing if closes => self.acknowledge_back(cx, back),
+            BackState::Attached | BackState::Idle if closes => {
+                let front = entry.front.take();
+                if let Some(front) = front.and_then(|front| self.fronts.get_mut(front)) {
+                    front.back = None;
+                }
+                self.close_back(cx, back);
+            }
+            _ if again => self.acknowledge_back(cx, back),
+            _ => {}
+        }
+    }
+
+    /// Both ends of a back have closed.
+    fn back_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if entry.closed_first {
+            return self.remove_back(cx, back, true);
+        }
+        entry.state = BackState::TimeWait;
+        entry.deadline = cx.now + TIME_WAIT;
+        let deadline = entry.deadline;
+        self.stamp_back(back, deadline);
+    }
+
+    /// Forgets a back. Its port rests if the backend may still remember it.
+    pub(super) fn remove_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, rest: bool) {
+        if self.backs.get(back).is_some_and(|entry| entry.state == BackState::Idle) {
+            self.idle.remove(&mut self.backs, back);
+        }
+        let Some(mut entry) = self.backs.remove(back) else { return };
+        self.unindex(&entry.key, back, Direction::FromBackend);
+        self.stamps.ended(self.fronts_max + back);
+        entry.peer.disown(&mut self.buffers);
+        if let Some(input) = entry.input.take() {
+            self.buffers.release(input);
+        }
+        let source = entry.source();
+        cx.known.remove(cx.steering.hash(&source));
+        cx.ports.release(cx.now, u32::from(entry.number), source, rest);
+        cx.loads.take(u32::from(entry.number));
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
+            backend.connections_now = backend.connections_now.saturating_sub(1);
+        }
+        cx.statistics.http.backs_now = self.backs.len().into();
+    }
+
+    /// Forgets a front, as soon as the engine holds no rule of it.
+    pub(super) fn remove_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let (key, was) = (front.key, front.state);
+        front.state = FrontState::Doomed;
+        front.peer.disown(&mut self.buffers);
+        if let Some(input) = front.input.take() {
+            self.buffers.release(input);
+        }
+        let (ledger, back) = (front.ledger, front.back.take());
+        if let Some(back) = back.and_then(|back| self.backs.get_mut(back)) {
+            back.front = None;
+        }
+        if was != FrontState::Doomed {
+            self.unindex(&key, position, Direction::FromClient);
+            cx.known.remove(cx.steering.hash(&key.source));
+        }
+        if ledger != Ledger::Software {
+            return self.remove_rules(cx, position);
+        }
+        self.release_front(position);
+        cx.statistics.http.fronts_now = self.fronts.len().into();
+    }
+
+    /// Frees a front's place.
+    pub(super) fn release_front(&mut self, position: u32) {
+        self.fronts.remove(position);
+        self.stamps.ended(position);
+    }
+}

@@ -1,0 +1,72 @@
+//! When an exchange is over: the response is delivered, the request acknowledged, and nothing of either is on its way.
+
+use super::close::Fate;
+use super::numbers::{before, later};
+use super::{Context, FrontState, Splices};
+use crate::frame::FrameIo;
+use crate::l7::config::Kind;
+use crate::time::Duration;
+
+impl Splices {
+    /// Ends the exchange of a joined front if it is over, and goes on with what the client has sent meanwhile.
+    pub(super) fn conclude<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let exchange = &front.exchange;
+        if front.state != FrontState::Joined {
+            return;
+        }
+        let (Some(request), Some(response)) =
+            (exchange.request.end(exchange.request_end), exchange.response.end(exchange.response_end))
+        else {
+            return self.conclude_endless(cx, position);
+        };
+        let delivered = response.wrapping_add(front.down.delta_at_end());
+        if before(front.peer.acknowledged, delivered) || front.peer.owned.is_some() {
+            return;
+        }
+        let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
+        if before(back.peer.acknowledged, request.wrapping_add(front.up.delta_at_end())) || back.peer.owned.is_some() {
+            return;
+        }
+        front.peer.expected = later(front.peer.expected, request);
+        front.peer.highest = later(front.peer.highest, front.peer.expected);
+        front.peer.sent = later(front.peer.sent, delivered);
+        back.peer.expected = later(response, if back.peer.has_closed { response.wrapping_add(1) } else { response });
+        back.peer.highest = later(back.peer.highest, back.peer.expected);
+        let close_back = exchange.close_back || back.peer.has_closed;
+        let close_front = exchange.close_front || front.peer.has_closed;
+        front.state = FrontState::Reading;
+        front.deadline = cx.now + idle_timeout(cx.kind(front.service));
+        let deadline = front.deadline;
+        self.stamp_front(position, deadline);
+        if close_back {
+            self.detach(cx, position, Fate::Close);
+        }
+        if close_front {
+            return self.close_front(cx, position);
+        }
+        self.read(cx, position);
+        self.settle_back(cx, position);
+    }
+
+    /// The same where the ends close: both have sent FIN and acknowledged the other's.
+    fn conclude_endless<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
+        let both = front.peer.has_closed && back.peer.has_closed;
+        if both && front.peer.is_settled() && back.peer.is_settled() {
+            // What either sends again is passed on for a while.
+            front.deadline = front.deadline.min(cx.now + super::timers::TIME_WAIT);
+            let deadline = front.deadline;
+            self.stamp_front(position, deadline);
+        }
+    }
+}
+
+/// How long a client may wait with its next request.
+pub(super) fn idle_timeout(kind: &Kind) -> Duration {
+    match kind {
+        Kind::Http(http) => http.limits.idle_timeout,
+        _ => Duration::from_secs(60),
+    }
+}

@@ -1,0 +1,376 @@
+//! From a request to its backend: which one, over which connection, and sending it.
+
+use super::close::Fate;
+use super::entry::{Back, BackState, Exchange, FrontState, Message};
+use super::numbers::later;
+use super::peer::{Owned, Peer};
+use super::segment::{Abilities, flow};
+use super::{Context, HEAD_ROOM, Refused, Splices};
+use crate::flow::Direction;
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::l7::body::{Chunks, Length};
+use crate::l7::config::{Group, Http, HttpLimits, Kind, Route};
+use crate::l7::edit::{self, Facts};
+use crate::l7::head::{self, Bounds, Parsed};
+use crate::l7::proxy_protocol;
+use crate::l7::sequence::SequenceMap;
+use crate::time::{Duration, Time};
+
+/// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
+const SYN_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
+struct Ready {
+    /// Bytes of the new head, with what stands before it.
+    written: usize,
+    /// Bytes of input that it stands for.
+    used: usize,
+    /// Of the input behind it, so many go with it as they are.
+    body: usize,
+    request: Message,
+}
+
+impl Splices {
+    /// Bounds of connecting, by service: how long, how often.
+    fn connect_bounds<IO: FrameIo>(cx: &Context<'_, IO>, service: u16) -> (Duration, u8) {
+        match cx.kind(service) {
+            Kind::Http(http) => (http.limits.connect_timeout, http.limits.connect_tries),
+            Kind::Tls(tls) => (tls.connect_timeout, tls.connect_tries),
+            Kind::Forward | Kind::Group => (Duration::from_secs(1), 1),
+        }
+    }
+
+    /// A request begins: it is given a backend.
+    pub(super) fn begin<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        group: Group,
+        exchange: Exchange,
+        sticky: Option<u64>,
+    ) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.exchange = Exchange { group, ..exchange };
+        front.state = FrontState::Waiting;
+        let stuck = sticky.and_then(|value| Self::stuck_to(cx, group, value));
+        self.choose(cx, position, stuck);
+    }
+
+    /// The backend of a group that a cookie names, if it takes requests.
+    fn stuck_to<IO: FrameIo>(cx: &Context<'_, IO>, group: Group, value: u64) -> Option<u16> {
+        let service = cx.snapshot.services.get(usize::from(group))?;
+        let balancer = cx.balancers.get(usize::from(group))?;
+        let named = |index: &u16| {
+            let backend = service.backends.get(usize::from(*index));
+            backend.is_some_and(|backend| cx.steering.hash(&backend.endpoint) == value)
+        };
+        balancer.open().iter().copied().find(named)
+    }
+
+    /// Chooses a backend (`stuck`: its index in the group, if that is known) and goes to it.
+    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<u16>) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let (group, service) = (usize::from(front.exchange.group), front.service);
+        let chosen = stuck.or_else(|| cx.balancers.get_mut(group)?.choose(&front.key));
+        let backend = chosen.and_then(|index| cx.snapshot.services.get(group)?.backends.get(usize::from(index)));
+        let Some(backend) = backend else { return self.refuse(cx, position, 503, Refused::NoBackend) };
+        front.exchange.backend = backend.number;
+        front.exchange.tries += 1;
+        let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
+        front.exchange.sticky = (wants_cookie && stuck.is_none()).then(|| cx.steering.hash(&backend.endpoint));
+        self.go(cx, position);
+    }
+
+    /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
+    pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let number = front.exchange.backend;
+        if let Some(attached) = front.back {
+            let usable = self.backs.get(attached).is_some_and(|back| {
+                back.number == number && back.state == BackState::Attached && !back.peer.has_closed
+            });
+            if usable {
+                cx.statistics.http.reused += 1;
+                return self.dispatch(cx, position);
+            }
+            if front.ledger != Ledger::Software {
+                // The engine still leads to the other one: on when it has answered.
+                return self.remove_rules(cx, position);
+            }
+            self.detach(cx, position, Fate::Keep);
+        }
+        if let Some(idle) = self.idle.youngest(number) {
+            self.idle.remove(&mut self.backs, idle);
+            self.attach(position, idle);
+            cx.statistics.http.reused += 1;
+            return self.dispatch(cx, position);
+        }
+        self.connect(cx, position);
+    }
+
+    /// Gives an idle or new back to a front.
+    fn attach(&mut self, position: u32, back: u32) {
+        if let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) {
+            front.back = Some(back);
+            entry.front = Some(position);
+            if entry.state == BackState::Idle {
+                entry.state = BackState::Attached;
+            }
+        }
+    }
+
+    /// Begins a new connection to the chosen backend.
+    fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let (number, port) = (front.exchange.backend, front.port);
+        let (timeout, _) = Self::connect_bounds(cx, front.service);
+        let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
+            return self.refuse(cx, position, 503, Refused::NoBackend);
+        };
+        let Ok(source) = cx.ports.take(cx.now, u32::from(number)) else {
+            return self.refuse(cx, position, 503, Refused::NoRoom);
+        };
+        // A clock of 4 microseconds, and a secret of the ends (RFC 6528), so that the numbers of a connection lie beyond
+        // those of the last one between the same ends.
+        let clock = (cx.now.as_nanos() >> 12) as u32;
+        let first = clock.wrapping_add((cx.steering.hash(&source) >> 16) as u32);
+        let abilities = Abilities { mss: u16::MAX, scale: None, sack: false };
+        let key = flow(endpoint, source);
+        let back = Back {
+            key,
+            number,
+            port,
+            state: BackState::Connecting,
+            peer: Peer::new(0, first.wrapping_add(1), &abilities),
+            input: None,
+            front: Some(position),
+            requests: 0,
+            next_idle: None,
+            previous_idle: None,
+            deadline: cx.now + timeout,
+            stamped: Time::from_nanos(u64::MAX),
+            created: cx.now,
+            tries: 1,
+            again: cx.now + SYN_AGAIN_AFTER,
+            closed_first: false,
+        };
+        let again = back.again;
+        let made = self.backs.insert(back).ok().filter(|&made| {
+            let indexed = self.find(&key).is_none() && self.index(&key, made, Direction::FromBackend);
+            if !indexed {
+                self.backs.remove(made);
+            }
+            indexed
+        });
+        let Some(made) = made else {
+            cx.ports.release(cx.now, u32::from(number), source, false);
+            return self.refuse(cx, position, 503, Refused::NoRoom);
+        };
+        cx.known.add(cx.steering.hash(&source));
+        cx.loads.add(u32::from(number));
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
+            backend.connections += 1;
+            backend.connections_now += 1;
+        }
+        cx.statistics.http.backs_now = self.backs.len().into();
+        self.attach(position, made);
+        self.stamp_back(made, again);
+        self.send_syn(cx, made);
+    }
+
+    /// Sends a SYN again that was not answered.
+    pub(super) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        entry.again = cx.now + SYN_AGAIN_AFTER * (1 << entry.tries.min(6));
+        entry.tries += 1;
+        let next = entry.again.min(entry.deadline);
+        self.stamp_back(back, next);
+        self.send_syn(cx, back);
+    }
+
+    /// The backend has taken the connection up.
+    pub(super) fn connected<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        back: u32,
+        expected: u32,
+        abilities: &Abilities,
+        window: u16,
+    ) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        entry.state = BackState::Attached;
+        let sent = entry.peer.sent;
+        entry.peer = Peer::new(expected, sent, abilities);
+        // A SYN's window is never scaled (RFC 7323, 2.2).
+        entry.peer.window = u32::from(window);
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
+            backend.established += 1;
+        }
+        match entry.front {
+            Some(position) => self.dispatch(cx, position),
+            None => self.rest(cx, back),
+        }
+    }
+
+    /// A backend cannot be connected to: another one, or the client is told.
+    pub(super) fn unconnected<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, why: Refused) {
+        let Some(entry) = self.backs.get(back) else { return };
+        let (position, number) = (entry.front, entry.number);
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
+            backend.failed += 1;
+        }
+        self.remove_back(cx, back, false);
+        let Some(position) = position else { return };
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.back = None;
+        if front.exchange.tries < Self::connect_bounds(cx, front.service).1 {
+            cx.statistics.http.retries += 1;
+            return self.choose(cx, position, None);
+        }
+        let status = if why == Refused::ConnectTimeout { 504 } else { 502 };
+        self.refuse(cx, position, status, why);
+    }
+
+    /// Sends the request at hand over the front's back, and joins the two.
+    fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(ready) = self.prepare(cx, position) else {
+            return self.refuse(cx, position, 400, Refused::Malformed);
+        };
+        let room = ready.written + ready.body;
+        let Some(mut owned) = self.buffers.take(room) else {
+            return self.refuse(cx, position, 503, Refused::NoRoom);
+        };
+        let Splices { fronts, backs, buffers, scratch, .. } = self;
+        let Some(front) = fronts.get_mut(position) else { return buffers.release(owned) };
+        let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
+            return buffers.release(owned);
+        };
+        buffers.append(&mut owned, &scratch[..ready.written]);
+        let start = front.input_start();
+        if ready.body > 0
+            && let Some(input) = &front.input
+        {
+            buffers.copy(input, ready.used..ready.used + ready.body, &mut owned);
+        }
+        let taken = (ready.used + ready.body) as u32;
+        let put = owned.len() as u32;
+        front.up = SequenceMap::new(back.peer.sent.wrapping_sub(start));
+        front.down = SequenceMap::new(front.peer.sent.wrapping_sub(back.peer.expected));
+        let _ = front.up.edit(start, taken, put);
+        let exchange = &mut front.exchange;
+        exchange.request = ready.request;
+        exchange.response = if exchange.method == head::Method::Connect && matches!(exchange.request, Message::Endless)
+        {
+            Message::Endless
+        } else {
+            Message::Head
+        };
+        exchange.request_floor = start.wrapping_add(taken);
+        exchange.response_floor = back.peer.expected;
+        exchange.request_end = exchange.request.is_done().then_some(exchange.request_floor);
+        exchange.response_end = None;
+        exchange.has_begun = false;
+        exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
+        front.state = FrontState::Joined;
+        front.stretch = None;
+        back.peer.told = later(back.peer.told, back.peer.expected);
+        front.requests += 1;
+        back.requests += 1;
+        back.peer.owned = Some(Owned::new(cx.now, back.peer.sent, Some(owned), false));
+        front.deadline = cx.now + response_timeout(cx.kind(front.service));
+        let deadline = front.deadline;
+        self.consume(position, taken as usize);
+        self.stamp_front(position, deadline);
+        self.send_owned_back(cx, number);
+    }
+
+    /// Writes the head that goes on into the scratch buffer. `None`: its body's framing is broken.
+    fn prepare<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<Ready> {
+        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
+        let front = fronts.get(position)?;
+        let back = backs.get(front.back?)?;
+        let bytes = front.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
+        let is_fresh = back.requests == 0;
+        let mut preface = |version| match version {
+            Some(version) if is_fresh => {
+                proxy_protocol::write(scratch, version, front.key.source, front.key.destination).ok()
+            }
+            _ => Some(0),
+        };
+        match cx.kind(front.service) {
+            Kind::Http(http) => {
+                let before = preface(http.proxy_protocol)?;
+                let Ok(Parsed::Complete(request)) = head::request(bytes, &bounds(&http.limits)) else { return None };
+                let route = route_of(http, &front.exchange, *generation)?;
+                let facts = facts(cx, front, None);
+                let out = &mut scratch[before..before + HEAD_ROOM];
+                let written = before + edit::request_head(out, &request, http, route, &facts).ok()?;
+                let used = request.bytes.len();
+                let rest = &bytes[used..];
+                let start = front.input_start().wrapping_add(used as u32);
+                let (body, message) = match request.body {
+                    Length::Chunked => {
+                        let mut chunks = Chunks::default();
+                        let fed = chunks.feed(rest).ok()?;
+                        (fed, if chunks.is_done() { Message::Done } else { Message::Chunked(chunks) })
+                    }
+                    Length::Bytes(length) => {
+                        let body = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
+                        let left = length - body as u64;
+                        let next = start.wrapping_add(body as u32);
+                        (body, if left == 0 { Message::Done } else { Message::Bytes { next, left } })
+                    }
+                    other => (0, Message::of(other, start)),
+                };
+                Some(Ready { written, used, body, request: message })
+            }
+            Kind::Tls(tls) => {
+                let written = preface(tls.proxy_protocol)?;
+                Some(Ready { written, used: 0, body: bytes.len(), request: Message::Endless })
+            }
+            Kind::Forward | Kind::Group => None,
+        }
+    }
+}
+
+fn bounds(limits: &HttpLimits) -> Bounds {
+    Bounds {
+        bytes_max: usize::from(limits.head_bytes_max),
+        fields_max: usize::from(limits.fields_max),
+        target_bytes_max: usize::from(limits.target_bytes_max),
+    }
+}
+
+fn response_timeout(kind: &Kind) -> Duration {
+    match kind {
+        Kind::Http(http) => http.limits.response_timeout,
+        _ => Duration::from_secs(3600),
+    }
+}
+
+/// The route an exchange took. The configuration may have become another one meanwhile: then the route of the same
+/// number stands for it.
+pub(super) fn route_of<'a>(http: &'a Http, exchange: &Exchange, _generation: u32) -> Option<&'a Route> {
+    http.routes.get(usize::from(exchange.route)).or_else(|| http.routes.first())
+}
+
+/// What the heads of an exchange may say.
+pub(super) fn facts<'a, IO: FrameIo>(
+    cx: &'a Context<'_, IO>,
+    front: &super::entry::Front,
+    sticky: Option<u64>,
+) -> Facts<'a> {
+    let service = cx.snapshot.services.get(usize::from(front.service));
+    let backend = cx.snapshot.backend(front.exchange.backend);
+    Facts {
+        client: front.key.source,
+        vip: front.key.destination,
+        backend: backend.map_or("", |(_, backend)| &backend.name),
+        service: service.map_or("", |service| &service.name),
+        https: false,
+        sticky,
+        close_client: front.exchange.close_front,
+        chosen_in_us: front.exchange.chosen_in_us,
+    }
+}

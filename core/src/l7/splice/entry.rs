@@ -1,0 +1,315 @@
+//! What is known of a client's connection (a *front*), of a connection to a backend (a *back*), and of the exchange that
+//! joins them.
+
+use super::buffers::Buffer;
+use super::numbers::{before, beyond, later};
+use super::peer::Peer;
+use crate::flow::{Endpoint, FlowKey};
+use crate::l4::connection::{Ledger, Volume};
+use crate::l7::body::{Chunks, Length};
+use crate::l7::head::{Method, Version};
+use crate::l7::sequence::SequenceMap;
+use crate::time::Time;
+
+/// Where a front is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrontState {
+    /// A request is awaited, or part of its head is there.
+    Reading,
+    /// A request is there and waits for its backend.
+    Waiting,
+    /// A request has gone to the back, or is going: the two are joined.
+    Joined,
+    /// A response of ours is on its way.
+    Replying,
+    /// We have closed, and wait for the client.
+    Closing,
+    /// Both have closed; what the client sends again is acknowledged for a while.
+    TimeWait,
+    /// It has left the index, and goes as soon as the engine holds no rule of it.
+    Doomed,
+}
+
+impl FrontState {
+    /// Its name in status.
+    pub fn name(self) -> &'static str {
+        match self {
+            FrontState::Reading => "reading",
+            FrontState::Waiting => "waiting",
+            FrontState::Joined => "joined",
+            FrontState::Replying => "replying",
+            FrontState::Closing => "closing",
+            FrontState::TimeWait => "time-wait",
+            FrontState::Doomed => "doomed",
+        }
+    }
+}
+
+/// Where a back is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackState {
+    /// Its SYN is sent.
+    Connecting,
+    /// A front has it.
+    Attached,
+    /// Nobody has it; it can be taken.
+    Idle,
+    /// We have closed, and wait for the backend.
+    Closing,
+    /// Both have closed.
+    TimeWait,
+}
+
+/// What of a message is still to come from its sender.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Message {
+    /// Its head.
+    Head,
+    /// So many bytes from this number on.
+    Bytes { next: u32, left: u64 },
+    /// Chunks; they are read in order.
+    Chunked(Chunks),
+    /// Whatever there is until the sender closes.
+    Endless,
+    /// Nothing.
+    Done,
+}
+
+impl Message {
+    /// A body of this length that begins with number `start`.
+    pub(super) fn of(length: Length, start: u32) -> Message {
+        match length {
+            Length::None | Length::Bytes(0) => Message::Done,
+            Length::Bytes(left) => Message::Bytes { next: start, left },
+            Length::Chunked => Message::Chunked(Chunks::default()),
+            Length::UntilClose | Length::Tunnel => Message::Endless,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Message::Done)
+    }
+
+    /// Where it ends, as far as that is known: `end` says it of one that is done.
+    pub(super) fn end(&self, end: Option<u32>) -> Option<u32> {
+        match *self {
+            Message::Done => end,
+            // Beyond that, numbers cannot be told apart.
+            Message::Bytes { next, left } if left < 1 << 31 => Some(next.wrapping_add(left as u32)),
+            _ => None,
+        }
+    }
+
+    /// Follows it through the bytes of a segment that begin with number `start`, none of them before its body. Returns
+    /// how many of them belong to it. `end` is noted when it is done, and `expected` is the next number in order.
+    pub(super) fn admit(
+        &mut self,
+        end: &mut Option<u32>,
+        expected: &mut u32,
+        start: u32,
+        bytes: &[u8],
+    ) -> Result<usize, Inadmissible> {
+        let length = bytes.len();
+        let admitted = match self {
+            Message::Head => 0,
+            Message::Done => end.map_or(0, |end| length.min(beyond(start, end) as usize)),
+            Message::Endless => length,
+            Message::Bytes { next, left } => {
+                let ahead = i64::from(start.wrapping_sub(*next) as i32);
+                let room = (*left as i64).saturating_sub(ahead).max(0);
+                let admitted = (length as i64).min(room) as usize;
+                let through = start.wrapping_add(admitted as u32);
+                let progress = beyond(*next, through);
+                *next = later(*next, through);
+                *left -= u64::from(progress).min(*left);
+                if *left == 0 {
+                    *end = Some(*next);
+                    *self = Message::Done;
+                }
+                admitted
+            }
+            Message::Chunked(chunks) => {
+                if before(*expected, start) {
+                    return Err(Inadmissible::OutOfOrder);
+                }
+                let had = (beyond(start, *expected) as usize).min(length);
+                let fed = chunks.feed(&bytes[had..]).map_err(|_| Inadmissible::Broken)?;
+                if chunks.is_done() {
+                    *end = Some(start.wrapping_add((had + fed) as u32));
+                    *self = Message::Done;
+                }
+                had + fed
+            }
+        };
+        *expected = later(*expected, start.wrapping_add(admitted as u32));
+        Ok(admitted)
+    }
+}
+
+/// Why bytes of a message cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inadmissible {
+    /// They have to be read in order, and something before them is missing.
+    OutOfOrder,
+    /// They are no chunks.
+    Broken,
+}
+
+/// A request and its response.
+#[derive(Clone, Debug)]
+pub(super) struct Exchange {
+    pub(super) method: Method,
+    pub(super) version: Version,
+    /// The route it took, as long as the configuration is the one it took it by.
+    pub(super) route: u16,
+    pub(super) generation: u32,
+    /// What is still to come of the request, in the client's numbers.
+    pub(super) request: Message,
+    /// What is still to come of the response, in the backend's numbers.
+    pub(super) response: Message,
+    /// All the client's numbers before this one are ours or done with.
+    pub(super) request_floor: u32,
+    /// All the backend's numbers before this one are ours or done with.
+    pub(super) response_floor: u32,
+    /// One past the last number of the request, once all of it has been seen.
+    pub(super) request_end: Option<u32>,
+    /// The same of the response.
+    pub(super) response_end: Option<u32>,
+    /// The client's connection ends with it.
+    pub(super) close_front: bool,
+    /// The backend's does.
+    pub(super) close_back: bool,
+    /// Something of the response has gone to the client.
+    pub(super) has_begun: bool,
+    /// Backends that have been tried for it.
+    pub(super) tries: u8,
+    /// Whether it may be sent a second time (RFC 9110, 9.2.2).
+    pub(super) is_idempotent: bool,
+    /// The backend's number.
+    pub(super) backend: u16,
+    /// The group it was chosen from.
+    pub(super) group: u16,
+    /// The cookie the response is to set.
+    pub(super) sticky: Option<u64>,
+    /// When its head was complete.
+    pub(super) started: Time,
+    /// How long until it had a connection, in microseconds.
+    pub(super) chosen_in_us: u32,
+}
+
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange {
+            method: Method::Get,
+            version: Version::Http11,
+            route: u16::MAX,
+            generation: 0,
+            request: Message::Done,
+            response: Message::Done,
+            request_floor: 0,
+            response_floor: 0,
+            request_end: None,
+            response_end: None,
+            close_front: false,
+            close_back: false,
+            has_begun: false,
+            tries: 0,
+            is_idempotent: false,
+            backend: 0,
+            group: 0,
+            sticky: None,
+            started: Time::ZERO,
+            chosen_in_us: 0,
+        }
+    }
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Front {
+    /// Client to VIP.
+    pub(super) key: FlowKey,
+    pub(super) service: u16,
+    /// The interface its packets come in on.
+    pub(super) port: u16,
+    pub(super) state: FrontState,
+    pub(super) peer: Peer,
+    /// Bytes of requests that are read and not used yet: those before `peer.expected`.
+    pub(super) input: Option<Buffer>,
+    pub(super) back: Option<u32>,
+    pub(super) exchange: Exchange,
+    /// From the client's numbers to the back's.
+    pub(super) up: SequenceMap,
+    /// From the back's numbers to the client's.
+    pub(super) down: SequenceMap,
+    pub(super) requests: u32,
+    /// When its state has lasted too long.
+    pub(super) deadline: Time,
+    /// When it will be looked at.
+    pub(super) stamped: Time,
+    pub(super) created: Time,
+    pub(super) last_seen: Time,
+    pub(super) carried: [Volume; 2],
+    /// Where its pair of rules is.
+    pub(super) ledger: Ledger,
+    /// The key of the back's flow that has a rule.
+    pub(super) rule_key: FlowKey,
+    /// Which the engine holds: bit 0 of the client's flow, bit 1 of the back's.
+    pub(super) rules: u8,
+    pub(super) answers_due: u8,
+    pub(super) offer_after: Time,
+    /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
+    pub(super) stretch: Option<(u32, u32)>,
+}
+
+impl Front {
+    /// How many bytes wait to be used.
+    pub(super) fn waiting(&self) -> usize {
+        self.input.as_ref().map_or(0, Buffer::len)
+    }
+
+    /// The client's number of the first byte that waits.
+    pub(super) fn input_start(&self) -> u32 {
+        self.peer.expected.wrapping_sub(self.waiting() as u32)
+    }
+}
+
+/// A connection to a backend.
+#[derive(Debug)]
+pub(super) struct Back {
+    /// Backend to pool.
+    pub(super) key: FlowKey,
+    /// The backend's number.
+    pub(super) number: u16,
+    pub(super) port: u16,
+    pub(super) state: BackState,
+    pub(super) peer: Peer,
+    /// A response's head that is not complete yet: the bytes before `peer.expected`.
+    pub(super) input: Option<Buffer>,
+    pub(super) front: Option<u32>,
+    /// Requests it was sent.
+    pub(super) requests: u32,
+    /// The next idle one of the same backend.
+    pub(super) next_idle: Option<u32>,
+    pub(super) previous_idle: Option<u32>,
+    pub(super) deadline: Time,
+    pub(super) stamped: Time,
+    pub(super) created: Time,
+    /// SYNs sent.
+    pub(super) tries: u8,
+    /// When the SYN is sent again.
+    pub(super) again: Time,
+    /// It closed before we did, so TIME_WAIT is ours.
+    pub(super) closed_first: bool,
+}
+
+impl Back {
+    /// Whom the backend sees.
+    pub(super) fn source(&self) -> Endpoint {
+        self.key.destination
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        self.key.source
+    }
+}

@@ -1,0 +1,108 @@
+//! How a client's connection begins: a SYN is answered by a cookie and forgotten; the first data that comes with it makes
+//! a front.
+
+use super::entry::{Exchange, Front, FrontState};
+use super::peer::Peer;
+use super::segment::{Abilities, Segment};
+use super::{Context, Splices, port_of};
+use crate::flow::Direction;
+use crate::frame::{Egress, Frame, FrameIo};
+use crate::l4::connection::{Ledger, Volume};
+use crate::l7::cookie;
+use crate::l7::sequence::SequenceMap;
+use crate::time::Time;
+use crate::wire::Transport;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::worker::Drop;
+
+impl Splices {
+    /// A packet to a spliced service that belongs to no front.
+    pub(crate) fn newcomer<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        mut frame: IO::Frame,
+        at: &Transport,
+        service: u16,
+    ) {
+        match at.tcp_flags & (SYN | ACK | RST | FIN) {
+            SYN => {
+                if cookie::answer(&mut frame, at, &self.cookies, cx.now) {
+                    frame.meta_mut().egress = Egress::Route;
+                    cx.statistics.http.cookies_sent += 1;
+                    cx.send(frame);
+                } else {
+                    cx.drop(Drop::Unanswerable);
+                }
+            }
+            ACK if at.end > at.payload => self.first(cx, frame, at, service),
+            _ => cx.drop(Drop::Unknown),
+        }
+    }
+
+    /// The first data of a connection, if the cookie is right.
+    pub(super) fn first<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        service: u16,
+    ) {
+        let segment = Segment::of(frame.bytes(), at);
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        let Some(offer) = self.cookies.check(cx.now, &at.key, theirs, ours) else {
+            cx.statistics.http.cookies_invalid += 1;
+            return cx.drop(Drop::Unknown);
+        };
+        let abilities = Abilities { mss: offer.mss, scale: offer.scale, sack: offer.sack };
+        let mut peer = Peer::new(segment.sequence, segment.acknowledgement, &abilities);
+        peer.window = u32::from(segment.window) << peer.scale;
+        let front = Front {
+            key: at.key,
+            service,
+            port: port_of(&frame),
+            state: FrontState::Reading,
+            peer,
+            input: None,
+            back: None,
+            exchange: Exchange::default(),
+            up: SequenceMap::new(0),
+            down: SequenceMap::new(0),
+            requests: 0,
+            deadline: cx.now + self.head_timeout(cx, service),
+            stamped: Time::from_nanos(u64::MAX),
+            created: cx.now,
+            last_seen: cx.now,
+            carried: [Volume::default(); 2],
+            ledger: Ledger::Software,
+            rule_key: at.key,
+            rules: 0,
+            answers_due: 0,
+            offer_after: Time::ZERO,
+            stretch: None,
+        };
+        let deadline = front.deadline;
+        let Ok(position) = self.fronts.insert(front) else { return self.refuse_full(cx, service) };
+        if !self.index(&at.key, position, Direction::FromClient) {
+            self.fronts.remove(position);
+            return self.refuse_full(cx, service);
+        }
+        self.stamp_front(position, deadline);
+        cx.known.add(cx.steering.hash(&at.key.source));
+        let statistics = &mut cx.statistics;
+        if let Some(service) = statistics.services.get_mut(usize::from(service)) {
+            service.created += 1;
+            service.established += 1;
+        }
+        statistics.http.fronts_now = self.fronts.len().into();
+        statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.fronts.len().into());
+        self.take(cx, frame, at, &segment, position);
+    }
+
+    /// No room: the client tries again by itself, and there may be room then.
+    fn refuse_full<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, service: u16) {
+        if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
+            service.refused += 1;
+        }
+        cx.drop(Drop::TableFull);
+    }
+}

@@ -1,0 +1,250 @@
+//! The splice: clients' connections (*fronts*) and connections to backends (*backs*), joined exchange by exchange.
+//!
+//! # How it works
+//! A client's first data comes with the SYN cookie's number and makes a front. Bytes of requests are taken in order into
+//! a buffer until a head is complete (`read.rs`); it is routed, a back is found or made (`connect.rs`), and the new head
+//! goes to the backend, ours to keep until it is acknowledged (`Owned`). From then on front and back are *joined*
+//! (`upward.rs`, `downward.rs`): what either sends goes to the other with its numbers translated (`pass.rs`), and a
+//! message's end is known by its length, or by reading its chunks. One exchange at a time: further requests wait in the
+//! buffer. When the response is delivered and all is acknowledged, the exchange is *concluded* (`conclude.rs`): the maps
+//! are of no use any more, and the next request may go to another back.
+//!
+//! # Invariants
+//! - A number is passed on only if its place in the other stream is certain: everything before an exchange is acknowledged
+//!   when it begins.
+//! - An acknowledgement of bytes that we own, or that stand for bytes we own, reaches nobody before we know that those
+//!   are delivered.
+//! - A back is another front's only when no rule of the engine leads to it any more.
+//! - Whatever is dropped, somebody sends again: the sender what is his, a timer (`timers.rs`) what is ours.
+
+mod buffers;
+mod close;
+mod conclude;
+mod connect;
+mod downward;
+mod entry;
+mod first;
+mod idle;
+mod numbers;
+mod pass;
+mod path;
+mod peer;
+mod read;
+mod rules;
+mod segment;
+mod send;
+mod slots;
+mod statistics;
+mod timers;
+mod upward;
+
+pub use entry::{BackState, FrontState};
+pub(crate) use rules::RULE_BIT;
+pub use statistics::{HttpStatistics, Refused};
+
+use super::config::Kind;
+use super::cookie::Cookies;
+use crate::balance::{Balancer, Loads};
+use crate::config::{BACKENDS_MAX, Snapshot};
+use crate::engine::{EngineCaps, RuleOp};
+use crate::flow::{Direction, FlowKey, Steering};
+use crate::frame::{Batch, Frame, FrameIo};
+use crate::l4::ports::PortPool;
+use crate::table::ageing::{Ageing, Stamps};
+use crate::table::cuckoo::CuckooPlusPlus;
+use crate::table::{Entries, Hasher, Lookup, Table};
+use crate::time::{Duration, Time};
+use crate::wire::Transport;
+use crate::worker::{Known, Statistics};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use buffers::Buffers;
+use entry::{Back, Front};
+use idle::Idle;
+use slots::Slots;
+
+/// Granularity of timers.
+const TICK: Duration = Duration::from_millis(50);
+/// Bytes of a head that is written anew, and of a response of ours, at most.
+const HEAD_ROOM: usize = 20_480;
+
+/// What a worker lends to its splices while they work.
+pub(crate) struct Context<'a, IO: FrameIo> {
+    pub(crate) now: Time,
+    pub(crate) io: &'a mut IO,
+    pub(crate) tx: &'a mut Batch<IO::Frame>,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) balancers: &'a mut [Balancer],
+    pub(crate) ports: &'a mut PortPool,
+    pub(crate) loads: &'a Loads,
+    pub(crate) known: &'a Known,
+    pub(crate) steering: &'a Steering,
+    pub(crate) statistics: &'a mut Statistics,
+    pub(crate) ops: &'a mut VecDeque<RuleOp>,
+    pub(crate) caps: &'a EngineCaps,
+}
+
+/// All fronts and backs of a worker.
+pub(crate) struct Splices {
+    table: CuckooPlusPlus,
+    fronts: Slots<Front>,
+    backs: Slots<Back>,
+    fronts_max: u32,
+    buffers: Buffers,
+    stamps: Stamps,
+    idle: Idle,
+    cookies: Cookies,
+    /// Fronts that can go on without a packet of theirs.
+    ready: VecDeque<u32>,
+    /// Where heads are written before they lie in a buffer.
+    scratch: Box<[u8]>,
+    /// Configurations there have been.
+    generation: u32,
+    /// For shares among groups.
+    turn: u32,
+    /// Rules in force or asked for.
+    rules: u32,
+}
+
+impl Splices {
+    /// Room for `fronts_max` clients' connections and as many to backends.
+    pub(crate) fn new(fronts_max: u32, hasher: Hasher, cookies: Cookies) -> Splices {
+        let backs_max = fronts_max;
+        Splices {
+            table: CuckooPlusPlus::new((fronts_max + backs_max) as usize, hasher),
+            fronts: Slots::new(fronts_max),
+            backs: Slots::new(backs_max),
+            fronts_max,
+            buffers: Buffers::new(buffers::counts(fronts_max)),
+            stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
+            idle: Idle::new(BACKENDS_MAX as usize),
+            cookies,
+            ready: VecDeque::with_capacity(fronts_max as usize),
+            scratch: vec![0; 2 * HEAD_ROOM].into(),
+            generation: 0,
+            turn: 0,
+            rules: 0,
+        }
+    }
+
+    /// Rules in force or asked for.
+    pub(crate) fn rules(&self) -> u32 {
+        self.rules
+    }
+
+    /// Goes by these keys from now on.
+    pub(crate) fn set_cookies(&mut self, cookies: Cookies) {
+        self.cookies = cookies;
+    }
+
+    /// The configuration has become another.
+    pub(crate) fn reconfigured(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// The front or back whose packets have this key.
+    #[inline]
+    pub(crate) fn find(&self, key: &FlowKey) -> Option<(u32, Direction)> {
+        self.table.find(key, &Flows(self)).map(parts)
+    }
+
+    /// Buffers in use, and how often there was none.
+    pub(crate) fn buffers(&self) -> (u32, u64) {
+        (self.buffers.in_use(), self.buffers.exhausted)
+    }
+
+    /// How many fronts and backs there are.
+    pub(crate) fn len(&self) -> (u32, u32) {
+        (self.fronts.len(), self.backs.len())
+    }
+
+    /// A packet of the front or back that [`Splices::find`] has found.
+    pub(crate) fn carry<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        (position, direction): (u32, Direction),
+    ) {
+        match direction {
+            Direction::FromClient => self.from_client(cx, frame, at, position),
+            Direction::FromBackend => self.from_backend(cx, frame, at, position),
+        }
+    }
+
+    fn index(&mut self, key: &FlowKey, position: u32, direction: Direction) -> bool {
+        self.table.insert(key, value(position, direction)).is_ok()
+    }
+
+    fn unindex(&mut self, key: &FlowKey, position: u32, direction: Direction) {
+        self.table.remove(key, value(position, direction));
+    }
+
+    /// Looks at a front at `when` at the latest.
+    fn stamp_front(&mut self, position: u32, when: Time) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if when < front.stamped {
+            front.stamped = when;
+            self.stamps.started(position, when);
+        }
+    }
+
+    /// The same for a back.
+    fn stamp_back(&mut self, position: u32, when: Time) {
+        let Some(back) = self.backs.get_mut(position) else { return };
+        if when < back.stamped {
+            back.stamped = when;
+            self.stamps.started(self.fronts_max + position, when);
+        }
+    }
+}
+
+/// The keys of fronts and backs, as the index asks for them.
+struct Flows<'a>(&'a Splices);
+
+impl Entries<FlowKey> for Flows<'_> {
+    #[inline]
+    fn is(&self, value: u32, key: &FlowKey) -> bool {
+        match parts(value) {
+            (position, Direction::FromClient) => self.0.fronts.get(position).is_some_and(|front| front.key == *key),
+            (position, Direction::FromBackend) => self.0.backs.get(position).is_some_and(|back| back.key == *key),
+        }
+    }
+
+    fn prefetch(&self, _: u32) {}
+}
+
+fn value(position: u32, direction: Direction) -> u32 {
+    position << 1 | direction as u32
+}
+
+fn parts(value: u32) -> (u32, Direction) {
+    let direction = if value & 1 == 0 { Direction::FromClient } else { Direction::FromBackend };
+    (value >> 1, direction)
+}
+
+impl<IO: FrameIo> Context<'_, IO> {
+    /// What a service is.
+    fn kind(&self, service: u16) -> &Kind {
+        self.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind)
+    }
+
+    /// Sends a frame, or counts that there was no room.
+    fn send(&mut self, frame: IO::Frame) {
+        match self.tx.try_push(frame) {
+            Ok(()) => self.statistics.forwarded += 1,
+            Err(_) => self.statistics.drops[crate::worker::Drop::NoFrame as usize] += 1,
+        }
+    }
+
+    /// Counts a dropped frame.
+    fn drop(&mut self, reason: crate::worker::Drop) {
+        self.statistics.drops[reason as usize] += 1;
+    }
+}
+
+/// The VIP's or backend's end of an interface's numbering, kept with what we send of our own.
+fn port_of<F: Frame>(frame: &F) -> u16 {
+    frame.meta().port
+}

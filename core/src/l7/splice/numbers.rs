@@ -1,0 +1,19 @@
+//! Sequence numbers (RFC 9293, 3.4): they wrap, and are compared within half their space.
+
+/// Whether `a` comes before `b`.
+#[inline(always)]
+pub(super) fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+/// The later of two.
+#[inline(always)]
+pub(super) fn later(a: u32, b: u32) -> u32 {
+    if before(a, b) { b } else { a }
+}
+
+/// How far `to` is beyond `from`; 0 if it is not.
+#[inline(always)]
+pub(super) fn beyond(from: u32, to: u32) -> u32 {
+    if before(from, to) { to.wrapping_sub(from) } else { 0 }
+}

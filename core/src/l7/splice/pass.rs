@@ -1,0 +1,63 @@
+//! Passing a segment of one end on to the other.
+
+use super::numbers::later;
+use super::segment::{Segment, amend, phantoms, resegment};
+use super::{Context, Splices};
+use crate::flow::Direction;
+use crate::frame::{Frame, FrameIo};
+use crate::l7::sequence::{strip_sack, translate_sack};
+use crate::rewrite::Rewrite;
+use crate::wire::Transport;
+use crate::worker::volume;
+
+impl Splices {
+    /// Passes a segment on, its first byte as `sequence` of the receiver's numbers, with these flags. Both ends of the
+    /// joined front `position` go by it.
+    pub(super) fn pass<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        mut frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        (position, direction): (u32, Direction),
+        (sequence, flags): (u32, u8),
+    ) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
+        let number = usize::from(back.number);
+        let (source, destination) = match direction {
+            Direction::FromClient => (back.key.destination, back.key.source),
+            Direction::FromBackend => (front.key.destination, front.key.source),
+        };
+        let (from, to, map) = match direction {
+            Direction::FromClient => (&mut front.peer, &mut back.peer, &front.down),
+            Direction::FromBackend => (&mut back.peer, &mut front.peer, &front.up),
+        };
+        let translated = map.acknowledgement(segment.acknowledgement);
+        let acknowledgement = later(translated, to.told);
+        let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
+        let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess));
+        let both_sack = from.sack && to.sack;
+        amend(&mut frame, at, (acknowledgement, window, flags), |options| match both_sack {
+            true => translate_sack(options, map),
+            false => strip_sack(options),
+        });
+        let (packets, bytes) = volume(frame.meta(), at);
+        let sequence_delta = sequence.wrapping_sub(segment.sequence);
+        let checksum = frame.meta().checksum;
+        Rewrite { source, destination, sequence_delta, ..Rewrite::default() }.apply(frame.bytes_mut(), at, checksum);
+        let largest = to.mss.saturating_sub((at.payload - at.l4).saturating_sub(20) as u16);
+        let size = match frame.meta().gso_size {
+            0 => segment.payload,
+            size => u32::from(size),
+        };
+        if size > u32::from(largest) {
+            resegment(&mut frame, at, largest);
+        }
+        to.tell(acknowledgement, window);
+        to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
+        front.carried[direction as usize].add(packets, bytes);
+        cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
+        cx.send(frame);
+    }
+}

@@ -1,0 +1,66 @@
+//! Ways out that take less than what is sent: segments are cut smaller, which nobody has to be told of.
+
+use super::segment::resegment;
+use super::{Context, Splices};
+use crate::flow::Direction;
+use crate::frame::{Arrival, Egress, Frame, FrameIo};
+use crate::wire::{Transport, tcp};
+use crate::worker::Drop;
+
+/// The least payload of a segment that we let ourselves be told: RFC 9293 (3.7.1) over IPv4, RFC 8200 (5) over IPv6.
+const MSS_LEAST: [u16; 2] = [1220, 536];
+
+impl Splices {
+    /// The way to an end (found by what it sends) takes packets of at most `mtu` bytes.
+    fn learn(&mut self, (position, direction): (u32, Direction), is_ipv4: bool, mtu: u16) -> Option<u16> {
+        let headers = if is_ipv4 { 20 } else { 40 } + tcp::HEADER as u16;
+        let mss = mtu.saturating_sub(headers).max(MSS_LEAST[usize::from(is_ipv4)]);
+        let peer = match direction {
+            Direction::FromClient => &mut self.fronts.get_mut(position)?.peer,
+            Direction::FromBackend => &mut self.backs.get_mut(position)?.peer,
+        };
+        peer.mss = peer.mss.min(mss);
+        Some(peer.mss)
+    }
+
+    /// A packet that we have sent came back because its way out takes no more than `mtu` bytes: it goes in smaller
+    /// segments.
+    pub(crate) fn too_big<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        mut frame: IO::Frame,
+        at: &Transport,
+        mtu: u16,
+        found: (u32, Direction),
+    ) {
+        let Some(mss) = self.learn(found, at.key.is_ipv4(), mtu) else { return cx.drop(Drop::TooBig) };
+        let options = (at.payload - at.l4).saturating_sub(tcp::HEADER) as u16;
+        let size = mss.saturating_sub(options);
+        let meta = frame.meta_mut();
+        meta.arrival = Arrival::Received;
+        meta.egress = Egress::Route;
+        if at.end - at.payload <= usize::from(size) || !resegment(&mut frame, at, size) {
+            return cx.drop(Drop::TooBig);
+        }
+        cx.send(frame);
+    }
+
+    /// A router says that a packet of ours was too big for a link: what is ours is sent again, in smaller segments; what is
+    /// not, its sender sends again.
+    pub(crate) fn path_is_narrow<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        is_ipv4: bool,
+        mtu: u16,
+        found: (u32, Direction),
+    ) {
+        if self.learn(found, is_ipv4, mtu).is_none() {
+            return;
+        }
+        cx.statistics.icmp_errors += 1;
+        match found {
+            (position, Direction::FromClient) => self.send_owned_front(cx, position),
+            (position, Direction::FromBackend) => self.send_owned_back(cx, position),
+        }
+    }
+}

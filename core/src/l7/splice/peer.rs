@@ -1,0 +1,181 @@
+//! One of the two TCP ends of a splice, as we see it, and what of our own it has to get.
+
+use super::buffers::{Buffer, Buffers};
+use super::numbers::{before, beyond, later};
+use super::segment::{Abilities, Segment};
+use crate::l7::cookie;
+use crate::time::{Duration, Time};
+
+/// How long the first acknowledgement of what we sent is awaited; doubled each time (RFC 6298, 5.5).
+const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
+/// The longest such wait.
+const RETRANSMIT_AFTER_MAX: Duration = Duration::from_secs(8);
+/// How often the same bytes are sent again at most: about 25 s in all.
+const RETRANSMITS_MAX: u8 = 7;
+/// Duplicate acknowledgements that mean loss (RFC 5681, 3.2).
+const DUPLICATES: u8 = 3;
+
+/// Bytes, and perhaps FIN, that Hairpin itself has put into a stream and keeps until they are acknowledged.
+#[derive(Debug)]
+pub(super) struct Owned {
+    /// `None`: nothing but FIN.
+    pub(super) buffer: Option<Buffer>,
+    /// The number of the first byte.
+    pub(super) start: u32,
+    /// Bytes.
+    pub(super) length: u32,
+    /// Whether FIN follows.
+    pub(super) fin: bool,
+    /// When it is sent again.
+    pub(super) due: Time,
+    pub(super) tries: u8,
+    duplicates: u8,
+}
+
+impl Owned {
+    pub(super) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
+        let length = buffer.as_ref().map_or(0, |buffer| buffer.len() as u32);
+        Owned { buffer, start, length, fin, due: now + RETRANSMIT_AFTER, tries: 0, duplicates: 0 }
+    }
+
+    /// One past its last number.
+    pub(super) fn end(&self) -> u32 {
+        self.start.wrapping_add(self.length).wrapping_add(u32::from(self.fin))
+    }
+}
+
+/// A TCP end.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// One past the last number seen from it, wherever its segments have come through software.
+    pub(super) highest: u32,
+    /// The next number expected of it, while software reads what it sends in order.
+    pub(super) expected: u32,
+    /// The highest acknowledgement number it was sent.
+    pub(super) told: u32,
+    /// One past the highest number it was sent.
+    pub(super) sent: u32,
+    /// The highest acknowledgement number it has sent.
+    pub(super) acknowledged: u32,
+    /// Bytes it was ready to take beyond `acknowledged` when it last said so.
+    pub(super) window: u32,
+    /// What its window fields are shifted by.
+    pub(super) scale: u8,
+    /// What ours to it are.
+    pub(super) announced: u8,
+    /// The window field it was last sent.
+    pub(super) shown: u16,
+    /// The longest segment it takes.
+    pub(super) mss: u16,
+    /// Whether selective acknowledgements were agreed on.
+    pub(super) sack: bool,
+    /// It has sent FIN, and we have seen all before it.
+    pub(super) has_closed: bool,
+    /// It was sent FIN, by whomever.
+    pub(super) was_closed: bool,
+    pub(super) owned: Option<Owned>,
+}
+
+/// What an acknowledgement has brought about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// All that we own is there.
+    pub(super) delivered: bool,
+    /// What we own is to be sent again from here.
+    pub(super) again: bool,
+}
+
+impl Peer {
+    /// One that sends its first byte of data as `expected` and gets ours as `sent`.
+    pub(super) fn new(expected: u32, sent: u32, abilities: &Abilities) -> Peer {
+        Peer {
+            highest: expected,
+            expected,
+            told: expected,
+            sent,
+            acknowledged: sent,
+            window: 0,
+            scale: abilities.scale.unwrap_or(0),
+            announced: if abilities.scale.is_some() { cookie::SCALE } else { 0 },
+            shown: u16::MAX,
+            mss: abilities.mss,
+            sack: abilities.sack,
+            has_closed: false,
+            was_closed: false,
+            owned: None,
+        }
+    }
+
+    /// Takes what a segment of it says of our numbers. `false`: it acknowledges what was never sent, or is too old to
+    /// mean anything; the segment is to be dropped.
+    pub(super) fn hear(&mut self, now: Time, segment: &Segment, buffers: &mut Buffers) -> Option<Heard> {
+        let ack = segment.acknowledgement;
+        // What an engine has carried to it, software does not know of: beyond `sent` by up to a guard's range.
+        if before(ack, self.acknowledged.wrapping_sub(1 << 30)) || beyond(self.sent, ack) > 1 << 30 {
+            return None;
+        }
+        let mut heard = Heard::default();
+        let window = u32::from(segment.window) << self.scale;
+        let is_new = before(self.acknowledged, ack);
+        let is_duplicate = ack == self.acknowledged && segment.payload == 0 && window == self.window;
+        if !before(ack, self.acknowledged) {
+            self.window = window;
+            self.acknowledged = ack;
+            self.sent = later(self.sent, ack);
+        }
+        if let Some(owned) = &mut self.owned {
+            if !before(ack, owned.end()) {
+                heard.delivered = true;
+            } else if is_new {
+                owned.duplicates = 0;
+                owned.tries = 0;
+                owned.due = now + RETRANSMIT_AFTER;
+            } else if is_duplicate && !before(ack, owned.start) {
+                owned.duplicates = owned.duplicates.saturating_add(1);
+                heard.again = owned.duplicates == DUPLICATES;
+            }
+        }
+        if heard.delivered {
+            self.disown(buffers);
+        }
+        Some(heard)
+    }
+
+    /// Lets go of what we own.
+    pub(super) fn disown(&mut self, buffers: &mut Buffers) {
+        if let Some(buffer) = self.owned.take().and_then(|owned| owned.buffer) {
+            buffers.release(buffer);
+        }
+    }
+
+    /// Whether all that it was sent is acknowledged, FIN included, as far as software knows.
+    pub(super) fn is_settled(&self) -> bool {
+        self.acknowledged == self.sent && self.owned.is_none()
+    }
+
+    /// Whether `acknowledgement` is within what we own and FIN and data before it must be waited for.
+    pub(super) fn holds(&self, acknowledgement: u32) -> bool {
+        self.owned
+            .as_ref()
+            .is_some_and(|owned| !before(acknowledgement, owned.start) && before(acknowledgement, owned.end()))
+    }
+
+    /// Puts off the next time that what we own is sent again. `false`: it was sent too often.
+    pub(super) fn back_off(&mut self, now: Time) -> bool {
+        let Some(owned) = &mut self.owned else { return true };
+        owned.tries += 1;
+        owned.due = now + (RETRANSMIT_AFTER * (1 << owned.tries.min(10))).min(RETRANSMIT_AFTER_MAX);
+        owned.tries <= RETRANSMITS_MAX
+    }
+
+    /// The window field that tells it of so many bytes.
+    pub(super) fn field(&self, window: u32) -> u16 {
+        u16::try_from(window >> self.announced).unwrap_or(u16::MAX)
+    }
+
+    /// Notes that it was told this acknowledgement number and window.
+    pub(super) fn tell(&mut self, acknowledgement: u32, shown: u16) {
+        self.told = later(self.told, acknowledgement);
+        self.shown = shown;
+    }
+}

@@ -1,0 +1,317 @@
+//! Reading requests: bytes in order into a buffer, heads out of it, and what becomes of them.
+
+use super::entry::{Exchange, Front, FrontState};
+use super::numbers::{before, beyond, later};
+use super::segment::Segment;
+use super::{Context, HEAD_ROOM, Refused, Splices};
+use crate::frame::{Frame, FrameIo};
+use crate::l7::client_hello;
+use crate::l7::config::{Action, Group, Http, HttpLimits, Kind, Tls};
+use crate::l7::edit;
+use crate::l7::head::{self, Bounds, Method, Parsed, Refusal, Request, Version};
+use crate::l7::reply::{self, Reply};
+use crate::l7::route::{self, Decision};
+use crate::time::{Duration, Time};
+use crate::wire::Transport;
+use crate::wire::tcp::FIN;
+use crate::worker::Drop;
+
+/// How long a client has to close when we have, and to read what it was sent.
+pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is to be done about a front's input.
+enum Found {
+    /// More is needed.
+    Partial,
+    /// It goes to a backend of this group.
+    Forward { group: Group, exchange: Exchange, sticky: Option<u64> },
+    /// It is answered: so many bytes in the scratch buffer.
+    Reply { length: usize, head: usize, close: bool },
+    /// It cannot be read.
+    Refuse { status: u16, why: Refused },
+    /// It cannot be answered either.
+    Reset,
+}
+
+fn bounds(limits: &HttpLimits) -> Bounds {
+    Bounds {
+        bytes_max: usize::from(limits.head_bytes_max),
+        fields_max: usize::from(limits.fields_max),
+        target_bytes_max: usize::from(limits.target_bytes_max),
+    }
+}
+
+/// One of the groups, by their shares.
+fn pick(groups: &[(Group, u16)], turn: &mut u32) -> Option<Group> {
+    if let [(group, _)] = groups {
+        return Some(*group);
+    }
+    let total: u32 = groups.iter().map(|(_, share)| u32::from(*share)).sum();
+    *turn = turn.wrapping_add(0x9E37_79B9);
+    let mut at = ((u64::from(*turn) * u64::from(total)) >> 32) as u32;
+    for (group, share) in groups {
+        match at.checked_sub(u32::from(*share)) {
+            None => return Some(*group),
+            Some(rest) => at = rest,
+        }
+    }
+    None
+}
+
+impl Splices {
+    /// How long a front may take over a head.
+    pub(super) fn head_timeout<IO: FrameIo>(&self, cx: &Context<'_, IO>, service: u16) -> Duration {
+        match cx.kind(service) {
+            Kind::Http(http) => http.limits.head_timeout,
+            Kind::Tls(tls) => tls.hello_timeout,
+            Kind::Forward | Kind::Group => Duration::from_secs(1),
+        }
+    }
+
+    /// A segment of a client whose bytes are ours: taken in order.
+    pub(super) fn take<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if before(front.peer.expected, segment.sequence) {
+            cx.statistics.http.out_of_order += 1;
+            return self.acknowledge_front(cx, position);
+        }
+        let had = beyond(segment.sequence, front.peer.expected);
+        let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
+        let fresh = payload.get(had as usize..).unwrap_or_default();
+        let taken = match front.state {
+            FrontState::Reading | FrontState::Waiting | FrontState::Joined => store(&mut self.buffers, front, fresh),
+            // What comes after the last response is read and thrown away, so that the client can read that.
+            _ => fresh.len(),
+        };
+        if !fresh.is_empty() && front.waiting() == taken && front.state == FrontState::Reading {
+            front.deadline = cx.now + head_timeout_of(cx.snapshot, front.service);
+        }
+        front.peer.expected = front.peer.expected.wrapping_add(taken as u32);
+        let all = taken == fresh.len();
+        if segment.has(FIN) && all && segment.payload_end() == front.peer.expected && !front.peer.has_closed {
+            front.peer.has_closed = true;
+            front.peer.expected = front.peer.expected.wrapping_add(1);
+        }
+        front.peer.highest = later(front.peer.highest, front.peer.expected);
+        let is_news = segment.payload > 0 || segment.has(FIN);
+        // A keep-alive probe has no news, and a number before the one expected (RFC 9293, 3.8.4).
+        let asks = had > 0 && segment.payload == 0;
+        let state = front.state;
+        drop(frame);
+        match state {
+            FrontState::Reading => self.read(cx, position),
+            FrontState::Closing | FrontState::TimeWait | FrontState::Replying => self.closing(cx, position),
+            _ => {}
+        }
+        // What went on to a backend is acknowledged by it; what did not, by us.
+        let Some(front) = self.fronts.get(position) else { return };
+        let ours = !matches!(front.state, FrontState::Joined | FrontState::Waiting) || asks;
+        if (is_news || asks) && ours && (before(front.peer.told, front.peer.expected) || had > 0) {
+            self.acknowledge_front(cx, position);
+        }
+    }
+
+    /// Uses what has been read, as far as it goes.
+    pub(super) fn read<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        while let Some(front) = self.fronts.get(position) {
+            if front.state != FrontState::Reading {
+                return;
+            }
+            if front.waiting() == 0 {
+                if front.peer.has_closed {
+                    self.close_front(cx, position);
+                }
+                return;
+            }
+            let found = match cx.kind(front.service) {
+                Kind::Http(http) => self.examine(cx.now, http, position),
+                Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
+                Kind::Forward | Kind::Group => Found::Reset,
+            };
+            match found {
+                Found::Partial if self.fronts.get(position).is_some_and(|front| front.peer.has_closed) => {
+                    return self.close_front(cx, position);
+                }
+                Found::Partial => {
+                    let deadline = self.fronts.get(position).map(|front| front.deadline);
+                    return deadline.into_iter().for_each(|deadline| self.stamp_front(position, deadline));
+                }
+                Found::Forward { group, exchange, sticky } => {
+                    cx.statistics.http.requests += 1;
+                    self.begin(cx, position, group, exchange, sticky);
+                }
+                Found::Reply { length, head, close } => {
+                    cx.statistics.http.requests += 1;
+                    self.consume(position, head);
+                    self.reply(cx, position, length, close);
+                }
+                Found::Refuse { status, why } => self.refuse(cx, position, status, why),
+                Found::Reset => self.abandon(cx, position),
+            }
+        }
+    }
+
+    /// Takes the first bytes of a front's input away.
+    pub(super) fn consume(&mut self, position: u32, count: usize) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(mut input) = front.input.take() else { return };
+        if count < input.len() {
+            self.buffers.consume(&mut input, count);
+            front.input = Some(input);
+        } else {
+            self.buffers.release(input);
+        }
+    }
+
+    fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
+        let Splices { fronts, buffers, scratch, turn, generation, .. } = self;
+        let Some((front, input)) = fronts.get(position).and_then(|front| Some((front, front.input.as_ref()?))) else {
+            return Found::Partial;
+        };
+        let request = match head::request(buffers.bytes(input), &bounds(&http.limits)) {
+            Ok(Parsed::Partial) => return Found::Partial,
+            Ok(Parsed::Complete(request)) => request,
+            Err(refusal) => return refused(refusal),
+        };
+        let is_last = http.limits.requests_max > 0 && front.requests + 1 >= http.limits.requests_max;
+        let close = !request.keep_alive || is_last || front.peer.has_closed;
+        let client = &front.key.source.address;
+        let route = match route::decide(http, &request, client) {
+            Decision::Deny { status } => return answer(scratch, &request, status, close, Refused::Denied),
+            Decision::NotFound => return answer(scratch, &request, 404, close, Refused::NoRoute),
+            Decision::Take(route) => route,
+        };
+        match &route.action {
+            Action::Forward { groups, .. } => {
+                if request.upgrade && !http.upgrade || request.method == Method::Connect && !http.connect {
+                    return Found::Refuse { status: 501, why: Refused::Tunnel };
+                }
+                let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
+                let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(&request, sticky));
+                let exchange = Exchange {
+                    method: request.method,
+                    version: request.version,
+                    route: number.map_or(u16::MAX, |number| number as u16),
+                    generation: *generation,
+                    close_front: close,
+                    close_back: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
+                    is_idempotent: request.method.is_idempotent(),
+                    started: now,
+                    ..Exchange::default()
+                };
+                match pick(groups, turn) {
+                    Some(group) => Found::Forward { group, exchange, sticky },
+                    None => Found::Refuse { status: 503, why: Refused::NoBackend },
+                }
+            }
+            Action::Redirect { status, location } => {
+                // The text is written behind the room that the response will need.
+                let (head, room) = scratch.split_at_mut(HEAD_ROOM);
+                let Ok(length) = reply::location(room, location, &request, false) else {
+                    return Found::Refuse { status: 414, why: Refused::TooLarge };
+                };
+                write_reply(head, &request, *status, Some(&room[..length]), &[], close)
+            }
+            Action::Reply { status, body } => write_reply(scratch, &request, *status, None, body, close),
+        }
+    }
+
+    fn examine_hello(&mut self, now: Time, tls: &Tls, position: u32) -> Found {
+        let Splices { fronts, buffers, scratch, turn, generation, .. } = self;
+        let Some(input) = fronts.get(position).and_then(|front| front.input.as_ref()) else { return Found::Partial };
+        let hello = match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
+            Ok(Parsed::Partial) => return Found::Partial,
+            Ok(Parsed::Complete(hello)) => hello,
+            Err(_) => return Found::Reset,
+        };
+        let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
+        let exchange = Exchange {
+            method: Method::Connect,
+            generation: *generation,
+            close_front: true,
+            close_back: true,
+            started: now,
+            ..Exchange::default()
+        };
+        group.map_or(Found::Reset, |group| Found::Forward { group, exchange, sticky: None })
+    }
+
+    /// Answers the request at hand with an error and closes: what follows it cannot be told from its body.
+    pub(super) fn refuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, status: u16, why: Refused) {
+        cx.statistics.http.refused[why as usize] += 1;
+        let Some(front) = self.fronts.get(position) else { return };
+        if !matches!(cx.kind(front.service), Kind::Http(_)) {
+            return self.abandon(cx, position);
+        }
+        let head_only = front.exchange.method == Method::Head && front.state != FrontState::Reading;
+        let answer = Reply { status, location: None, body: &[], head_only, close: true };
+        match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
+            Ok(length) => {
+                let all = front.waiting();
+                self.consume(position, all);
+                self.reply(cx, position, length, true);
+            }
+            Err(_) => self.abandon(cx, position),
+        }
+    }
+}
+
+fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration {
+    match snapshot.services.get(usize::from(service)).map(|service| &service.kind) {
+        Some(Kind::Http(http)) => http.limits.head_timeout,
+        Some(Kind::Tls(tls)) => tls.hello_timeout,
+        _ => Duration::from_secs(1),
+    }
+}
+
+/// Adds bytes to a front's input as far as there is room; returns how many.
+pub(super) fn store(buffers: &mut super::Buffers, front: &mut Front, bytes: &[u8]) -> usize {
+    if bytes.is_empty() {
+        return 0;
+    }
+    if front.input.is_none() {
+        front.input = buffers.take(bytes.len().min(super::buffers::SIZES[2]));
+    }
+    front.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
+}
+
+fn refused(refusal: Refusal) -> Found {
+    let status = refusal.status();
+    let why = if matches!(status, 414 | 431) { Refused::TooLarge } else { Refused::Malformed };
+    Found::Refuse { status, why }
+}
+
+/// A refusal after which the connection may go on, if the request has no body that would have to be read first.
+fn answer(scratch: &mut [u8], request: &Request<'_>, status: u16, close: bool, why: Refused) -> Found {
+    match write_reply(scratch, request, status, None, &[], close) {
+        // Counted where refusals are.
+        Found::Reply { close: true, .. } => Found::Refuse { status, why },
+        found => found,
+    }
+}
+
+fn write_reply(
+    out: &mut [u8],
+    request: &Request<'_>,
+    status: u16,
+    location: Option<&[u8]>,
+    body: &[u8],
+    close: bool,
+) -> Found {
+    let close = close || request.body != crate::l7::body::Length::None;
+    let answer = Reply { status, location, body, head_only: request.method == Method::Head, close };
+    match reply::write(out, &answer) {
+        Ok(length) => Found::Reply { length, head: request.bytes.len(), close },
+        Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
+    }
+}
+
+/// Why a frame that a front cannot use is dropped.
+pub(super) const USELESS: Drop = Drop::Unknown;

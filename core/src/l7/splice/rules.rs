@@ -1,0 +1,254 @@
+//! Bodies that the engine carries.
+//!
+//! A rule has a guard: it holds for one stretch of the response (or of a request), whose numbers have one difference,
+//! and for acknowledgements that leave no byte of ours in doubt. So a rule that outlasts its exchange does no harm as
+//! long as the back is the front's: what does not belong to that stretch comes to software. The pair goes before the
+//! front gets another back.
+
+use super::entry::{Exchange, FrontState, Message};
+use super::{Context, Splices, value};
+use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
+use crate::flow::{Direction, FlowKey};
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::l7::config::Kind;
+use crate::rewrite::Rewrite;
+use crate::time::{Duration, Time};
+
+/// Names of rules of splices have this bit; those of layer 4 never get there.
+pub(crate) const RULE_BIT: u64 = 1 << 63;
+/// Bytes of a stretch at most: numbers are compared within half their space.
+const STRETCH_MAX: u64 = 1 << 30;
+/// Bytes from which a body goes to the engine, where the configuration does not say.
+const OFFLOAD_BYTES_MIN: u64 = 256 * 1024;
+/// Requests that wait for the engine at most.
+const OPS_MAX: usize = 4096;
+/// How long after a refusal the engine is not asked again about a front.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+
+const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
+
+impl Splices {
+    fn rule_id(&self, position: u32, direction: Direction) -> RuleId {
+        let generation = u64::from(self.fronts.generation(position)) & 0x7fff_ffff;
+        RuleId(RULE_BIT | generation << 32 | u64::from(value(position, direction)))
+    }
+
+    /// Offers what is left of a large body to the engine.
+    pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.ledger != Ledger::Software && front.ledger != Ledger::Offloaded || front.state != FrontState::Joined {
+            return;
+        }
+        let Kind::Http(http) = cx.kind(front.service) else { return };
+        let least = http.offload_bytes_min.unwrap_or(OFFLOAD_BYTES_MIN);
+        let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
+        let able =
+            cx.caps.checks_guards && cx.caps.rewrites_sequence && cx.caps.rewrites_sack && cx.caps.rewrites_window;
+        let same_sack = front.peer.sack == back.peer.sack;
+        let settled = back.peer.owned.is_none() && front.up.is_settled();
+        if !able || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
+            return;
+        }
+        let Some((client, backend)) =
+            guards(&front.exchange, least, front.down.delta_at_end(), front.up.delta_at_end())
+        else {
+            return;
+        };
+        let (first, length) = if client.sequence_length > 0 {
+            (client.sequence, client.sequence_length)
+        } else {
+            (backend.sequence, backend.sequence_length)
+        };
+        // What still comes by here of a stretch that is the engine's was on its way already.
+        if front.stretch.is_some_and(|(start, length)| first.wrapping_sub(start) < length) {
+            return;
+        }
+        let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
+        let shift = |from: u8, to: u8| from as i8 - to as i8;
+        let rewrites = [
+            Rewrite {
+                source: back.source(),
+                destination: back.endpoint(),
+                sequence_delta: up,
+                acknowledgement_delta: down.wrapping_neg(),
+                window_shift: shift(front.peer.scale, back.peer.announced),
+            },
+            Rewrite {
+                source: front.key.destination,
+                destination: front.key.source,
+                sequence_delta: down,
+                acknowledgement_delta: up.wrapping_neg(),
+                window_shift: shift(back.peer.scale, front.peer.announced),
+            },
+        ];
+        let keys = [front.key, back.key];
+        let number = u32::from(back.number) * 2;
+        for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
+            let at = direction as usize;
+            let rule = Rule {
+                id: self.rule_id(position, direction),
+                key: keys[at],
+                rewrite: rewrites[at],
+                guard: Some(guard),
+                fate: Fate::Forward,
+                total: number + direction as u32,
+            };
+            cx.ops.push_back(RuleOp::Install(rule));
+        }
+        cx.statistics.http.offloaded += 1;
+        if let Some(front) = self.fronts.get_mut(position) {
+            self.rules += 2 - front.rules.count_ones();
+            front.ledger = Ledger::Installing;
+            front.answers_due = 2;
+            front.rule_key = keys[1];
+            front.stretch = Some((first, length));
+            front.offer_after = cx.now;
+        }
+    }
+
+    /// Asks for the removal of what rules a front has in force.
+    pub(super) fn remove_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.ledger != Ledger::Offloaded {
+            return;
+        }
+        let keys = [front.key, front.rule_key];
+        let rules = front.rules;
+        let mut asked = 0;
+        for direction in BOTH {
+            if rules & (1 << direction as u8) != 0 {
+                let id = self.rule_id(position, direction);
+                cx.ops.push_back(RuleOp::Remove { id, key: keys[direction as usize] });
+                asked += 1;
+            }
+        }
+        if let Some(front) = self.fronts.get_mut(position) {
+            front.answers_due = asked;
+            front.ledger = Ledger::Removing;
+        }
+        if asked == 0 {
+            self.settle_rules(position);
+        }
+    }
+
+    /// An exchange that the engine carries has lasted: the rules go, their counters tell whether it goes on.
+    pub(super) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.remove_rules(cx, position);
+    }
+
+    /// Takes an answer of the engine about a splice's rule. Returns whether the rule is held.
+    pub(crate) fn handle_completion(&mut self, now: Time, completion: &Completion, ops: &mut impl FnMut(RuleOp)) {
+        let (Completion::Installed(id) | Completion::Rejected(id, _) | Completion::Removed(id, _)) = *completion;
+        let value = id.0 as u32;
+        let (position, direction) = super::parts(value);
+        if self.rule_id(position, direction) != id {
+            return;
+        }
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let bit = 1 << direction as u8;
+        match completion {
+            Completion::Installed(_) => front.rules |= bit,
+            Completion::Rejected(_, refusal) => {
+                self.rules = self.rules.saturating_sub(1);
+                front.rules &= !bit;
+                front.stretch = None;
+                let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
+                front.offer_after = now + wait;
+            }
+            Completion::Removed(_, counters) => {
+                self.rules = self.rules.saturating_sub(1);
+                front.rules &= !bit;
+                front.stretch = None;
+                if let Some(counters) = counters {
+                    front.carried[direction as usize].add(counters.packets, counters.bytes);
+                    front.last_seen = front.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
+                }
+            }
+        }
+        front.answers_due = front.answers_due.saturating_sub(1);
+        if front.answers_due > 0 {
+            return;
+        }
+        if front.rules == 0 {
+            front.ledger = Ledger::Software;
+            return self.settle_rules(position);
+        }
+        front.ledger = Ledger::Offloaded;
+        let unwanted = front.rules != 0b11 || front.state == FrontState::Doomed || front.state == FrontState::Waiting;
+        if unwanted {
+            let (keys, rules) = ([front.key, front.rule_key], front.rules);
+            front.ledger = Ledger::Removing;
+            front.answers_due = rules.count_ones() as u8;
+            for direction in BOTH {
+                if rules & (1 << direction as u8) != 0 {
+                    ops(RuleOp::Remove { id: self.rule_id(position, direction), key: keys[direction as usize] });
+                }
+            }
+        }
+    }
+
+    /// The engine holds nothing of a front any more.
+    fn settle_rules(&mut self, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.ledger = Ledger::Software;
+        match front.state {
+            FrontState::Doomed => self.release_front(position),
+            FrontState::Waiting => self.ready.push_back(position),
+            // What the engine has seen last counts.
+            FrontState::Joined => {}
+            _ => {}
+        }
+    }
+
+    /// The keys of the flows whose rules are in force or asked for.
+    pub(crate) fn ledger(&self) -> impl Iterator<Item = FlowKey> {
+        self.fronts.iter().flat_map(|(_, front)| {
+            let keys = [(front.key, 1), (front.rule_key, 2)];
+            keys.into_iter().filter(|&(_, bit)| front.rules & bit != 0).map(|(key, _)| key)
+        })
+    }
+}
+
+/// The stretches for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
+/// no stretch that is long enough.
+fn guards(exchange: &Exchange, least: u64, down: u32, up: u32) -> Option<(Guard, Guard)> {
+    match (&exchange.request, &exchange.response) {
+        // A response: what comes of the client are acknowledgements.
+        (Message::Done, Message::Bytes { next, left }) if *left >= least => {
+            let (request_end, length) = (exchange.request_end?, (*left).min(STRETCH_MAX) as u32);
+            let client = Guard {
+                sequence: request_end,
+                sequence_length: 0,
+                acknowledgement: next.wrapping_add(down),
+                acknowledgement_length: length,
+            };
+            let backend = Guard {
+                sequence: *next,
+                sequence_length: length,
+                acknowledgement: request_end.wrapping_add(up),
+                acknowledgement_length: 0,
+            };
+            Some((client, backend))
+        }
+        // A request's body: what comes of the backend are acknowledgements, until it answers.
+        (Message::Bytes { next, left }, Message::Head) if *left >= least => {
+            let length = (*left).min(STRETCH_MAX) as u32;
+            let answer = exchange.response_floor;
+            let client = Guard {
+                sequence: *next,
+                sequence_length: length,
+                acknowledgement: answer.wrapping_add(down),
+                acknowledgement_length: 0,
+            };
+            let backend = Guard {
+                sequence: answer,
+                sequence_length: 0,
+                acknowledgement: next.wrapping_add(up),
+                acknowledgement_length: length,
+            };
+            Some((client, backend))
+        }
+        _ => None,
+    }
+}

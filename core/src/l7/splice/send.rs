@@ -1,0 +1,195 @@
+//! What Hairpin sends of its own: acknowledgements, what it owns, resets.
+
+use super::entry::{Back, BackState, Front, FrontState};
+use super::numbers::{before, beyond, later};
+use super::segment::{Abilities, Own};
+use super::{Context, Splices};
+use crate::frame::FrameIo;
+use crate::l7::cookie;
+use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+
+/// Bytes of a client's that are taken in before they can go on.
+pub(super) const RECEIVE_WINDOW: u32 = 65_535;
+/// Payload of one frame at most; a super-packet is 64 KiB with its headers.
+const PAYLOAD_MAX: u32 = 65_000;
+
+/// Sends a segment of our own, or counts that it could not be sent.
+pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&[u8]; 2]) {
+    let Some(mut frame) = cx.io.allocate() else { return cx.drop(crate::worker::Drop::NoFrame) };
+    if own.write(&mut frame, payload) {
+        cx.send(frame);
+    } else {
+        cx.drop(crate::worker::Drop::NoFrame);
+    }
+}
+
+impl Splices {
+    /// What a front's client may send beyond what it is told was received, in bytes.
+    fn window_for_client(&self, front: &Front) -> u32 {
+        let back = front.back.and_then(|back| self.backs.get(back));
+        match (front.state, back) {
+            (FrontState::Joined, Some(back)) if back.peer.window > 0 => back.peer.window,
+            (FrontState::Joined, Some(_)) => 0,
+            _ => RECEIVE_WINDOW.saturating_sub(front.waiting() as u32),
+        }
+    }
+
+    fn own_of_front(&self, front: &Front, flags: u8, sequence: u32) -> Own {
+        let acknowledgement = match front.state {
+            // What goes through is acknowledged by the backend alone.
+            FrontState::Joined => front.peer.told,
+            _ => later(front.peer.told, front.peer.expected),
+        };
+        Own {
+            source: front.key.destination,
+            destination: front.key.source,
+            sequence,
+            acknowledgement,
+            flags,
+            window: front.peer.field(self.window_for_client(front)),
+            port: front.port,
+            mss: front.peer.mss,
+            abilities: None,
+        }
+    }
+
+    fn own_of_back(&self, back: &Back, flags: u8, sequence: u32) -> Own {
+        let front = back.front.and_then(|front| self.fronts.get(front));
+        let window = match front {
+            Some(front) if front.state == FrontState::Joined => front.peer.window,
+            _ => RECEIVE_WINDOW,
+        };
+        let reads_in_order = back.input.is_some() || !matches!(front, Some(front) if front.state == FrontState::Joined);
+        let acknowledgement = if reads_in_order { later(back.peer.told, back.peer.expected) } else { back.peer.told };
+        Own {
+            source: back.source(),
+            destination: back.endpoint(),
+            sequence,
+            acknowledgement,
+            flags,
+            window: back.peer.field(window),
+            port: back.port,
+            mss: back.peer.mss,
+            abilities: None,
+        }
+    }
+
+    /// Acknowledges to a client what we have.
+    pub(super) fn acknowledge_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let own = self.own_of_front(front, ACK, front.peer.sent);
+        emit(cx, &own, [&[], &[]]);
+        if let Some(front) = self.fronts.get_mut(position) {
+            front.peer.tell(own.acknowledgement, own.window);
+        }
+    }
+
+    /// The same to a backend.
+    pub(super) fn acknowledge_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        let own = self.own_of_back(back, ACK, back.peer.sent);
+        emit(cx, &own, [&[], &[]]);
+        if let Some(back) = self.backs.get_mut(position) {
+            back.peer.tell(own.acknowledgement, own.window);
+        }
+    }
+
+    /// Sends what we own to a client, from the first byte it has not acknowledged on, as far as its window goes.
+    pub(super) fn send_owned_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let own = self.own_of_front(front, ACK, front.peer.sent);
+        if let Some(end) = self.send_owned(cx, &front.peer, own)
+            && let Some(front) = self.fronts.get_mut(position)
+        {
+            front.peer.sent = later(front.peer.sent, end);
+            front.peer.tell(own.acknowledgement, own.window);
+            let due = front.peer.owned.as_ref().map(|owned| owned.due);
+            due.into_iter().for_each(|due| self.stamp_front(position, due));
+        }
+    }
+
+    /// The same to a backend.
+    pub(super) fn send_owned_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        let own = self.own_of_back(back, ACK, back.peer.sent);
+        if let Some(end) = self.send_owned(cx, &back.peer, own)
+            && let Some(back) = self.backs.get_mut(position)
+        {
+            back.peer.sent = later(back.peer.sent, end);
+            back.peer.tell(own.acknowledgement, own.window);
+            let due = back.peer.owned.as_ref().map(|owned| owned.due);
+            due.into_iter().for_each(|due| self.stamp_back(position, due));
+        }
+    }
+
+    /// Sends it in as few frames as it fits into; returns one past the last number sent.
+    fn send_owned<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, peer: &super::peer::Peer, own: Own) -> Option<u32> {
+        let owned = peer.owned.as_ref()?;
+        let bytes = owned.buffer.as_ref().map_or(&[][..], |buffer| self.buffers.bytes(buffer));
+        let mut from = beyond(owned.start, peer.acknowledged).min(owned.length);
+        // A closed window is probed with one byte.
+        let limit = peer.acknowledged.wrapping_add(peer.window.max(1));
+        let end = owned.length.min(beyond(owned.start, limit));
+        let mut last = owned.start.wrapping_add(from);
+        loop {
+            let length = end.saturating_sub(from).min(PAYLOAD_MAX);
+            let is_last = from + length >= owned.length;
+            let mut flags = own.flags;
+            if is_last {
+                flags |= if owned.fin { FIN } else { 0 } | if owned.length > 0 { PSH } else { 0 };
+            }
+            if length == 0 && !(is_last && owned.fin) {
+                break;
+            }
+            let segment = Own { sequence: owned.start.wrapping_add(from), flags, ..own };
+            emit(cx, &segment, [&bytes[from as usize..(from + length) as usize], &[]]);
+            from += length;
+            last = owned.start.wrapping_add(from).wrapping_add(u32::from(flags & FIN != 0));
+            if is_last || from >= end {
+                break;
+            }
+        }
+        Some(last)
+    }
+
+    /// Resets a client's connection.
+    pub(super) fn reset_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        // The number the client expects next is the last that it has acknowledged, or one that is on its way.
+        let sequence = later(front.peer.acknowledged, front.peer.sent);
+        let own = self.own_of_front(front, RST | ACK, sequence);
+        emit(cx, &own, [&[], &[]]);
+        if before(front.peer.acknowledged, sequence) {
+            emit(cx, &Own { sequence: front.peer.acknowledged, ..own }, [&[], &[]]);
+        }
+    }
+
+    /// Resets a backend's connection.
+    pub(super) fn reset_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        let own = self.own_of_back(back, RST | ACK, later(back.peer.acknowledged, back.peer.sent));
+        emit(cx, &own, [&[], &[]]);
+    }
+
+    /// Sends a connection's SYN to its backend.
+    pub(super) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        debug_assert_eq!(back.state, BackState::Connecting);
+        let front = back.front.and_then(|front| self.fronts.get(front));
+        let ours = if back.key.is_ipv4() { cookie::MSS_V4 } else { cookie::MSS_V6 };
+        // What the backend sends must fit the client.
+        let mss = front.map_or(ours, |front| front.peer.mss.min(ours));
+        let own = Own {
+            source: back.source(),
+            destination: back.endpoint(),
+            sequence: back.peer.sent.wrapping_sub(1),
+            acknowledgement: 0,
+            flags: SYN,
+            window: u16::MAX,
+            port: back.port,
+            mss: u16::MAX,
+            abilities: Some(Abilities { mss, scale: Some(cookie::SCALE), sack: true }),
+        };
+        emit(cx, &own, [&[], &[]]);
+    }
+}

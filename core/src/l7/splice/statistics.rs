@@ -1,0 +1,116 @@
+//! What splices count.
+
+/// Why a request was answered by Hairpin itself with an error, or its connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refused {
+    /// Its head, or its body's framing, is not HTTP, or could be read in two ways: 400 and the like.
+    Malformed,
+    /// Its head is longer than may be: 431, 414.
+    TooLarge,
+    /// Its head did not come in time: 408.
+    Slow,
+    /// An access rule denied it.
+    Denied,
+    /// No route takes it: 404.
+    NoRoute,
+    /// It asks for an upgrade or tunnel that is not allowed: 501.
+    Tunnel,
+    /// No backend of its group takes requests: 503.
+    NoBackend,
+    /// No backend could be connected to: 502.
+    Unreachable,
+    /// No backend answered the connection attempt in time: 504.
+    ConnectTimeout,
+    /// The backend closed or reset the connection before it answered: 502.
+    BackendClosed,
+    /// The backend's response is not HTTP: 502.
+    BadResponse,
+    /// The backend did not answer in time: 504.
+    ResponseTimeout,
+    /// No buffer or no room for another connection to a backend: 503.
+    NoRoom,
+    /// What we owned was not acknowledged in time: the connection was reset.
+    Vanished,
+}
+
+impl Refused {
+    /// All of them, in order.
+    pub const ALL: [Refused; 14] = [
+        Refused::Malformed,
+        Refused::TooLarge,
+        Refused::Slow,
+        Refused::Denied,
+        Refused::NoRoute,
+        Refused::Tunnel,
+        Refused::NoBackend,
+        Refused::Unreachable,
+        Refused::ConnectTimeout,
+        Refused::BackendClosed,
+        Refused::BadResponse,
+        Refused::ResponseTimeout,
+        Refused::NoRoom,
+        Refused::Vanished,
+    ];
+
+    /// Its name in status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refused::Malformed => "malformed",
+            Refused::TooLarge => "too-large",
+            Refused::Slow => "slow",
+            Refused::Denied => "denied",
+            Refused::NoRoute => "no-route",
+            Refused::Tunnel => "tunnel",
+            Refused::NoBackend => "no-backend",
+            Refused::Unreachable => "unreachable",
+            Refused::ConnectTimeout => "connect-timeout",
+            Refused::BackendClosed => "backend-closed",
+            Refused::BadResponse => "bad-response",
+            Refused::ResponseTimeout => "response-timeout",
+            Refused::NoRoom => "no-room",
+            Refused::Vanished => "vanished",
+        }
+    }
+}
+
+/// Numbers of all HTTP and TLS services of a worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HttpStatistics {
+    /// Clients' connections now.
+    pub fronts_now: u64,
+    /// The most there have been at a time.
+    pub fronts_peak: u64,
+    /// Clients' connections there can be.
+    pub fronts_max: u64,
+    /// Connections to backends now, idle ones among them.
+    pub backs_now: u64,
+    /// Idle ones.
+    pub idle_now: u64,
+    /// SYNs answered with a cookie by the worker. (Those that the engine has answered, it counts.)
+    pub cookies_sent: u64,
+    /// First data with a wrong or expired cookie, dropped.
+    pub cookies_invalid: u64,
+    /// Requests whose head was complete and in order.
+    pub requests: u64,
+    /// Responses of backends, by class: 1xx to 5xx.
+    pub responses: [u64; 5],
+    /// Responses of our own: redirects, fixed ones, refusals.
+    pub replies: u64,
+    /// Requests that were sent on a connection that was there already.
+    pub reused: u64,
+    /// Requests for which another backend was tried.
+    pub retries: u64,
+    /// Messages handed to the engine.
+    pub offloaded: u64,
+    /// What we owned and sent again.
+    pub retransmitted: u64,
+    /// Segments dropped because they came out of order where order is needed.
+    pub out_of_order: u64,
+    /// Buffers in use.
+    pub buffers_now: u64,
+    /// How often there was no buffer.
+    pub buffers_exhausted: u64,
+    /// Refusals, by [`Refused`].
+    pub refused: [u64; Refused::ALL.len()],
+}

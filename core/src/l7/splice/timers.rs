@@ -1,0 +1,175 @@
+//! Time: what we own is sent again, and nothing lasts for ever.
+
+use super::entry::{BackState, FrontState, Message};
+use super::{Context, Refused, Splices};
+use crate::config::Snapshot;
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::l7::config::Kind;
+use crate::table::Position;
+use crate::table::ageing::{Ageing, Deadlines};
+use crate::time::{Duration, Time};
+use arrayvec::ArrayVec;
+
+/// How long what an end sends again after both have closed is answered.
+pub(super) const TIME_WAIT: Duration = Duration::from_secs(1);
+/// Entries looked at per call at most.
+const DUE_MAX: usize = 32;
+/// How long an offloaded exchange lasts before software looks at its counters.
+pub(super) const OFFLOADED_FOR: Duration = Duration::from_secs(30);
+
+/// Every entry decides by itself when it is due.
+struct Stamped;
+
+impl Deadlines for Stamped {
+    fn deadline(&self, _: Position) -> Option<Time> {
+        Some(Time::ZERO)
+    }
+}
+
+/// How long a body may pause.
+pub(super) fn body_timeout(snapshot: &Snapshot, service: u16) -> Duration {
+    match snapshot.services.get(usize::from(service)).map(|service| (&service.kind, &service.timeouts)) {
+        Some((Kind::Http(http), _)) => http.limits.body_timeout,
+        Some((_, timeouts)) => timeouts.tcp_established,
+        None => Duration::from_secs(60),
+    }
+}
+
+impl Splices {
+    /// When [`Splices::handle_timeout`] next has something to do.
+    pub(crate) fn poll_timeout(&self, now: Time) -> Option<Time> {
+        if self.ready.is_empty() { self.stamps.next(now) } else { Some(now) }
+    }
+
+    /// Does what is due, a bounded amount.
+    pub(crate) fn handle_timeout<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) {
+        for _ in 0..DUE_MAX {
+            let Some(position) = self.ready.pop_front() else { break };
+            self.go_on(cx, position);
+        }
+        let mut due: ArrayVec<Position, DUE_MAX> = ArrayVec::new();
+        self.stamps.due(cx.now, &Stamped, &mut due);
+        for position in due {
+            match position.checked_sub(self.fronts_max) {
+                None => self.front_due(cx, position),
+                Some(back) => self.back_due(cx, back),
+            }
+        }
+        let (in_use, exhausted) = self.buffers();
+        let statistics = &mut cx.statistics.http;
+        (statistics.buffers_now, statistics.buffers_exhausted) = (in_use.into(), exhausted);
+        (statistics.fronts_now, statistics.backs_now) = (self.fronts.len().into(), self.backs.len().into());
+    }
+
+    /// The engine holds no rule of a front any more that waited for that.
+    fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {
+            let connecting = front
+                .back
+                .and_then(|back| self.backs.get(back))
+                .is_some_and(|back| back.state == BackState::Connecting);
+            if !connecting {
+                self.go(cx, position);
+            }
+        }
+    }
+
+    fn front_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.stamped = Time::from_nanos(u64::MAX);
+        if front.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
+            if !front.peer.back_off(cx.now) {
+                cx.statistics.http.refused[Refused::Vanished as usize] += 1;
+                return self.abandon(cx, position);
+            }
+            cx.statistics.http.retransmitted += 1;
+            self.send_owned_front(cx, position);
+        }
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.deadline <= cx.now {
+            self.front_late(cx, position);
+        }
+        let Some(front) = self.fronts.get(position) else { return };
+        let owned = front.peer.owned.as_ref().map(|owned| owned.due);
+        let next = owned.map_or(front.deadline, |due| due.min(front.deadline));
+        self.stamp_front(position, next);
+    }
+
+    /// A front's state has lasted too long.
+    fn front_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        match front.state {
+            FrontState::Reading if front.input.is_none() => self.close_front(cx, position),
+            FrontState::Reading => self.refuse(cx, position, 408, Refused::Slow),
+            // Its back has a deadline of its own; this is for a request that waits for the engine.
+            FrontState::Waiting => front.deadline = cx.now + Duration::from_secs(1),
+            FrontState::Joined if front.ledger != Ledger::Software => {
+                front.deadline = cx.now + OFFLOADED_FOR;
+                self.look_at_rules(cx, position);
+            }
+            FrontState::Joined => self.exchange_late(cx, position),
+            FrontState::Replying | FrontState::Closing => self.abandon(cx, position),
+            FrontState::TimeWait => self.remove_front(cx, position),
+            FrontState::Doomed => front.deadline = cx.now + Duration::from_secs(1),
+        }
+    }
+
+    fn exchange_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let exchange = &front.exchange;
+        let closed = front.peer.has_closed
+            && front.back.and_then(|back| self.backs.get(back)).is_some_and(|back| back.peer.has_closed);
+        if closed {
+            // Both ends have closed in order; nothing has to be said.
+            if let Some(back) = front.back.take() {
+                self.remove_back(cx, back, true);
+            }
+            return self.remove_front(cx, position);
+        }
+        match exchange.response {
+            Message::Head if !exchange.has_begun && exchange.request.is_done() => {
+                self.refuse(cx, position, 504, Refused::ResponseTimeout);
+            }
+            Message::Head if !exchange.has_begun => self.refuse(cx, position, 408, Refused::Slow),
+            _ => self.abandon(cx, position),
+        }
+    }
+
+    fn back_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        entry.stamped = Time::from_nanos(u64::MAX);
+        if entry.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
+            if !entry.peer.back_off(cx.now) {
+                cx.statistics.http.refused[Refused::Vanished as usize] += 1;
+                self.reset_back(cx, back);
+                return self.lost_back(cx, back);
+            }
+            cx.statistics.http.retransmitted += 1;
+            self.send_owned_back(cx, back);
+        }
+        let Some(entry) = self.backs.get(back) else { return };
+        let late = entry.deadline <= cx.now;
+        match entry.state {
+            BackState::Connecting if late => return self.unconnected(cx, back, Refused::ConnectTimeout),
+            BackState::Connecting if entry.again <= cx.now => return self.connect_again(cx, back),
+            BackState::Idle if late => self.close_back(cx, back),
+            BackState::Closing if late => {
+                self.reset_back(cx, back);
+                return self.remove_back(cx, back, true);
+            }
+            BackState::TimeWait if late => return self.remove_back(cx, back, false),
+            _ => {}
+        }
+        let Some(entry) = self.backs.get(back) else { return };
+        let owned = entry.peer.owned.as_ref().map(|owned| owned.due);
+        let deadline = match entry.state {
+            BackState::Attached => None,
+            BackState::Connecting => Some(entry.again.min(entry.deadline)),
+            BackState::Idle | BackState::Closing | BackState::TimeWait => Some(entry.deadline),
+        };
+        let next = [owned, deadline].into_iter().flatten().min();
+        next.into_iter().for_each(|next| self.stamp_back(back, next));
+    }
+}

@@ -1,0 +1,240 @@
+//! What a client sends.
+
+use super::close::Fate;
+use super::entry::{Inadmissible, Message};
+use super::numbers::{before, beyond, later};
+use super::read::USELESS;
+use super::segment::{Segment, replace_payload};
+use super::{Context, FrontState, Splices};
+use crate::flow::Direction;
+use crate::frame::{Frame, FrameIo};
+use crate::wire::Transport;
+use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+use crate::worker::Drop;
+
+/// How far from what a client has sent a number may be that is not of an older connection between the same ends.
+const NEAR: u32 = 1 << 24;
+/// The same while the engine carries packets that software does not see: a guard's longest range more.
+const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
+
+impl Splices {
+    /// A packet of a client.
+    pub(super) fn from_client<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        position: u32,
+    ) {
+        let segment = Segment::of(frame.bytes(), at);
+        let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
+        if at.ttl <= 1 {
+            return cx.drop(Drop::TimeToLive);
+        }
+        let service = front.service;
+        if segment.has(SYN) {
+            return self.newcomer(cx, frame, at, service);
+        }
+        let near = if front.rules != 0 { NEAR_OFFLOADED } else { NEAR };
+        let apart = segment.sequence.wrapping_sub(front.peer.highest).wrapping_add(near);
+        let is_near = apart <= 2 * near;
+        if segment.has(RST) {
+            return if is_near { self.reset_by_client(cx, &segment, position) } else { cx.drop(USELESS) };
+        }
+        if !segment.has(ACK) {
+            return cx.drop(USELESS);
+        }
+        let heard = match is_near {
+            true => front.peer.hear(cx.now, &segment, &mut self.buffers),
+            false => None,
+        };
+        let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
+        front.last_seen = cx.now;
+        if heard.again {
+            cx.statistics.http.retransmitted += 1;
+            self.send_owned_front(cx, position);
+        }
+        match self.fronts.get(position).map(|front| front.state) {
+            Some(FrontState::Joined) => self.upward(cx, frame, at, &segment, position),
+            Some(_) => self.take(cx, frame, at, &segment, position),
+            None => {}
+        }
+    }
+
+    /// A packet whose numbers are not the front's: the client may have begun another connection between the same ends.
+    fn another<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        let begins = segment.payload > 0 && self.cookies.check(cx.now, &at.key, theirs, ours).is_some();
+        let Some(service) = self.fronts.get(position).map(|front| front.service).filter(|_| begins) else {
+            return cx.drop(USELESS);
+        };
+        self.detach(cx, position, Fate::Reset);
+        self.remove_front(cx, position);
+        self.first(cx, frame, at, service);
+    }
+
+    /// A client's segment while front and back are joined.
+    fn upward<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        self.conclude(cx, position);
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if front.state != FrontState::Joined {
+            self.take(cx, frame, at, segment, position);
+            return self.settle_back(cx, position);
+        }
+        if segment.payload == 0 && !segment.has(FIN) {
+            let is_probe = before(segment.sequence, front.exchange.request_floor);
+            let sequence = segment.sequence.wrapping_add(front.up.delta_at_end());
+            if is_probe {
+                return self.acknowledge_front(cx, position);
+            }
+            if front.peer.holds(segment.acknowledgement) {
+                return;
+            }
+            front.down.settle(segment.acknowledgement);
+            self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sequence, ACK));
+            return self.conclude(cx, position);
+        }
+        front.down.settle(front.peer.acknowledged);
+        self.body_upward(cx, frame, at, segment, position);
+    }
+
+    /// A part of a request's body, the next request, the client's FIN, or any of these together.
+    fn body_upward<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        mut frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let exchange = &mut front.exchange;
+        let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
+        let start = segment.sequence.wrapping_add(skip);
+        let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
+        let mine = &payload[skip as usize..];
+        let admitted = exchange.request.admit(&mut exchange.request_end, &mut front.peer.expected, start, mine);
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(Inadmissible::OutOfOrder) => {
+                cx.statistics.http.out_of_order += 1;
+                return self.acknowledge_front(cx, position);
+            }
+            Err(Inadmissible::Broken) => {
+                cx.statistics.http.refused[super::Refused::Malformed as usize] += 1;
+                return self.break_off(cx, position);
+            }
+        };
+        front.peer.highest = later(front.peer.highest, start.wrapping_add(admitted as u32));
+        let rest = admitted < mine.len();
+        let ends = segment.has(FIN) && !rest;
+        let is_endless = matches!(exchange.request, Message::Endless);
+        let is_done = exchange.request.is_done();
+        let out = start.wrapping_add(front.up.delta_at_end());
+        let mut flags = ACK | segment.flags & PSH;
+        if ends && is_endless {
+            flags |= FIN;
+            front.peer.has_closed = true;
+        }
+        if rest {
+            // The next request, or FIN that will be seen again: read in order, to be used when this exchange is over.
+            let beyond_it = &mine[admitted..];
+            let next = start.wrapping_add(admitted as u32);
+            let had = beyond(next, front.peer.expected) as usize;
+            if is_done && next.wrapping_add(had as u32) == front.peer.expected {
+                let fresh = beyond_it.get(had..).unwrap_or_default();
+                let stored = super::read::store(&mut self.buffers, front, fresh);
+                front.peer.expected = front.peer.expected.wrapping_add(stored as u32);
+                front.peer.highest = later(front.peer.highest, front.peer.expected);
+            }
+        }
+        if ends && is_done && segment.payload_end() == front.peer.expected {
+            // Acknowledged when the exchange is over, with all that came before it.
+            front.peer.has_closed = true;
+            front.peer.expected = front.peer.expected.wrapping_add(1);
+            front.exchange.close_front = true;
+        } else if ends && !is_done && !is_endless {
+            return self.break_off(cx, position);
+        }
+        if admitted == 0 && flags & FIN == 0 {
+            return self.acknowledgement_upward(cx, frame, at, segment, position);
+        }
+        front.deadline = later_time(front.deadline, cx.now + super::timers::body_timeout(cx.snapshot, front.service));
+        let cut = (skip as usize, skip as usize + admitted);
+        let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
+        self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (out, flags));
+        self.offer(cx, position);
+        self.conclude(cx, position);
+    }
+
+    /// What a segment of which nothing goes on acknowledges may be news to the backend.
+    fn acknowledgement_upward<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        mut frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let told = front.back.and_then(|back| self.backs.get(back)).map(|back| back.peer.told);
+        let translated = front.down.acknowledgement(segment.acknowledgement);
+        let is_news = told.is_some_and(|told| before(told, translated));
+        let is_again = front.peer.told != front.peer.expected && beyond(segment.sequence, front.peer.expected) > 0;
+        if is_news && !front.peer.holds(segment.acknowledgement) {
+            let sent = front.back.and_then(|back| self.backs.get(back)).map_or(0, |back| back.peer.sent);
+            let Some((at, segment)) = trim(&mut frame, at, segment, (0, 0)) else { return cx.drop(Drop::NoFrame) };
+            self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (sent, ACK));
+            return self.conclude(cx, position);
+        }
+        if is_again {
+            self.acknowledge_front(cx, position);
+        }
+    }
+
+    /// Acknowledges to a back what its last exchange has left unacknowledged, if nothing else does.
+    pub(super) fn settle_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.fronts.get(position).and_then(|front| front.back) else { return };
+        if self.backs.get(back).is_some_and(|back| before(back.peer.told, back.peer.expected)) {
+            self.acknowledge_back(cx, back);
+        }
+    }
+}
+
+/// The later of two points in time.
+pub(super) fn later_time(a: crate::time::Time, b: crate::time::Time) -> crate::time::Time {
+    a.max(b)
+}
+
+/// Keeps only a part of a segment's payload.
+pub(super) fn trim<F: Frame>(
+    frame: &mut F,
+    at: &Transport,
+    segment: &Segment,
+    (from, to): (usize, usize),
+) -> Option<(Transport, Segment)> {
+    if from == 0 && to == segment.payload as usize {
+        return Some((*at, *segment));
+    }
+    let at = replace_payload(frame, at, (from, to), &[])?;
+    let payload = (at.end - at.payload) as u32;
+    let gso_size = u32::from(frame.meta().gso_size);
+    if payload <= gso_size {
+        frame.meta_mut().gso_size = 0;
+    }
+    Some((at, Segment { payload, ..*segment }))
+}

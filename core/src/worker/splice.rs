@@ -1,0 +1,121 @@
+//! Where the worker and its splices (`crate::l7::splice`) meet: packets of HTTP and TLS services, their timers, the
+//! engine's answers about their rules.
+
+use super::{Drop, Worker};
+use crate::engine::Completion;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::{Batch, FrameIo};
+use crate::l7::cookie::Cookies;
+use crate::l7::splice::Context;
+use crate::offload::OffloadPolicy;
+use crate::table::Table;
+use crate::time::Time;
+use crate::wire::{ErrorKind, IcmpError, Transport};
+
+/// What the worker lends, and the splices it lends it to: its fields, each by itself.
+macro_rules! lend {
+    ($worker:ident, $now:expr, $io:expr, $tx:expr) => {{
+        let Worker { splices, snapshot, balancers, ports, loads, known, steering, statistics, ops, caps, .. } = $worker;
+        let context = Context {
+            now: $now,
+            io: $io,
+            tx: $tx,
+            snapshot,
+            balancers,
+            ports,
+            loads,
+            known,
+            steering,
+            statistics,
+            ops,
+            caps,
+        };
+        (splices, context)
+    }};
+}
+
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
+    /// A packet of no connection of layer 4: a splice's, the first of one, or a stranger's.
+    pub(super) fn spliced<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        frame: IO::Frame,
+        at: Transport,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        if at.key.protocol == Protocol::Tcp {
+            if let Some(found) = self.splices.find(&at.key) {
+                let (splices, mut context) = lend!(self, now, io, tx);
+                return splices.carry(&mut context, frame, &at, found);
+            }
+            if let Some(&service) = self.services.get(&(at.key.destination, at.key.protocol))
+                && self.snapshot.services.get(usize::from(service)).is_some_and(|service| service.kind.is_spliced())
+            {
+                if at.ttl <= 1 {
+                    return self.drop_frame(Drop::TimeToLive);
+                }
+                self.statistics.services[usize::from(service)].speculative += 1;
+                let (splices, mut context) = lend!(self, now, io, tx);
+                return splices.newcomer(&mut context, frame, &at, service);
+            }
+        }
+        self.stranger(now, frame, at, tx);
+    }
+
+    /// Does what is due for HTTP and TLS services; what is to be sent is in `tx` afterwards. To be called when
+    /// [`Worker::poll_timeout`] is due, beside [`Worker::handle_timeout`].
+    pub fn handle_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) {
+        let (splices, mut context) = lend!(self, now, io, tx);
+        splices.handle_timeout(&mut context);
+    }
+
+    /// Makes and checks SYN cookies with other keys from now on.
+    pub fn set_cookies(&mut self, cookies: Cookies) {
+        self.splices.set_cookies(cookies);
+    }
+
+    /// Clients' connections of HTTP and TLS services now, those to their backends, and buffers in use.
+    pub fn splices(&self) -> (u32, u32, u32) {
+        let (fronts, backs) = self.splices.len();
+        (fronts, backs, self.splices.buffers().0)
+    }
+
+    /// A packet that a splice has sent, come back because it is too big for its way out. `false`: it is no splice's.
+    pub(super) fn splice_too_big<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        frame: IO::Frame,
+        (at, mtu): (&Transport, u16),
+        tx: &mut Batch<IO::Frame>,
+    ) -> Option<IO::Frame> {
+        let Some(found) = self.splices.find(&at.key.reversed()) else { return Some(frame) };
+        let (splices, mut context) = lend!(self, now, io, tx);
+        splices.too_big(&mut context, frame, at, mtu, found);
+        None
+    }
+
+    /// An ICMP error about a packet that a splice has sent: only its size matters, time does the rest. `false`: it is no
+    /// splice's.
+    pub(super) fn splice_error<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        error: &IcmpError,
+        tx: &mut Batch<IO::Frame>,
+    ) -> bool {
+        let Some(found) = self.splices.find(&error.quoted.reversed()) else { return false };
+        if let ErrorKind::TooBig { mtu } = error.kind {
+            let (splices, mut context) = lend!(self, now, io, tx);
+            splices.path_is_narrow(&mut context, error.quoted.is_ipv4(), mtu, found);
+        }
+        true
+    }
+
+    /// Takes an answer of the engine about a splice's rule.
+    pub(super) fn handle_splice_completion(&mut self, now: Time, completion: &Completion) {
+        let Worker { splices, ops, .. } = self;
+        splices.handle_completion(now, completion, &mut |op| ops.push_back(op));
+    }
+}
