@@ -155,6 +155,10 @@ pub struct Balancer {
     services: BTreeSet<Endpoint>,
     backends: BTreeSet<Endpoint>,
     own: BTreeSet<Address>,
+    /// Whether connections are spliced: a client's packets may go to one backend after the other.
+    spliced: bool,
+    /// The backend of each source.
+    chosen: BTreeMap<Endpoint, Endpoint>,
     port: Port,
     to_send: Batch<LentFrame>,
     /// The last ticket among the frames in hand.
@@ -210,6 +214,8 @@ impl Balancer {
             backends: backends.map(|backend| backend.endpoint).collect(),
             services,
             own,
+            spliced: snapshot.services.iter().any(|service| service.kind.is_spliced()),
+            chosen: BTreeMap::new(),
             port: Port {
                 waiting: VecDeque::new(),
                 sent: Vec::new(),
@@ -486,8 +492,24 @@ impl Balancer {
         self.leave(now, frame, world);
     }
 
+    /// One flow towards a backend, one backend. A pool's port may be used again, which a SYN shows.
+    fn watch(&mut self, frame: &VecFrame) {
+        let Some(at) = transport(&frame.data) else { return };
+        if self.spliced || !self.backends.contains(&at.key.destination) {
+            return;
+        }
+        let to = at.key.destination;
+        let before = self.chosen.entry(at.key.source).or_insert(to);
+        if at.tcp_flags & SYN != 0 {
+            *before = to;
+        } else if *before != to {
+            self.failures.push(format!("a packet of {} went to {to}, not {before}", at.key.source));
+        }
+    }
+
     /// A frame leaves, cut up as its device does.
     fn leave(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
+        self.watch(&frame);
         match segments::segment(frame) {
             Ok(frames) => {
                 for frame in frames {

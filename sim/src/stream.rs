@@ -143,7 +143,9 @@ impl Stream {
 
     fn receive(&mut self, now: Time, socket: &mut Socket<'static>) {
         let mut buffer = [0; 4096];
-        while now >= self.resumes[0] {
+        // smoltcp throws away what has not been read when TIME-WAIT is over
+        let hurries = socket.state() == State::TimeWait;
+        while hurries || now >= self.resumes[0] {
             match socket.recv_slice(&mut buffer) {
                 Ok(0) => break,
                 Ok(length) => self.take(&buffer[..length]),
@@ -228,7 +230,13 @@ impl Stream {
     }
 
     fn end(&mut self, socket: &mut Socket<'static>, plan: &StreamPlan) {
-        if !matches!(socket.state(), State::Established | State::CloseWait) || self.closed {
+        // smoltcp stops listening to windows once it is in LAST-ACK, so it goes there with everything acknowledged.
+        let ready = match socket.state() {
+            State::Established => true,
+            State::CloseWait => socket.send_queue() == 0,
+            _ => false,
+        };
+        if !ready || self.closed {
             return;
         }
         let waits = match plan.ending {
