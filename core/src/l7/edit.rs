@@ -2,15 +2,15 @@
 //!
 //! A request's head is always written anew. Its version is the client's: a backend that is asked by HTTP/1.0 does not
 //! answer with chunks, which such a client could not read. `Connection` is Hairpin's own on both sides; fields that are
-//! for one hop only do not go on, except `Transfer-Encoding`, since bodies go on as they are, and `Upgrade` with requests
-//! that are allowed to ask for it. `TE` does not go on; trailers do. There is exactly one `Host`. A field whose name
-//! becomes one that Hairpin sets when `_` is taken for `-`, as CGI and its heirs do, does not go on.
+//! for one hop only do not go on, except `Transfer-Encoding`, since bodies go on as they are, and `Upgrade` with
+//! requests that are allowed to ask for it. `TE` does not go on; trailers do. There is exactly one `Host`. A field
+//! whose name becomes one that Hairpin sets when `_` is taken for `-`, as CGI and its heirs do, does not go on.
 //!
 //! A response's head goes on as it is where nothing has to be changed, as with most.
 //!
-//! Edits of a service come before those of the route: first what Hairpin says of the client, then removed, set and added
-//! by the service, then removed, set and added by the route, each acting on what came before. A name that is set twice
-//! has the last value.
+//! Edits of a service come before those of the route: first what Hairpin says of the client, then removed, set and
+//! added by the service, then removed, set and added by the route, each acting on what came before. A name that is set
+//! twice has the last value.
 
 mod forwarded;
 mod out;

@@ -1,7 +1,7 @@
 //! Responses of our own: refusals, redirects, fixed texts.
 //!
-//! They have no `Date`, since nothing here knows the time (RFC 9110, 6.6.1, allows that), and no edits of a service's or
-//! route's: those are for what backends say.
+//! They have no `Date`, since nothing here knows the time (RFC 9110, 6.6.1, allows that), and no edits of a service's
+//! or route's: those are for what backends say.
 
 use super::edit::{NoRoom, Out, Part, Variable, asked, parts};
 use super::head::Request;
@@ -123,8 +123,8 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
     out.end()
 }
 
-/// Writes what `Location` says: the `template` (checked by [`edit::location`](super::edit::location)) for `request`, and
-/// says how long it is. A path that would come first has one slash only: two would lead to another host.
+/// Writes what `Location` says: the `template` (checked by [`edit::location`](super::edit::location)) for `request`,
+/// and says how long it is. A path that would come first has one slash only: two would lead to another host.
 ///
 /// # Errors
 /// It does not fit in `out`; or the template needs the host, and the request (HTTP/1.0) names none: 400.

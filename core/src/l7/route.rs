@@ -1,9 +1,9 @@
 //! Which route a request takes, who may pass.
 //!
-//! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]): what
-//! guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A path
-//! that backends could read differently from us is refused with 400 ([`Odd`](normal::Odd)), and one with encoded slashes
-//! passes access rules only if it does so with them decoded, too.
+//! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]):
+//! what guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A
+//! path that backends could read differently from us is refused with 400 ([`Odd`](normal::Odd)), and one with encoded
+//! slashes passes access rules only if it does so with them decoded, too.
 
 pub mod host;
 pub mod normal;
@@ -19,7 +19,8 @@ use host::HostPattern;
 use normal::{Encoded, Odd, Scratch, has_encoded_slash, normalise};
 use path::PathPattern;
 
-/// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given: always.
+/// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given:
+/// always.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// Hosts asked for, one of which must be; empty: any, also none.
@@ -96,9 +97,9 @@ pub enum Decision<'a> {
     NotFound,
 }
 
-/// What happens to `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400 or
-/// 414 if its path cannot be compared ([`Odd`](normal::Odd)), else what the first access rule says whose conditions hold,
-/// else the first route whose conditions hold.
+/// What happens to `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400
+/// or 414 if its path cannot be compared ([`Odd`](normal::Odd)), else what the first access rule says whose conditions
+/// hold, else the first route whose conditions hold.
 pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Decision<'a> {
     if (request.method == Method::Connect && !http.connect) || (request.upgrade && !http.upgrade) {
         return Decision::Deny { status: 501 };
@@ -153,7 +154,8 @@ impl Conditions {
                 .all(|query| query.holds(parameters(request.target.query).filter(|(name, _)| *name == &*query.name)))
     }
 
-    /// Bytes of the normalised `path` that a replaced prefix stands for: the prefix, or exact path, that it was found by.
+    /// Bytes of the normalised `path` that a replaced prefix stands for: the prefix, or exact path, that it was found
+    /// by.
     pub fn prefix_bytes(&self, path: &[u8]) -> Option<usize> {
         match self.paths.iter().find(|pattern| pattern.matches(path))? {
             PathPattern::Exact(text) | PathPattern::Prefix(text) => Some(text.len()),

@@ -26,7 +26,7 @@ impl<'a> Plan<'a> {
     /// The field that replaces `Host`, if there is one. What is added counts, too: there is no second one.
     pub(super) fn host(&self) -> Option<&'a Field> {
         let all = |edits: &'a HeadEdits| edits.set.iter().chain(&*edits.add);
-        all(self.service).chain(all(self.route)).filter(|field| is_host(field)).last()
+        all(self.service).chain(all(self.route)).rfind(|field| is_host(field))
     }
 
     /// Writes the fields that are set and added, except `Host`.

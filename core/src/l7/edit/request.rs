@@ -7,11 +7,12 @@ use super::forwarded::Teller;
 use super::plan::Plan;
 use super::{Facts, Meaning, NoRoom, Out, query};
 
-/// Writes the head of `request` that goes to a backend, for the `route` that [`decide`](super::super::route::decide) has
-/// found, and says how long it is. `facts.sticky`, `close_client` and `chosen_in_us` do not matter.
+/// Writes the head of `request` that goes to a backend, for the `route` that [`decide`](super::super::route::decide)
+/// has found, and says how long it is. `facts.sticky`, `close_client` and `chosen_in_us` do not matter.
 ///
 /// # Errors
-/// It does not fit in `out`. (Or the request's path is one that `decide` refuses, and a prefix of it was to be replaced.)
+/// It does not fit in `out`. (Or the request's path is one that `decide` refuses, and a prefix of it was to be
+/// replaced.)
 pub fn request_head(
     out: &mut [u8],
     request: &Request<'_>,

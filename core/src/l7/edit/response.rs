@@ -55,8 +55,8 @@ impl Connection {
     }
 }
 
-/// Whether a client that asked with HTTP version `asked` can read the response at all. Chunks are unknown to HTTP/1.0; a
-/// backend is asked by the client's version, so that only one that is wrong sends them: 502.
+/// Whether a client that asked with HTTP version `asked` can read the response at all. Chunks are unknown to HTTP/1.0;
+/// a backend is asked by the client's version, so that only one that is wrong sends them: 502.
 pub fn can_go_to(response: &Response<'_>, asked: Version) -> bool {
     !(asked == Version::Http10 && response.body == Length::Chunked)
 }

@@ -132,42 +132,39 @@ pub(in super::super) enum Part<'a> {
     Variable(Variable),
 }
 
-/// The parts of `text`.
+/// The parts of `text`. After an error, there is nothing more.
 pub(in super::super) fn parts(text: &[u8]) -> impl Iterator<Item = Result<Part<'_>, &'static str>> {
     let mut rest = text;
     core::iter::from_fn(move || {
-        let brace = rest.iter().position(|byte| matches!(byte, b'{' | b'}'));
-        let (text, from) = match brace {
-            None if rest.is_empty() => return None,
-            None => rest.split_at(rest.len()),
-            Some(0) => {
-                return Some(match (rest[0], rest.get(1)) {
-                    (one, Some(&two)) if one == two => {
-                        let text = &rest[..1];
-                        rest = &rest[2..];
-                        Ok(Part::Text(text))
-                    }
-                    (b'{', _) => {
-                        let end = rest.iter().position(|&byte| byte == b'}').unwrap_or(rest.len());
-                        let name = &rest[1..end];
-                        rest = rest.get(end + 1..).unwrap_or_default();
-                        Variable::named(name).map(Part::Variable).ok_or(
-                            "no such variable; there are {client_ip}, {client_port}, {vip}, {vip_port}, {scheme}, \
-                             {service}, {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace",
-                        )
-                    }
-                    _ => {
-                        rest = &[];
-                        Err("a closing brace without an opening one; }} stands for a brace")
-                    }
-                });
-            }
-            Some(at) => rest.split_at(at),
-        };
-        rest = from;
-        Some(Ok(Part::Text(text)))
+        if rest.is_empty() {
+            return None;
+        }
+        let part = part(rest);
+        rest = part.as_ref().map_or(&[], |&(_, rest)| rest);
+        Some(part.map(|(part, _)| part))
     })
 }
+
+/// The first part of `text`, and the rest.
+fn part(text: &[u8]) -> Result<(Part<'_>, &[u8]), &'static str> {
+    match text {
+        [b'{', b'{', rest @ ..] | [b'}', b'}', rest @ ..] => Ok((Part::Text(&text[..1]), rest)),
+        [b'{', rest @ ..] => {
+            let end = rest.iter().position(|&byte| byte == b'}').ok_or(UNKNOWN)?;
+            let variable = Variable::named(&rest[..end]).ok_or(UNKNOWN)?;
+            Ok((Part::Variable(variable), &rest[end + 1..]))
+        }
+        [b'}', ..] => Err("a closing brace without an opening one; }} stands for a brace"),
+        _ => {
+            let end = text.iter().position(|byte| matches!(byte, b'{' | b'}')).unwrap_or(text.len());
+            let (text, rest) = text.split_at(end);
+            Ok((Part::Text(text), rest))
+        }
+    }
+}
+
+const UNKNOWN: &str = "no such variable; there are {client_ip}, {client_port}, {vip}, {vip_port}, {scheme}, {service}, \
+                       {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace";
 
 /// Names of fields that frame a message or hold for one connection only: Hairpin writes them itself.
 const OWN: [&str; 9] = [
@@ -230,8 +227,8 @@ impl Field {
     }
 }
 
-/// The template of a redirect's `Location`, checked: a URL or a path, with `{scheme}`, `{host}`, `{authority}`, `{path}`
-/// and `{query}`.
+/// The template of a redirect's `Location`, checked: a URL or a path, with `{scheme}`, `{host}`, `{authority}`,
+/// `{path}` and `{query}`.
 ///
 /// # Errors
 /// What is wrong with `text`.

@@ -100,8 +100,8 @@ fn rewrite(path: &[u8], encoded: Encoded, out: &mut Scratch) -> Result<(), Odd> 
     if went_up && empty { Err(Odd::Ambiguous) } else { Ok(()) }
 }
 
-/// Writes the first segment of `from` to `out`, decoded as far as that changes nothing; gives what comes after its slash,
-/// `None` if there is none.
+/// Writes the first segment of `from` to `out`, decoded as far as that changes nothing; gives what comes after its
+/// slash, `None` if there is none.
 fn segment<'a>(from: &'a [u8], encoded: Encoded, out: &mut Scratch) -> Result<Option<&'a [u8]>, Odd> {
     let mut at = 0;
     while let Some(&byte) = from.get(at) {

@@ -42,8 +42,8 @@ impl PathPattern {
         usual(text).map(PathPattern::Prefix)
     }
 
-    /// All paths in which the expression `text` is found: anywhere, unless it is anchored with `^` or `$`. The syntax is
-    /// that of Rust's `regex` without Unicode: `\d`, `\w` and `(?i)` mean ASCII.
+    /// All paths in which the expression `text` is found: anywhere, unless it is anchored with `^` or `$`. The syntax
+    /// is that of Rust's `regex` without Unicode: `\d`, `\w` and `(?i)` mean ASCII.
     ///
     /// # Errors
     /// `text` is not an expression, or one whose automaton would be larger than [`AUTOMATON_BYTES_MAX`].
