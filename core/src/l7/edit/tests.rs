@@ -3,6 +3,7 @@
 mod hostile;
 mod requests;
 mod responses;
+mod speed;
 
 use super::super::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Network, Route, Sticky};
 use super::super::head::{self, Bounds, Method, Parsed, Request, Response, Version};

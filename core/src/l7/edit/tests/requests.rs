@@ -92,7 +92,8 @@ fn what_a_trusted_proxy_says_is_added_to() {
     let network = Network { address: IpAddr::from([192, 0, 2, 0]).into(), prefix: 96 + 24 };
     http.forwarded.trusted = [network].into();
     let truth = "X-Forwarded-For: 10.0.0.1, 10.0.0.9, 192.0.2.7\r\nX-Forwarded-Proto: https\r\n\
-                 X-Forwarded-Host: evil\r\nX-Real-IP: 10.0.0.2\r\nForwarded: for=10.0.0.3, for=192.0.2.7;host=a.example;proto=http\r\n";
+                 X-Forwarded-Host: evil\r\nX-Real-IP: 10.0.0.2\r\n\
+                 Forwarded: for=10.0.0.3, for=192.0.2.7;host=a.example;proto=http\r\n";
     let said = std::format!("{LIES}X-Forwarded-For:\r\nX-Forwarded-For: 10.0.0.9\r\nX_Forwarded_For: 10.0.0.8\r\n");
     assert_eq!(sent(&get(&said), &http, &route(), &facts()), get(truth));
     let kept = std::format!("X-Forwarded-Port: 443\r\n{LIES}");
