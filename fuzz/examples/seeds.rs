@@ -157,7 +157,45 @@ fn table_operations() {
     write("ipv4-shared-hashes", 100, 7, different, &[&fill, &burst, &sweeps, &single]);
 }
 
+/// Heads and chunked bodies, each with a byte of parameters.
+fn http() {
+    const LARGE: &[u8] = &[0x10];
+    let heads: [(&str, &[u8], &[u8]); 12] = [
+        ("seed-get", &[0], b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (
+            "seed-post",
+            LARGE,
+            b"POST /a?b=c HTTP/1.1\r\nHost: a:80\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
+        ),
+        ("seed-chunked", LARGE, b"PUT / HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("seed-absolute", LARGE, b"GET https://a.b:443/c?d HTTP/1.1\r\nHost: a.b\r\nCookie:\te=\xe9; f \r\nX:\r\n\r\n"),
+        ("seed-connect", LARGE, b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Connection: keep-alive\r\n\r\n"),
+        ("seed-options", LARGE, b"\r\nOPTIONS * HTTP/1.1\r\nhost: %41\r\n\r\n"),
+        ("seed-old", LARGE, b"HEAD / HTTP/1.0\r\nConnection: Keep-Alive, x-y\r\nX-Y: z\r\n\r\n"),
+        ("seed-upgrade", LARGE, b"GET /s HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"),
+        ("seed-response", &[0x15], b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nServer: a\r\n\r\nhello"),
+        ("seed-response-chunked", &[0x11], b"HTTP/1.1 404\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("seed-response-connect", &[0x13], b"HTTP/1.0 200 \xfc\r\nConnection: keep-alive\r\n\r\n"),
+        ("seed-response-none", &[0x05], b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n"),
+    ];
+    for (name, parameters, head) in heads {
+        write("http_head", name, &[parameters, head]);
+    }
+    let bodies: [(&str, &[u8]); 6] = [
+        ("seed-empty", b"0\r\n\r\n"),
+        ("seed-one", b"5\r\nhello\r\n0\r\n\r\nGET /"),
+        ("seed-extensions", b"0A;a;b=\"c;\"\r\n0123456789\r\n000;d\r\n\r\n"),
+        ("seed-trailers", b"2\r\n\r\n\r\n0\r\nSum: 5\r\nEmpty:\r\n\r\n"),
+        ("seed-many", b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n2\r\nde\r\n0\r\nX-Forwarded: a\r\n\r\n"),
+        ("seed-zeros", b"0000000000000001\r\n\0\r\n0000000000000000\r\n\r\n\r\n"),
+    ];
+    for (at, (name, body)) in bodies.into_iter().enumerate() {
+        write("http_body", name, &[&[at as u8], body]);
+    }
+}
+
 fn main() {
+    http();
     table_operations();
     conversations(128, "");
     // with partial checksums, so that what is changed in them is not found to be broken
