@@ -25,6 +25,7 @@
 #include "rewrite.h"
 #include "route.h"
 #include "hit.h"
+#include "cookie.h"
 #include "miss.h"
 #include "ingress.h"
 #include "worker.h"

@@ -5,7 +5,7 @@
 #define HAIRPIN_H
 
 /* To be raised when something here, or in a map, comes to mean something else without looking different. */
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 
 #define WORKERS_MAX 64
 #define CPUS_MAX 256
@@ -77,7 +77,7 @@ struct end {
 	__u8 protocol, zero;
 };
 
-enum end_role { END_SERVICE = 1, END_BACKEND = 2 };
+enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
@@ -111,6 +111,8 @@ struct control {
 	__u64 programs;            /* for the process: a hash of the programs that are pinned; 0: they are being replaced */
 	__u32 give_back_mark;      /* for the process: the constant of the same name in these programs */
 	__u32 network;             /* for the process: the network namespace it all belongs to, by inode number */
+	__u64 cookie_keys[2][2];   /* of SYN cookies: of even and of odd epochs */
+	__u64 cookie_epoch;        /* for the process: the last epoch whose key has been drawn */
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -161,6 +163,9 @@ enum event {
 	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for its way out */
 	EVENT_GIVEN_BACK,       /* frame from a worker given back to the kernel */
 	EVENT_WORKER_MALFORMED, /* frame on a worker device that no worker sent, dropped */
+	EVENT_COOKIE_SENT,      /* SYN to a spliced service, answered with a cookie */
+	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
+	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
 	EVENTS
 };
 
@@ -216,7 +221,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fen
 _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
-_Static_assert(sizeof(struct control) == 72, "control");
+_Static_assert(sizeof(struct control) == 112, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 64, "query");
 #endif

@@ -17,12 +17,6 @@ static __noinline int pull(struct __sk_buff *skb, __u32 wanted)
 	return bpf_skb_pull_data(skb, length < skb->len ? length : skb->len) ? TC_ACT_SHOT : AGAIN;
 }
 
-/* Whether it is the first packet of a TCP connection. */
-static __always_inline __u32 opens(const struct frame *f)
-{
-	return (f->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-}
-
 static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
 {
 	struct headers at = {};
@@ -45,7 +39,7 @@ static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
 			return hit(skb, f, rule, &numbers_v4, &key, &at, false);
 		end_from_v4(&source, key.source, key.source_port, key.protocol);
 		end_from_v4(&destination, key.destination, key.destination_port, key.protocol);
-		return miss(skb, &source, &destination, false, opens(f));
+		return miss(skb, &source, &destination, false, shape(f));
 	}
 	if (parsed == ICMP)
 		return icmp_v4(skb, f->l4);
@@ -78,7 +72,7 @@ static __always_inline int ingress_v6(struct __sk_buff *skb, struct frame *f)
 			return hit(skb, f, rule, &numbers_v6, &key, &at, true);
 		end_from_v6(&source, key.source, key.source_port, key.protocol);
 		end_from_v6(&destination, key.destination, key.destination_port, key.protocol);
-		return miss(skb, &source, &destination, true, opens(f));
+		return miss(skb, &source, &destination, true, shape(f));
 	}
 	if (parsed == ICMP)
 		return icmp_v6(skb, f->l4);

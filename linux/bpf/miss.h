@@ -73,20 +73,26 @@ static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *sou
 	return exact || (!is_ours(destination) && is_local(skb, source, destination, ipv6));
 }
 
-/* A packet from `source` to `destination`, whichever of them is one of ours. One that `opens` a connection is policed even
- * if it seems known: the same SYN can be sent again and again. */
-static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u32 opens)
+/* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection is
+ * policed even if it seems known: the same SYN can be sent again and again. */
+static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u64 shape)
 {
 	struct control *control_now = single(&control);
 	struct end_roles *roles;
 	__u64 hash;
+	int verdict;
 
 	if (!control_now || !control_now->workers)
 		return TC_ACT_UNSPEC;
 	roles = bpf_map_lookup_elem(&ends, destination);
 	if (roles && roles->roles & END_SERVICE) {
+		if (roles->roles & END_SPLICED) {
+			verdict = spliced(skb, source, destination, ipv6, shape);
+			if (verdict != UNDECIDED)
+				return verdict;
+		}
 		hash = steer_hash(control_now, source);
-		if ((opens || !is_known(hash)) && !client_admitted(roles->service)) {
+		if ((opens(shape) || !is_known(hash)) && !client_admitted(roles->service)) {
 			count(EVENT_POLICED_CLIENT);
 			return TC_ACT_SHOT;
 		}

@@ -35,6 +35,38 @@ struct frame {
 	__u32 hops; /* TTL or hop limit */
 };
 
+/* What those want to know of a frame who look at it closer, in one word, which costs no stack: TCP flags (8 bits), whether
+ * it carries anything (8), offset of the IP header (16), of the transport header (16), bytes of the latter (16). */
+static __always_inline __u64 shape(const struct frame *f)
+{
+	__u64 length = f->headers - (f->l4 - f->l3);
+
+	return (__u8)f->tcp_flags | (f->length != f->headers) << 8 | f->l3 << 16 | (__u64)f->l4 << 32 | length << 48;
+}
+
+#define SHAPE_PAYLOAD 0x100
+
+static __always_inline __u32 shape_l3(__u64 shape)
+{
+	return (shape >> 16) & 0xffff;
+}
+
+static __always_inline __u32 shape_l4(__u64 shape)
+{
+	return (shape >> 32) & 0xffff;
+}
+
+static __always_inline __u32 shape_header(__u64 shape)
+{
+	return shape >> 48;
+}
+
+/* Whether it is the first packet of a TCP connection. */
+static __always_inline bool opens(__u64 shape)
+{
+	return (shape & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
 /* Skips VLAN tags left in band. The first is usually in the socket buffer's metadata, where the kernel keeps it.
  * Returns the Ethernet type after them, 0 if there is none. */
 static __always_inline __be16 parse_ethernet(struct __sk_buff *skb, __u32 *l3)

@@ -8,7 +8,7 @@ use hairpin_core::rewrite::Rewrite;
 use std::mem::{offset_of, size_of};
 
 /// Of the meanings: raised when something comes to mean something else without looking different (`ABI_VERSION`).
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Of the layouts: a hash of `linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together
 /// only if it is the same, and [`VERSION`].
 pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
@@ -236,6 +236,8 @@ pub struct End {
 pub const END_SERVICE: u16 = 1;
 /// A backend's address and port.
 pub const END_BACKEND: u16 = 2;
+/// Of `END_SERVICE`: clients meet SYN cookies.
+pub const END_SPLICED: u16 = 4;
 
 /// Value of `ends`.
 #[derive(Clone, Copy, Debug)]
@@ -291,6 +293,10 @@ pub struct ControlBlock {
     pub give_back_mark: u32,
     /// The network namespace it all belongs to, by inode number.
     pub network: u32,
+    /// Of SYN cookies: of even and of odd epochs.
+    pub cookie_keys: [[u64; 2]; 2],
+    /// The last epoch whose key has been drawn.
+    pub cookie_epoch: u64,
 }
 
 /// What a query found out about a rule.
@@ -350,14 +356,14 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
-    assert!(size_of::<ControlBlock>() == 72 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<ControlBlock>() == 112 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 64);
     assert!(size_of::<Numbers>() == 8 && size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
 };
 
 /// What becomes of packets that take no rule: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 20] = [
+pub const EVENTS: [(&str, bool); 23] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -378,6 +384,10 @@ pub const EVENTS: [(&str, bool); 20] = [
     ("sent-too-big", false),
     ("given-back", false),
     ("worker-malformed", true),
+    ("cookie-sent", false),
+    // Every handshake ends with one: nothing is lost with it.
+    ("cookie-bare", false),
+    ("cookie-invalid", true),
 ];
 
 impl FlowV4 {

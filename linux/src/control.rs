@@ -6,6 +6,7 @@
 use crate::abi::{self, CPUS_MAX, ControlBlock, KNOWN_CELLS, RuleQuery, SERVICES_MAX, WORKERS_MAX};
 use crate::programs::Maps;
 use anyhow::{Context, Result};
+use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
 use libbpf_rs::{MapCore, MapHandle};
 use std::io;
@@ -33,6 +34,8 @@ pub(crate) struct Block {
     pub(crate) programs: AtomicU64,
     pub(crate) give_back_mark: AtomicU32,
     pub(crate) network: AtomicU32,
+    pub(crate) cookie_keys: [[AtomicU64; 2]; 2],
+    pub(crate) cookie_epoch: AtomicU64,
 }
 
 const _: () = {
@@ -43,6 +46,8 @@ const _: () = {
     assert!(offset_of!(Block, handover_ms) == offset_of!(ControlBlock, handover_ms));
     assert!(offset_of!(Block, programs) == offset_of!(ControlBlock, programs));
     assert!(offset_of!(Block, give_back_mark) == offset_of!(ControlBlock, give_back_mark));
+    assert!(offset_of!(Block, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
+    assert!(offset_of!(Block, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
 };
 
 /// The shared memory.
@@ -118,6 +123,28 @@ impl Control {
         }
     }
 
+    /// The secrets of SYN cookies, as [`Cookies::new`] takes them. They change about once an hour: workers that check
+    /// cookies read them anew every minute or more often, which costs no more than four loads.
+    pub fn cookie_keys(&self) -> [[u64; 2]; 2] {
+        [0, 1].map(|epoch: usize| [0, 1].map(|word: usize| self.block.cookie_keys[epoch][word].load(Ordering::Relaxed)))
+    }
+
+    /// Draws the key of the next epoch of SYN cookies, once it is time ([`Cookies::renewal`]); to be called every few
+    /// minutes or more often. Whether it has. Until the next epoch begins nobody uses that key, so it does not matter
+    /// that it is not written at once, nor that two processes may do so. If an epoch passes without a call, as while
+    /// there is no process, the key of the one before the last is used again: it is as secret as it was.
+    pub fn renew_cookie_key(&self, now: Time) -> io::Result<bool> {
+        let Some(next) = Cookies::renewal(now) else { return Ok(false) };
+        if self.block.cookie_epoch.load(Ordering::Relaxed) >= next {
+            return Ok(false);
+        }
+        for (shared, word) in self.block.cookie_keys[(next % 2) as usize].iter().zip(draw()?) {
+            shared.store(word, Ordering::Relaxed);
+        }
+        self.block.cookie_epoch.store(next, Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// How many packets of unknown connections each CPU admits per second towards service number `service`;
     /// [`u32::MAX`]: all; 0, which is what it starts with: none, once what it had left is used up.
     pub fn set_client_rate(&self, service: usize, packets_per_s: u32) {
@@ -134,6 +161,18 @@ impl Control {
         }
         Some(QuerySlot { control: self.clone(), index })
     }
+}
+
+/// A secret from the kernel.
+pub(crate) fn draw() -> io::Result<[u64; 2]> {
+    let mut bytes = [0; 16];
+    // SAFETY: as many bytes as are asked for lie there. So few come all at once (getrandom(2)).
+    let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if drawn != bytes.len() as isize {
+        return Err(io::Error::last_os_error());
+    }
+    let [low, high] = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte])));
+    Ok([low, high])
 }
 
 /// The right to use an element of `queries`.

@@ -24,11 +24,13 @@ pub use rules::InstalledRule;
 pub(crate) use object::Queries;
 
 use crate::abi::{self, Bytes};
-use crate::control::Control;
+use crate::control::{self, Control};
+use crate::cpu;
 use crate::engine::KernelEngine;
 use anyhow::{Context, Result, ensure};
 use attach::Attachment;
 use hairpin_core::flow::Steering;
+use hairpin_core::l7::cookie::Cookies;
 use libbpf_rs::{MapCore, MapFlags};
 use object::{Constants, Programs};
 use pins::Pins;
@@ -134,6 +136,8 @@ impl Plane {
             programs: constants.fingerprint(),
             give_back_mark: constants.give_back_mark,
             network: pins::network()?,
+            cookie_keys: [draw_key()?, draw_key()?],
+            cookie_epoch: Cookies::epoch(cpu::now()) + 1,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;
@@ -299,6 +303,11 @@ fn check(steering: Steering) -> Result<()> {
     let cpus = libbpf_rs::num_possible_cpus().context("cannot count CPUs")?;
     ensure!(cpus <= abi::CPUS_MAX, "{cpus} CPUs: this build manages {}", abi::CPUS_MAX);
     Ok(())
+}
+
+/// A key of SYN cookies.
+fn draw_key() -> Result<[u64; 2]> {
+    control::draw().context("cannot draw a secret")
 }
 
 /// The result of a libbpf function that returns a negative errno.

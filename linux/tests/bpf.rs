@@ -12,6 +12,8 @@ mod adoption;
 mod capture;
 #[path = "tap/child.rs"]
 mod child;
+#[path = "bpf/cookie.rs"]
+mod cookie;
 #[path = "bpf/crash.rs"]
 mod crash;
 #[path = "bpf/differential.rs"]

@@ -4,6 +4,7 @@ use super::Plane;
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result};
 use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot};
+use hairpin_core::flow::Protocol;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 
@@ -49,6 +50,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
         if !service.kind.is_group() {
             let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
+            if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
+                roles.roles |= abi::END_SPLICED;
+            }
             roles.service = number;
         }
         for backend in &service.backends {

@@ -49,7 +49,7 @@ impl Hairpin {
 }
 
 /// The pseudo-header's sum in place of the checksum.
-fn make_partial(frame: &mut [u8]) -> Vnet {
+pub(crate) fn make_partial(frame: &mut [u8]) -> Vnet {
     let at = parsed(frame);
     let (source, destination) = (at.key.source.address, at.key.destination.address);
     let length = at.end - at.l4;

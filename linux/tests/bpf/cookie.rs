@@ -1,0 +1,480 @@
+//! SYN cookies made and checked by the programs: the same ones as core's, and clients that meet them.
+
+use crate::adoption::adopted;
+use crate::packet::{ACK, FIN, Packet, RST, SYN, parsed, v4, v6};
+use crate::rig::{Buffer, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, command, in_namespace, snapshot};
+use crate::wire::{Link, Vnet};
+use hairpin_core::flow::{FlowKey, Protocol, Steering};
+use hairpin_core::frame::{Checksum, VecFrame};
+use hairpin_core::l7::config::{Kind, Tls};
+use hairpin_core::l7::cookie::{self, Cookies, Offer};
+use hairpin_core::time::{Duration, Time};
+use hairpin_linux::capture::{Capture, Filter};
+use hairpin_linux::cpu;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::sync::atomic::Ordering;
+
+/// Nanoseconds of a time count.
+const COUNT: u64 = 1 << 36;
+const VIP6: &str = "2001:db8::10";
+
+fn client(port: u16, ipv4: bool) -> FlowKey {
+    match ipv4 {
+        true => v4(CLIENT, port, VIP, 80, Protocol::Tcp),
+        false => v6("fd01::2", port, VIP6, 80, Protocol::Tcp),
+    }
+}
+
+/// A rig whose services of TCP port 80, one of each family, are spliced.
+fn rig(workers: u16) -> Rig {
+    let rig = Rig::new(workers, |_| ());
+    splice(&rig);
+    rig
+}
+
+fn splice(rig: &Rig) {
+    let mut spliced = snapshot();
+    for service in [0, 2] {
+        spliced.services[service].kind = Kind::Tls(Box::new(Tls {
+            routes: [].into(),
+            proxy_protocol: None,
+            hello_bytes_max: 512,
+            hello_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            connect_tries: 1,
+        }));
+    }
+    rig.plane.configure(&spliced).unwrap();
+}
+
+fn cookies(rig: &Rig) -> Cookies {
+    Cookies::new(rig.plane.control().cookie_keys())
+}
+
+/// The same with the time: a point at which neither clock is about to go on to another count.
+fn at_ease() -> Time {
+    loop {
+        let now = cpu::now();
+        if (COUNT / 1000..COUNT / 1000 * 999).contains(&(now.as_nanos() % COUNT)) {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// TCP options of a SYN: what belongs there, in any order and number, what does not, nonsense.
+fn options() -> impl Strategy<Value = Vec<u8>> {
+    let mss = prop_oneof![any::<u16>(), Just(1460), Just(1300), Just(1299), Just(8960), Just(0), Just(1440)];
+    let option = prop_oneof![
+        4 => mss.prop_map(|mss| [&[2, 4], &mss.to_be_bytes()[..]].concat()),
+        3 => (0u8..=16).prop_map(|scale| vec![3, 3, scale]),
+        3 => Just(vec![4, 2]),
+        2 => any::<[u8; 8]>().prop_map(|stamps| [&[8, 10], &stamps[..]].concat()),
+        3 => Just(vec![1]),
+        1 => Just(vec![0]),
+        1 => (any::<u8>(), 0u8..12).prop_map(|(kind, length)| vec![kind, length, 7, 7]),
+        1 => (2u8..=4, 0u8..8).prop_map(|(kind, length)| vec![kind, length]),
+    ];
+    let list = vec(option, 0..7).prop_map(|options| options.concat());
+    prop_oneof![6 => list, 1 => vec(any::<u8>(), 0..=40)].prop_map(|mut options: Vec<u8>| {
+        options.truncate(40);
+        options.resize(options.len().next_multiple_of(4), 0);
+        options
+    })
+}
+
+#[test]
+fn answers_are_cores() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(2000) });
+        let numbers = prop_oneof![any::<u32>(), Just(u32::MAX), Just(0)];
+        let rest =
+            (prop_oneof![3 => Just(Vec::new()), 1 => vec(any::<u8>(), 1..64)], any::<bool>(), 0u8..16, 0usize..7);
+        let cases = (any::<bool>(), any::<u32>(), any::<u16>(), numbers, options(), rest);
+        let outcome = runner.run(&cases, |(ipv4, host, port, sequence, tcp_options, rest)| {
+            let (payload, complete, harm, padding) = rest;
+            let mut key = client(port, ipv4);
+            key.source.address.0[13..].copy_from_slice(&host.to_be_bytes()[1..]);
+            let packet = Packet { flags: SYN | 0xc8, sequence, tcp_options, payload, ..Packet::new(key) };
+            let mut frame = packet.to(rig.left.mac).frame();
+            frame[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+            let (at, whole) = (parsed(&frame), frame.len());
+            // A wrong checksum; but nobody reads the one of a SYN with data.
+            let harmed = harm == 0 && at.payload == at.end;
+            if harmed {
+                frame[at.l4 + 8] ^= 1;
+            }
+            frame.resize(whole + padding, 0);
+            let now = at_ease();
+            let mut expected = VecFrame::new(&frame);
+            let answered = cookie::answer(&mut expected, &at, &cookies(&rig), now);
+            prop_assert_eq!(answered, !harmed);
+            // The kernel forgets the sum of a packet whose length changes, and a test run takes that for a mistake.
+            let complete = complete && expected.data.len() == frame.len();
+            let buffer = Buffer { checksum_complete: complete, ..Buffer::default() };
+            let (run, counted) = rig.counted(|| rig.ingress_as(&frame, buffer).unwrap());
+            if harmed {
+                prop_assert_eq!((run.verdict, counted), (SHOT, [("malformed", 1)].into()));
+                return Ok(());
+            }
+            prop_assert_eq!((run.verdict, counted), (REDIRECT, [("cookie-sent", 1)].into()));
+            prop_assert_eq!(&run.frame[12..], &expected.data[12..]);
+            prop_assert_eq!((&run.frame[..6], &run.frame[6..12]), (&frame[6..12], &frame[..6]));
+            let back = parsed(&run.frame);
+            let written = [run.frame[back.checksum_offset()], run.frame[back.checksum_offset() + 1]];
+            prop_assert_eq!(back.transport_checksum(&run.frame), Some(u16::from_be_bytes(written)));
+            Ok(())
+        });
+        outcome.unwrap();
+    });
+}
+
+/// What becomes of a packet: verdict, worker, events other than that it went to a worker.
+fn offer(rig: &Rig, packet: &Packet) -> (i32, Option<u16>, Vec<&'static str>) {
+    let before = rig.tickets();
+    let frame = packet.clone().to(rig.left.mac).frame();
+    let (run, counted) = rig.counted(|| rig.ingress(&frame));
+    let worker = before.iter().zip(&rig.tickets()).position(|(b, a)| a > b).map(|worker| worker as u16);
+    if run.verdict == REDIRECT && worker.is_some() {
+        assert_eq!(run.frame[6..], frame[6..], "as it came");
+    }
+    (run.verdict, worker, counted.into_keys().filter(|event| *event != "to-worker").collect())
+}
+
+/// The first data of a client whose SYN had the number before `sequence`.
+fn data(key: FlowKey, sequence: u32, cookie: u32) -> Packet {
+    let acknowledgement = cookie.wrapping_add(1);
+    Packet { flags: ACK | 8, sequence: sequence.wrapping_add(1), acknowledgement, ..Packet::new(key) }
+}
+
+const DROPPED: (i32, Option<u16>) = (SHOT, None);
+
+#[test]
+fn data_with_a_right_cookie_goes_to_its_worker_and_with_none_nowhere() {
+    in_namespace(|| {
+        let rig = rig(8);
+        let steering = Steering { key: KEY, workers: 8 };
+        // What is right passes the policer by.
+        (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
+        let cookies = cookies(&rig);
+        let given = Offer { mss: 1460, scale: Some(9), sack: true };
+        for round in 0..300u32 {
+            let (key, sequence) = (client(1000 + round as u16, round % 2 == 0), round.wrapping_mul(0x1234_5677));
+            let now = at_ease();
+            let cookie = cookies.make(now, &key, sequence, &given);
+            let mut wrong = vec![
+                data(key, sequence, cookie ^ 1 << (round % 32)),
+                data(key, sequence ^ 1 << (round % 32), cookie),
+                data(client(999, key.is_ipv4()), sequence, cookie),
+                data(key, sequence, round),
+            ];
+            let made = |later: i64| {
+                let then = now.as_nanos().checked_add_signed(later * COUNT as i64)?;
+                Some(cookies.make(Time::from_nanos(then), &key, sequence, &given))
+            };
+            wrong.extend([-4, -5, 2].iter().filter_map(|&later| Some(data(key, sequence, made(later)?))));
+            for packet in wrong {
+                let (verdict, worker, events) = offer(&rig, &packet);
+                assert_eq!(((verdict, worker), &events[..]), (DROPPED, &["cookie-invalid"][..]), "{packet:?}");
+            }
+            let later = [0, -3, -2, -1, 1][round as usize % 5];
+            let mut right = data(key, sequence, made(later).unwrap_or(cookie));
+            right.flags |= if round % 3 == 0 { FIN } else { 0 };
+            let to_worker = (REDIRECT, Some(steering.worker(&key.source)), Vec::new());
+            assert_eq!(offer(&rig, &right), to_worker, "count {later}");
+        }
+    });
+}
+
+#[test]
+fn what_comes_right_behind_the_first_data_is_let_in_too() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let key = client(5000, true);
+        let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
+        let next = Packet { sequence: 2000, ..data(key, 7, cookie) };
+        let finish = Packet { flags: FIN | ACK, payload: Vec::new(), ..next.clone() };
+        assert_eq!(offer(&rig, &next).2, ["cookie-invalid"]);
+        assert_eq!(offer(&rig, &finish).2, ["cookie-bare"]);
+        assert_eq!(offer(&rig, &data(key, 7, cookie)).1, Some(0));
+        for packet in [&next, &finish] {
+            assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()));
+        }
+        assert_eq!(offer(&rig, &Packet { key: client(5001, true), ..next.clone() }).2, ["cookie-invalid"]);
+        // Not for ever: by then its worker knows it.
+        std::thread::sleep(Duration::from_millis(1400));
+        rig.beat();
+        assert_eq!(offer(&rig, &next).2, ["cookie-invalid"]);
+    });
+}
+
+#[test]
+fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let steering = Steering { key: KEY, workers: 1 };
+        for (number, ipv4) in [(1, true), (2, false)] {
+            let key = client(number, ipv4);
+            let bare = Packet { payload: Vec::new(), ..Packet::new(key) };
+            let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
+            let with_data = data(key, 7, cookie);
+            let packets = [
+                bare.clone(),
+                Packet { payload: Vec::new(), ..with_data.clone() },
+                Packet { flags: FIN | ACK, ..bare.clone() },
+                Packet { flags: RST, ..bare.clone() },
+                Packet { flags: RST | ACK, ..with_data.clone() },
+                Packet { flags: SYN | ACK, ..with_data.clone() },
+                Packet { flags: 0, ..with_data.clone() },
+                Packet { flags: FIN, ..bare.clone() },
+            ];
+            for packet in &packets {
+                assert_eq!(offer(&rig, packet), (SHOT, None, vec!["cookie-bare"]), "{packet:?}");
+            }
+            let known = rig.plane.control().known();
+            known[steering.hash(&key.source) as usize & (known.len() - 1)].store(1, Ordering::Relaxed);
+            for packet in &packets {
+                assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()), "{packet:?}");
+            }
+            // But a SYN is answered whoever seems to send it.
+            assert_eq!(offer(&rig, &Packet { flags: SYN, ..bare.clone() }), (REDIRECT, None, vec!["cookie-sent"]));
+            for flags in [SYN | FIN, SYN | RST] {
+                assert_eq!(offer(&rig, &Packet { flags, ..bare.clone() }).2, ["malformed"]);
+            }
+        }
+    });
+}
+
+#[test]
+fn syns_of_another_form_are_the_workers_and_policed() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let syn = |ipv4: bool| Packet { flags: SYN, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };
+        let packets = [
+            Packet { tags: vec![[0x81, 0, 0, 7]], ..syn(true) },
+            Packet { tags: vec![[0x88, 0xa8, 0, 7], [0x81, 0, 0, 9]], ..syn(false) },
+            Packet { ip_options: vec![1; 4], ..syn(true) },
+            Packet { extensions: vec![6, 0, 1, 4, 0, 0, 0, 0], ..syn(false) },
+        ];
+        for packet in &packets {
+            assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()), "{packet:?}");
+        }
+        (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
+        std::thread::sleep(Duration::from_millis(10));
+        let dropped = |packet: &Packet| (0..100).filter(|_| offer(&rig, packet).2 == ["policed-client"]).count();
+        assert!(packets.iter().map(dropped).sum::<usize>() > 100);
+        // Other services' SYNs are as they were.
+        rig.plane.control().set_client_rate(3, u32::MAX);
+        let other = Packet { flags: SYN, ..Packet::new(v4(CLIENT, 9, VIP, 81, Protocol::Tcp)) };
+        assert_eq!(offer(&rig, &other), (REDIRECT, Some(0), Vec::new()));
+    });
+}
+
+#[test]
+fn nobody_is_answered_where_nobody_can_be() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let from4 = [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255], VIP];
+        let keys4 = from4.map(|from| v4(from, 9, VIP, 80, Protocol::Tcp));
+        let keys6 = ["::", "::1", "ff02::1", VIP6, "::ffff:10.1.0.2"].map(|from| v6(from, 9, VIP6, 80, Protocol::Tcp));
+        for key in keys4.into_iter().chain(keys6) {
+            let mut frame = Packet { flags: SYN, payload: Vec::new(), ..Packet::new(client(9, true)) }.frame();
+            if !key.is_ipv4() || !key.destination.address.is_ipv4() {
+                frame = Packet { flags: SYN, payload: Vec::new(), ..Packet::new(client(9, false)) }.frame();
+                frame[22..38].copy_from_slice(&key.source.address.0);
+            } else {
+                frame[26..30].copy_from_slice(&key.source.address.ipv4_octets());
+            }
+            frame[..6].copy_from_slice(&rig.left.mac);
+            let (run, counted) = rig.counted(|| rig.ingress(&frame));
+            assert_eq!((run.verdict, counted), (SHOT, [("malformed", 1)].into()), "{key:?}");
+        }
+        // A header checksum that is wrong.
+        let mut frame = Packet { flags: SYN, ..Packet::new(client(9, true)) }.to(rig.left.mac).frame();
+        frame[24] ^= 1;
+        assert_eq!(rig.ingress(&frame).verdict, SHOT);
+    });
+}
+
+#[test]
+fn nobody_is_answered_while_nobody_serves() {
+    for drop in [false, true] {
+        in_namespace(move || {
+            let rig = Rig::new(1, |options| options.absent_drop = drop);
+            splice(&rig);
+            rig.stop_beating();
+            let (verdict, event) = if drop { (SHOT, "absent-drop") } else { (OK, "absent-pass") };
+            for flags in [SYN, ACK] {
+                let packet = Packet { flags, ..Packet::new(client(9, true)) };
+                assert_eq!(offer(&rig, &packet), (verdict, None, vec![event]));
+            }
+        });
+    }
+}
+
+#[test]
+fn keys_are_renewed_once_an_epoch_and_stay_when_a_process_goes() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let control = rig.plane.control();
+        let (first, now) = (control.cookie_keys(), cpu::now());
+        assert!(first.as_flattened().iter().all(|&word| word != 0));
+        let epoch = Cookies::epoch(now);
+        let at = |epoch: u64, count: u64| Time::from_nanos((epoch * 64 + count) * COUNT);
+        for count in 0..64 {
+            assert!(!control.renew_cookie_key(at(epoch, count)).unwrap(), "drawn at the start");
+        }
+        for next in epoch + 1..epoch + 4 {
+            let before = control.cookie_keys();
+            let drawn: Vec<u64> = (0..64).filter(|&count| control.renew_cookie_key(at(next, count)).unwrap()).collect();
+            assert_eq!(drawn, [8]);
+            let (after, here) = (control.cookie_keys(), (next % 2) as usize);
+            assert_eq!(after[here], before[here], "in use");
+            assert_ne!(after[1 - here], before[1 - here]);
+        }
+        let last = control.cookie_keys();
+        let Rig { plane, options, .. } = rig;
+        drop(plane);
+        assert_eq!(adopted(&options).control().cookie_keys(), last);
+    });
+}
+
+/// Checksums that are not finished, as a guest's or a container's, and headers outside the linear part.
+#[test]
+fn unfinished_checksums_stay_unfinished() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let near = Link::open("left-peer");
+        for (ipv4, linear) in [(true, 0), (false, 0), (true, 14), (true, 40), (false, 50)] {
+            let options = vec![2, 4, 5, 0xb4, 4, 2, 1, 3, 3, 7, 0, 0];
+            let packet =
+                Packet { flags: SYN, tcp_options: options, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };
+            let mut frame = packet.to(rig.left.mac).frame();
+            frame[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+            let header = match linear {
+                0 => crate::traffic::make_partial(&mut frame),
+                headers => Vnet { headers, ..Vnet::default() },
+            };
+            let now = at_ease();
+            near.send(&header, &frame);
+            let back = std::iter::from_fn(|| near.receive()).find(|(_, frame)| frame[..6] == [2, 9, 9, 9, 9, 9]);
+            let (vnet, back) = back.unwrap_or_else(|| panic!("no answer, {linear} bytes linear"));
+            let mut expected = VecFrame::new(&frame);
+            expected.meta.checksum = Checksum::Partial;
+            assert!(cookie::answer(&mut expected, &parsed(&frame), &cookies(&rig), now));
+            if linear == 0 {
+                assert_eq!((vnet.flags, vnet.checksum_start), (header.flags, header.checksum_start));
+                crate::traffic::make_partial(&mut expected.data);
+            }
+            assert_eq!(back[12..], expected.data[12..]);
+        }
+    });
+}
+
+/// `TCP_INFO`, as far as it is about what was agreed on.
+struct Agreed {
+    options: u8,
+    scales: u8,
+    mss: u32,
+}
+
+fn agreed(socket: &std::net::TcpStream) -> Agreed {
+    use std::os::fd::AsRawFd;
+    let mut info = [0u8; 64];
+    let mut size = info.len() as u32;
+    // SAFETY: pointer and size describe `info`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut size)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // tcpi_options, tcpi_snd_wscale and tcpi_rcv_wscale, tcpi_snd_mss.
+    Agreed { options: info[5], scales: info[6], mss: u32::from_ne_bytes(info[16..20].try_into().unwrap()) }
+}
+
+/// Clients with the kernel's TCP in a namespace of their own; nobody is behind the programs.
+#[test]
+fn a_kernels_client_connects() {
+    in_namespace(|| {
+        use std::io::Write;
+        use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+        const OPTION_SACK: u8 = 2;
+        const OPTION_SCALE: u8 = 4;
+        let rig = rig(1);
+        let left = rig.left.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (go, is_moved) = std::sync::mpsc::channel::<()>();
+        let client = std::thread::spawn(move || {
+            // SAFETY: changes this thread alone.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            // SAFETY: no memory is passed.
+            ready.send(unsafe { libc::gettid() }).unwrap();
+            is_moved.recv().unwrap();
+            let ip = |line: &str| command("ip", &line.split_whitespace().collect::<Vec<_>>());
+            ip("link set left-peer up");
+            let connect = |device: &str| {
+                ip(&format!("link set {device} up"));
+                ip(&format!("addr add 10.1.0.2/24 dev {device}"));
+                ip(&format!("addr add fd01::2/64 dev {device} nodad"));
+                ip(&format!("neigh replace 10.1.0.1 lladdr {left} dev {device}"));
+                ip(&format!("neigh replace fd01::1 lladdr {left} dev {device}"));
+                ip("route replace default via 10.1.0.1");
+                ip("-6 route replace default via fd01::1");
+                let vips = [SocketAddr::from((VIP, 80)), (VIP6.parse::<Ipv6Addr>().unwrap(), 80).into()];
+                for vip in vips {
+                    let socket = TcpStream::connect_timeout(&vip, Duration::from_secs(5)).unwrap();
+                    let agreed = agreed(&socket);
+                    assert_eq!(agreed.options & (OPTION_SACK | OPTION_SCALE | 1), OPTION_SACK | OPTION_SCALE);
+                    assert_eq!(agreed.scales & 0xf, cookie::SCALE);
+                    assert_eq!(agreed.mss, if vip.is_ipv4() { cookie::MSS_V4 } else { cookie::MSS_V6 }.into());
+                    (&socket).write_all(b"GET / HTTP/1.1\r\n").unwrap();
+                }
+                ip(&format!("addr flush dev {device}"));
+            };
+            connect("left-peer");
+            command("ethtool", &["-K", "left-peer", "tx", "off"]);
+            connect("left-peer");
+        });
+        let thread = is_ready.recv().unwrap();
+        command("ip", &["link", "set", "left-peer", "netns", &thread.to_string()]);
+        rig.beat();
+        let (outcome, counted) = rig.counted(|| {
+            go.send(()).unwrap();
+            client.join()
+        });
+        if let Err(panic) = outcome {
+            panic!("{:?}; counted: {counted:?}", panic.downcast_ref::<String>());
+        }
+        assert_eq!(counted.get("cookie-sent"), Some(&4), "{counted:?}");
+        assert_eq!(counted.get("cookie-invalid"), None, "{counted:?}");
+        assert!(counted["cookie-bare"] >= 4 && counted["to-worker"] >= 4, "{counted:?}");
+    });
+}
+
+/// A VLAN tag lies in the socket buffer's metadata, and goes out again with the answer.
+#[test]
+fn an_answer_goes_back_into_the_vlan_the_syn_came_from() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let near = Link::open("left-peer");
+        let mut seen = Capture::open("left-peer", &Filter { hosts: Vec::new(), snap_length: 200 }).unwrap();
+        for ipv4 in [true, false] {
+            let tags = vec![[0x81, 0, 0, 7]];
+            let packet = Packet { flags: SYN, tags, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };
+            let mut frame = packet.to(rig.left.mac).frame();
+            frame[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+            let (_, counted) = rig.counted(|| near.send(&Vnet::default(), &frame));
+            assert_eq!(counted, [("cookie-sent", 1)].into());
+            let answer = loop {
+                let next = seen.next(Duration::from_secs(5)).unwrap().expect("no answer");
+                if !next.outgoing && next.bytes[..6] == [2, 9, 9, 9, 9, 9] {
+                    break next.bytes.to_vec();
+                }
+            };
+            assert_eq!((&answer[6..12], &answer[12..16]), (&rig.left.mac[..], &[0x81, 0, 0, 7][..]));
+            assert_eq!(parsed(&answer).key, parsed(&frame).key.reversed());
+        }
+    });
+}
