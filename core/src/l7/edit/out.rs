@@ -29,14 +29,8 @@ impl<'a> Out<'a> {
                 room.copy_from_slice(text);
                 self.at += text.len();
             }
-            // Nothing more is written, also if it would fit: a head with a hole is worse than none.
-            None => self.fill(),
+            None => self.full = true,
         }
-    }
-
-    fn fill(&mut self) {
-        self.at = self.bytes.len();
-        self.full = true;
     }
 
     /// Bytes written so far.
@@ -49,7 +43,8 @@ impl<'a> Out<'a> {
     pub(in super::super) fn field(&mut self, name: &[u8], value: &[u8]) {
         let length = name.len() + value.len() + 4;
         let Some(room) = self.bytes.get_mut(self.at..).and_then(|rest| rest.get_mut(..length)) else {
-            return self.fill();
+            self.full = true;
+            return;
         };
         let (own, room) = room.split_at_mut(name.len());
         own.copy_from_slice(name);

@@ -134,21 +134,19 @@ fn put(out: &mut Scratch, byte: u8) -> Result<(), Odd> {
     out.try_push(byte).map_err(|_| Odd::TooLong)
 }
 
-/// Whether some backends would find `.` or `..` in this segment: beside an encoded slash, or before a parameter.
+/// Whether some backends would find `.` or `..` in this segment, which is neither: beside an encoded slash, or before a
+/// parameter.
 fn hides_dots(segment: &[u8]) -> bool {
     let mut rest = segment;
-    let mut several = false;
     loop {
         let end = rest.windows(3).position(|three| matches!(three, b"%2F" | b"%5C"));
         let piece = &rest[..end.unwrap_or(rest.len())];
-        let name = piece.split(|&byte| byte == b';').next().unwrap_or_default();
-        if matches!(name, b"." | b"..") && (several || end.is_some() || name.len() < piece.len()) {
+        if matches!(piece.split(|&byte| byte == b';').next(), Some(b"." | b"..")) {
             return true;
         }
         match end {
             Some(end) => rest = &rest[end + 3..],
             None => return false,
         }
-        several = true;
     }
 }
