@@ -10,6 +10,7 @@ use hairpin_core::engine::{Completions, FlowEngine, Samples};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Batch, Egress, Frame, FrameIo, Meta, VecFrame};
 use hairpin_core::l4::answer;
+use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
@@ -200,7 +201,7 @@ impl Balancer {
             caps: engine_options.caps,
             policy: AfterPackets(options.offload_after),
             splices_max: 64,
-            cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
+            cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
         });
         let services =
             snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);
@@ -346,6 +347,12 @@ impl Balancer {
         self.frames(now);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
+            if self.to_send.is_empty() {
+                self.worker.handle_splices(now, &mut self.port, &mut self.to_send);
+                if !self.to_send.is_empty() {
+                    self.port.transmit(&mut self.to_send);
+                }
+            }
         }
         self.sample(now);
         let busy = self.rules(now);
@@ -528,6 +535,10 @@ impl Balancer {
         if connections > 0 {
             let some: Vec<String> = self.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
             remains.push(format!("the worker has {connections} connections: {}", some.join("; ")));
+        }
+        let (fronts, backs, buffers) = self.worker.splices();
+        if fronts > 0 || backs > 0 || buffers > 0 {
+            remains.push(format!("the worker has {fronts} fronts, {backs} backs, {buffers} buffers"));
         }
         let rules = self.engine.keys().len();
         if rules > 0 {

@@ -11,6 +11,7 @@
 //! | [`engine`] | a flow engine whose rules come late, or not at all |
 //! | [`segments`] | super-packets put together and taken apart |
 //! | [`stream`] | exact bytes both ways, every kind of ending |
+//! | [`http`] | HTTP/1.1 clients and servers, and what a service promises them |
 //! | [`scenario`] | what a seed means, and the checkers |
 //! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
 //!
@@ -21,6 +22,7 @@
 pub mod balancer;
 pub mod engine;
 pub mod host;
+pub mod http;
 pub mod link;
 pub mod network;
 pub mod scenario;

@@ -85,6 +85,8 @@ pub enum Between {
     Nothing,
     /// A layer-4 service.
     Layer4(Forwarding),
+    /// An HTTP service ([`crate::http`] only; streams of bytes go over a router instead).
+    Layer7,
 }
 
 /// Runs `run` for seeds from `first` on; how many `HAIRPIN_SIM_SEEDS` says, else `count`. Panics with the first failure.
@@ -237,7 +239,7 @@ pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary,
     let clients: Vec<Endpoint> = (0..random.u8(1..4)).map(|n| end(ipv6, 4, 10 + n, 0)).collect();
     let mut draw_balancer = random.fork();
     let (middle, target) = match between {
-        Between::Nothing => (Middle::Router, servers[0]),
+        Between::Nothing | Between::Layer7 => (Middle::Router, servers[0]),
         Between::Layer4(forwarding) => {
             let mut service = service("stream", vip, 0, &servers);
             service.forwarding = forwarding;

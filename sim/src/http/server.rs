@@ -1,0 +1,267 @@
+//! A server: compares every request with what the seed says it must be, and answers as the seed says.
+
+use super::exchange::{Exchange, Fault, Plans};
+use super::message::{Event, Framing, Head, Reader, comparable};
+use super::site::{Site, name_of};
+use crate::host::Role;
+use crate::stream::byte;
+use fastrand::Rng;
+use hairpin_core::time::{Duration, Time};
+use smoltcp::socket::tcp::{RecvError, Socket, State};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A request being read or answered.
+struct Serving {
+    exchange: Exchange,
+    bytes: u64,
+    /// When it is answered, once it is whole.
+    due: Option<Time>,
+}
+
+/// A server's end of a connection.
+pub struct Server {
+    plans: Rc<RefCell<Plans>>,
+    site: Option<Site>,
+    number: usize,
+    random: Rng,
+    reader: Reader,
+    serving: Option<Serving>,
+    outgoing: Vec<u8>,
+    sent: usize,
+    resets: bool,
+    closes: bool,
+    resumes: Time,
+    saw_end: bool,
+    closed: bool,
+    reset: bool,
+    wrong: Option<String>,
+}
+
+impl Server {
+    /// An end that server `number` has accepted; `site` is what stands between it and its clients.
+    pub fn new(plans: Rc<RefCell<Plans>>, site: Option<Site>, number: usize, salt: u64) -> Server {
+        let random = Rng::with_seed(plans.borrow().seed ^ !salt);
+        Server {
+            plans,
+            site,
+            number,
+            random,
+            reader: Reader::default(),
+            serving: None,
+            outgoing: Vec::new(),
+            sent: 0,
+            resets: false,
+            closes: false,
+            resumes: Time::ZERO,
+            saw_end: false,
+            closed: false,
+            reset: false,
+            wrong: None,
+        }
+    }
+
+    fn fail(&mut self, text: String) {
+        let name = self.serving.as_ref().map(|serving| serving.exchange.name).unwrap_or_default();
+        self.wrong.get_or_insert(format!("server {}, exchange {name:016x}: {text}", self.number));
+    }
+
+    fn receive(&mut self, now: Time, socket: &mut Socket<'static>) {
+        let mut buffer = [0; 4096];
+        while now >= self.resumes || socket.state() == State::TimeWait {
+            match socket.recv_slice(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => self.reader.push(&buffer[..length]),
+                Err(RecvError::Finished) => {
+                    self.saw_end = true;
+                    break;
+                }
+                Err(RecvError::InvalidState) => break,
+            }
+            if self.random.u8(..64) == 0 {
+                self.resumes = now + Duration::from_millis(self.random.u64(..500));
+            }
+        }
+        self.read(now);
+    }
+
+    /// Reads until the request is whole; the next one waits until it is answered.
+    fn read(&mut self, now: Time) {
+        while self.wrong.is_none() && self.serving.as_ref().is_none_or(|serving| serving.due.is_none()) {
+            match self.reader.next() {
+                Ok(Event::Nothing) => return,
+                Ok(Event::Head(head)) => self.head(&head),
+                Ok(Event::Data(data)) => self.data(&data),
+                Ok(Event::End(trailers)) => self.end_of_request(now, &trailers),
+                Err(why) => self.fail(why),
+            }
+        }
+    }
+
+    fn head(&mut self, head: &Head) {
+        let plans = self.plans.clone();
+        let mut plans = plans.borrow_mut();
+        let Some(exchange) = name_of(head).and_then(|name| plans.exchanges.get(&name)).cloned() else {
+            return self.fail(format!("a request of nobody: {head:?}"));
+        };
+        plans.served.entry(exchange.name).or_default().push(self.number);
+        let client = plans.clients.get(&exchange.name).copied().unwrap_or_default();
+        let framing = match (head.values("transfer-encoding").as_slice(), head.values("content-length").as_slice()) {
+            (["chunked"], []) => Framing::Chunked,
+            ([], [_]) => Framing::Length,
+            _ => Framing::None,
+        };
+        let length = head.values("content-length").first().and_then(|value| value.parse().ok()).unwrap_or(0);
+        self.reader.expect(framing, length);
+        let expected = self.site.map_or_else(|| exchange.request(), |site| site.request(&exchange, &client));
+        let hop = self.site.is_some();
+        let group = (exchange.host == "b.example") == (self.number >= plans.group_from);
+        if exchange.waits {
+            self.outgoing.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        self.serving = Some(Serving { exchange: exchange.clone(), bytes: 0, due: None });
+        if head.start != expected.start {
+            self.fail(format!("{:?}, not {:?}", head.start, expected.start));
+        } else if comparable(&head.fields, hop) != comparable(&expected.fields, hop) {
+            self.fail(format!("fields {:?}, not {:?}", head.fields, expected.fields));
+        } else if framing != exchange.content.framing {
+            self.fail(format!("a body framed as {framing:?}, not {:?}", exchange.content.framing));
+        } else if hop && !group {
+            self.fail(format!("a request for {} is not this server's", exchange.host));
+        }
+    }
+
+    fn data(&mut self, data: &[u8]) {
+        let Some(serving) = &mut self.serving else { return };
+        let (first, key) = (serving.bytes, serving.exchange.content.key);
+        serving.bytes += data.len() as u64;
+        let odd = (first..).zip(data).find(|(offset, there)| byte(key, *offset) != **there);
+        if let Some((offset, there)) = odd {
+            self.fail(format!("byte {offset} of the request's body is {there:#04x}"));
+        }
+    }
+
+    fn end_of_request(&mut self, now: Time, trailers: &[(String, String)]) {
+        let Some(serving) = &mut self.serving else { return };
+        serving.due = Some(now + Duration::from_millis(serving.exchange.thinks));
+        let content = serving.exchange.content.clone();
+        let bytes = serving.bytes;
+        if bytes != content.sent() {
+            self.fail(format!("{bytes} bytes of the request's body, not {}", content.sent()));
+        }
+        if comparable(trailers, false) != comparable(&content.trailers, false) {
+            self.fail(format!("trailers {trailers:?}, not {:?}", content.trailers));
+        }
+    }
+
+    fn answer(&mut self, now: Time) {
+        let Some(Serving { exchange, due: Some(due), .. }) = &self.serving else { return };
+        if now < *due {
+            return;
+        }
+        for status in &exchange.interim {
+            let head = Head { start: format!("HTTP/1.1 {status} Soon"), fields: vec![("Link".into(), "</x>".into())] };
+            self.outgoing.extend(head.bytes());
+        }
+        let mut response = exchange.response_bytes();
+        if let Fault::ServerResets(after) = exchange.fault {
+            response.truncate(after as usize);
+            self.resets = true;
+        }
+        self.closes |= exchange.closes || exchange.request().says("close");
+        self.outgoing.extend(response);
+        self.serving = None;
+    }
+
+    fn send(&mut self, socket: &mut Socket<'static>) {
+        while self.sent < self.outgoing.len() && socket.can_send() {
+            let most = [1, 1000, 100_000][self.random.usize(..3)];
+            let end = (self.sent + most).min(self.outgoing.len());
+            let Ok(taken) = socket.send_slice(&self.outgoing[self.sent..end]) else { return };
+            self.sent += taken;
+        }
+        if self.sent == self.outgoing.len() {
+            self.outgoing.clear();
+            self.sent = 0;
+        }
+    }
+
+    fn end(&mut self, socket: &mut Socket<'static>) {
+        if self.closed || !self.outgoing.is_empty() {
+            return;
+        }
+        if self.resets {
+            // what was said before is not to be lost with it
+            if socket.send_queue() > 0 {
+                return;
+            }
+            socket.abort();
+            (self.closed, self.reset) = (true, true);
+            return;
+        }
+        let ready = match socket.state() {
+            State::Established => true,
+            State::CloseWait => socket.send_queue() == 0,
+            _ => false,
+        };
+        if ready && (self.closes || self.saw_end && self.serving.is_none()) {
+            socket.close();
+            self.closed = true;
+        }
+        // a request that will never be whole
+        if ready && self.saw_end && self.serving.as_ref().is_some_and(|serving| serving.due.is_none()) {
+            socket.close();
+            self.closed = true;
+        }
+    }
+}
+
+impl Role for Server {
+    fn drive(&mut self, now: Time, socket: &mut Socket<'static>) -> Option<Time> {
+        loop {
+            self.receive(now, socket);
+            let busy = self.serving.is_some();
+            self.answer(now);
+            self.send(socket);
+            if !busy || self.serving.is_some() || self.closes || self.resets {
+                break;
+            }
+        }
+        self.end(socket);
+        let due = self.serving.as_ref().and_then(|serving| serving.due);
+        [due, Some(self.resumes)].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    fn close(&mut self, socket: &mut Socket<'static>) {
+        while !self.saw_end && socket.recv_queue() > 0 {
+            self.resumes = Time::ZERO;
+            self.receive(Time::ZERO, socket);
+        }
+        self.resumes = Time::ZERO;
+        self.receive(Time::ZERO, socket);
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        if let Some(wrong) = &self.wrong {
+            return Err(wrong.clone());
+        }
+        let plans = self.plans.borrow();
+        let serving = self.serving.as_ref().map(|serving| serving.exchange.name);
+        let disturbed = serving.is_some_and(|name| plans.disturbed.contains(&name));
+        // what a client that has gone has left on the way is nobody's
+        let excused = self.reset || disturbed || plans.clients_reset || plans.servers_reset;
+        if excused
+            || self.saw_end && self.closed && serving.is_none() && self.reader.is_clean() && self.outgoing.is_empty()
+        {
+            return Ok(());
+        }
+        Err(format!(
+            "server {}: serving {serving:x?}, {} bytes to send, FIN seen: {}, closed: {}, clean: {}",
+            self.number,
+            self.outgoing.len() - self.sent,
+            self.saw_end,
+            self.closed,
+            self.reader.is_clean()
+        ))
+    }
+}

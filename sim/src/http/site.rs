@@ -1,0 +1,179 @@
+//! The HTTP service under test, and what it is to make of requests and responses: said here plainly, beside its
+//! configuration, and compared with what arrives.
+
+use super::exchange::{Exchange, NAME};
+use super::message::Head;
+use crate::scenario::{end, service};
+use fastrand::Rng;
+use hairpin_core::config::{Forwarding, Service};
+use hairpin_core::flow::{Address, Endpoint};
+use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
+use hairpin_core::l7::edit::Value;
+use hairpin_core::l7::route::host::HostPattern;
+use hairpin_core::l7::route::path::PathPattern;
+use hairpin_core::l7::route::{Access, Conditions, Verdict};
+use hairpin_core::time::Duration;
+
+/// The body of the fixed reply.
+pub const FIXED: &str = "as configured\n";
+
+/// What the service does, drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Fields are set, added and removed.
+    pub edits: bool,
+    /// Backends are told of the client.
+    pub forwarded: bool,
+    /// `/strip` is taken off paths.
+    pub strips: bool,
+    /// Idle connections to backends are kept for others.
+    pub reuses: bool,
+    /// Bodies of so many bytes go to the engine.
+    pub offload_bytes_min: Option<u64>,
+    /// Requests of a client's connection.
+    pub requests_max: u32,
+}
+
+impl Site {
+    /// Draws one.
+    pub fn draw(random: &mut Rng) -> Site {
+        Site {
+            edits: random.bool(),
+            forwarded: random.bool(),
+            strips: random.bool(),
+            reuses: random.u8(..4) > 0,
+            offload_bytes_min: random.bool().then(|| random.u64(1..30_000)),
+            requests_max: if random.u8(..6) == 0 { random.u32(1..4) } else { 0 },
+        }
+    }
+
+    /// The services: the one at `vip`, whose own backends are for `a.example`, and the group for `b.example`.
+    pub fn services(&self, vip: Endpoint, own: &[Endpoint], others: &[Endpoint]) -> [Service; 2] {
+        let mut first = service("site", vip, 0, own);
+        let mut second = service("group", end(vip.address.is_ipv4(), 9, 9, 9), own.len() as u16, others);
+        second.kind = Kind::Group;
+        (first.forwarding, second.forwarding) = (Forwarding::FullNat, Forwarding::FullNat);
+        first.kind = Kind::Http(Box::new(self.http()));
+        [first, second]
+    }
+
+    fn http(&self) -> Http {
+        let route = |host: &str, prefix: Option<&str>, action| Route {
+            conditions: Conditions {
+                hosts: hosts(host),
+                paths: prefix.iter().filter_map(|prefix| PathPattern::prefix(prefix).ok()).collect(),
+                ..Conditions::default()
+            },
+            action,
+            edits: Edits::default(),
+        };
+        let forward = |group, replace: Option<&str>| Action::Forward {
+            groups: [(group, 1)].into(),
+            replace_prefix: replace.map(|text| text.as_bytes().into()),
+        };
+        let moved = Action::Redirect { status: 308, location: b"https://{host}{path}{query}".as_slice().into() };
+        let fixed = Action::Reply { status: 200, body: FIXED.as_bytes().into() };
+        let mut routes = vec![route("*.example", Some("/moved/"), moved), route("*.example", Some("/fixed"), fixed)];
+        if self.strips {
+            routes.push(route("a.example", Some("/strip/"), forward(0, Some("/"))));
+        }
+        routes.push(route("a.example", None, forward(0, None)));
+        routes.push(route("b.example", None, forward(1, None)));
+        let denied =
+            Conditions { paths: PathPattern::prefix("/denied/").into_iter().collect(), ..Conditions::default() };
+        Http {
+            access: [Access { conditions: denied, verdict: Verdict::Deny { status: 403 } }].into(),
+            routes: routes.into(),
+            edits: if self.edits { edits() } else { Edits::default() },
+            forwarded: Forwarded { x_for: self.forwarded, x_proto: self.forwarded, ..Forwarded::default() },
+            sticky: None,
+            server_timing: false,
+            upgrade: false,
+            connect: false,
+            proxy_protocol: None,
+            reuse: self.reuses,
+            limits: HttpLimits {
+                // Longer than the pauses of a TCP that has lost several segments in a row.
+                head_timeout: Duration::from_secs(200),
+                idle_timeout: Duration::from_secs(200),
+                body_timeout: Duration::from_secs(200),
+                connect_timeout: Duration::from_secs(60),
+                response_timeout: Duration::from_secs(200),
+                requests_max: self.requests_max,
+                ..HttpLimits::default()
+            },
+            offload_bytes_min: self.offload_bytes_min,
+        }
+    }
+
+    /// The head of a request as it is to reach a server.
+    pub fn request(&self, exchange: &Exchange, client: &Address) -> Head {
+        let mut head = exchange.request();
+        let drops = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            name.starts_with("x-forwarded-") || self.edits && matches!(name.as_str(), "x-remove-me" | "x-field-1")
+        };
+        head.fields.retain(|(name, _)| !drops(name));
+        if self.forwarded {
+            head.fields.push(("X-Forwarded-For".into(), client.to_string()));
+            head.fields.push(("X-Forwarded-Proto".into(), "http".into()));
+        }
+        if self.edits {
+            head.fields.push(("X-Field-1".into(), "set".into()));
+            head.fields.push(("X-Added".into(), format!("by {}", exchange.method)));
+        }
+        if self.strips && exchange.host == "a.example" {
+            head.start = head.start.replacen(" /strip/", " /", 1);
+        }
+        head
+    }
+
+    /// The head of a server's response as it is to reach the client.
+    pub fn response(&self, exchange: &Exchange) -> Head {
+        let mut head = exchange.response_head();
+        if self.edits {
+            head.fields.retain(|(name, _)| !matches!(name.as_str(), "X-Internal" | "Server"));
+            head.fields.push(("Server".into(), "hairpin".into()));
+            head.fields.push(("X-Content-Type-Options".into(), "nosniff".into()));
+        }
+        head
+    }
+
+    /// The body of the balancer's own answer, if it is fixed.
+    pub fn own_body(&self, exchange: &Exchange) -> Option<&'static str> {
+        (exchange.target == "/fixed").then_some(FIXED)
+    }
+}
+
+fn hosts(text: &str) -> Box<[HostPattern]> {
+    if text == "*.example" {
+        // every host that somebody has, so that others are not found
+        return ["a.example", "b.example"].iter().filter_map(|host| HostPattern::parse(host).ok()).collect();
+    }
+    HostPattern::parse(text).into_iter().collect()
+}
+
+fn field(name: &str, value: &str) -> Field {
+    Field { name: name.as_bytes().into(), value: Value::parse(value).unwrap_or_default() }
+}
+
+fn edits() -> Edits {
+    Edits {
+        request: HeadEdits {
+            remove: [b"x-remove-me".as_slice().into()].into(),
+            set: [field("X-Field-1", "set")].into(),
+            add: [field("X-Added", "by {method}")].into(),
+        },
+        response: HeadEdits {
+            remove: [b"x-internal".as_slice().into()].into(),
+            set: [field("Server", "hairpin")].into(),
+            add: [field("X-Content-Type-Options", "nosniff")].into(),
+        },
+    }
+}
+
+/// The exchange that a head names.
+pub fn name_of(head: &Head) -> Option<u64> {
+    let [name] = head.values(NAME)[..] else { return None };
+    u64::from_str_radix(name, 16).ok()
+}

@@ -1,0 +1,24 @@
+//! HTTP in virtual time. Over a router and a layer-4 service it proves peers and checkers; over an HTTP service, the splice.
+//! `HAIRPIN_SIM_SEEDS` says how many seeds, `HAIRPIN_SIM_FIRST` the first.
+
+use hairpin_core::config::Forwarding;
+use hairpin_sim::http::run;
+use hairpin_sim::scenario::{Between, seeds};
+
+#[test]
+fn peers_agree_without_a_balancer() {
+    let all = seeds(0, 60, |seed| run(seed, Between::Nothing, None));
+    println!("{all:?}");
+}
+
+#[test]
+fn peers_agree_over_layer_4() {
+    let all = seeds(0, 100, |seed| run(seed, Between::Layer4(Forwarding::FullNat), None));
+    println!("{all:?}");
+}
+
+#[test]
+fn every_byte_and_every_field_comes_through_the_splice() {
+    let all = seeds(0, 150, |seed| run(seed, Between::Layer7, None));
+    println!("{all:?}");
+}
