@@ -46,7 +46,6 @@ impl Splices {
             return self.close_front(cx, position);
         }
         self.read(cx, position);
-        self.settle_back(cx, position);
     }
 
     /// The same where the ends close: both have sent FIN and acknowledged the other's.

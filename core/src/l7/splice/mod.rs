@@ -38,6 +38,9 @@ mod statistics;
 mod timers;
 mod upward;
 
+#[cfg(test)]
+mod tests;
+
 pub use entry::{BackState, FrontState};
 pub(crate) use rules::RULE_BIT;
 pub use statistics::{HttpStatistics, Refused};

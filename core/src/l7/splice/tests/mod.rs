@@ -1,0 +1,125 @@
+//! Scripted two-sided TCP: each segment by hand.
+
+mod stage;
+
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use stage::{Script, Sent, Stage};
+
+const REQUEST: &str = "GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n";
+const RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+fn only(mut sent: alloc::vec::Vec<Sent>) -> Sent {
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    sent.remove(0)
+}
+
+/// A client with a request that has reached a backend.
+fn asked(stage: &mut Stage, port: u16, request: &str) -> (Script, Script, Sent) {
+    let mut client = Script::client(stage, port);
+    let syn = only(client.sends(stage, request));
+    let (mut backend, sent) = Script::backend(stage, &syn);
+    let head = only(sent);
+    backend.gets(&head);
+    (client, backend, head)
+}
+
+#[test]
+fn a_request_and_its_response() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, head) = asked(&mut stage, 1000, REQUEST);
+    assert_eq!(head.text(), "GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n");
+    assert_eq!(head.segment.flags & ACK, ACK, "the handshake's third packet carries the request");
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    assert_eq!(response.text(), RESPONSE);
+    client.gets(&response);
+    assert_eq!(response.segment.acknowledgement, client.next, "it acknowledges the request");
+    // The next request acknowledges the response, and goes over the same connection.
+    let next = only(client.sends(&mut stage, REQUEST));
+    backend.gets(&next);
+    assert_eq!(next.segment.acknowledgement, backend.next);
+    assert_eq!(next.text(), head.text());
+}
+
+#[test]
+fn windows_are_shifted_between_different_scales() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, head) = asked(&mut stage, 1000, REQUEST);
+    // The client's 1000 << 7, said to a backend to whom we have announced 7.
+    assert_eq!(head.segment.window, 1000);
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    assert_eq!(response.segment.window, 4000, "the backend's 1000 << 9, said to a client with 7");
+    client.gets(&response);
+}
+
+#[test]
+fn a_client_that_closes_leaves_the_backend_to_others() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    client.gets(&response);
+    let sent = client.says(&mut stage, ACK | FIN, b"");
+    let to_client: alloc::vec::Vec<_> = sent.iter().filter(|sent| sent.to == client.own).collect();
+    assert!(to_client.iter().any(|sent| sent.segment.has(FIN)), "{sent:?}");
+    for sent in &to_client {
+        client.gets(sent);
+    }
+    for sent in sent.iter().filter(|sent| sent.to == backend.own) {
+        assert_eq!((sent.segment.flags, sent.segment.acknowledgement), (ACK, backend.next));
+    }
+    assert!(client.acknowledges(&mut stage).is_empty());
+    let mut other = Script::client(&mut stage, 1001);
+    let head = only(other.sends(&mut stage, REQUEST));
+    backend.gets(&head);
+    stage.wait(Duration::from_secs(2));
+    assert_eq!(stage.worker.splices().0, 1, "the first client's connection is forgotten");
+}
+
+#[test]
+fn what_we_own_is_sent_again() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    let again = stage.wait(Duration::from_millis(310));
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert_eq!((again[0].segment.flags, again[0].segment.sequence), (SYN, syn.segment.sequence));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    let head = only(sent);
+    let again = stage.wait(Duration::from_millis(260));
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].bytes, head.bytes);
+    backend.gets(&again[0]);
+    let answered = only(backend.sends(&mut stage, RESPONSE));
+    assert_eq!(answered.text(), RESPONSE);
+    assert!(stage.wait(Duration::from_secs(3)).is_empty(), "it was acknowledged");
+}
+
+#[test]
+fn an_unreachable_backend_is_passed_over() {
+    let mut stage = Stage::with_backends(2, |_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    let mut refusing = Script { own: syn.to, peer: syn.from, next: 0, expected: syn.segment.sequence + 1, window: 0 };
+    let second = only(refusing.says(&mut stage, RST | ACK, b""));
+    assert_eq!(second.segment.flags, SYN);
+    assert_ne!(second.to, syn.to, "another backend");
+    let mut refusing = Script { own: second.to, peer: second.from, expected: second.segment.sequence + 1, ..refusing };
+    let third = only(refusing.says(&mut stage, RST | ACK, b""));
+    let mut refusing = Script { own: third.to, peer: third.from, expected: third.segment.sequence + 1, ..refusing };
+    let reply = only(refusing.says(&mut stage, RST | ACK, b""));
+    assert!(reply.text().starts_with("HTTP/1.1 502 "), "{reply:?}");
+    client.gets(&reply);
+    assert!(reply.segment.has(FIN));
+}
+
+#[test]
+fn a_request_in_two_segments_is_acknowledged() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let (first, second) = REQUEST.split_at(10);
+    let ack = only(client.sends(&mut stage, first));
+    assert_eq!((ack.segment.flags, ack.segment.acknowledgement), (ACK, client.next));
+    let syn = only(client.sends(&mut stage, second));
+    let (_, sent) = Script::backend(&mut stage, &syn);
+    assert_eq!(only(sent).text(), REQUEST);
+}

@@ -1,0 +1,270 @@
+//! A worker with an HTTP service, and both its neighbours played by a script: every segment written out, every answer
+//! looked at.
+
+use crate::balance::{Loads, Standings};
+use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
+use crate::engine::EngineCaps;
+use crate::flow::{Endpoint, Protocol, Steering};
+use crate::frame::{Batch, Frame, FrameIo, VecFrame};
+use crate::l4::connection::Connection;
+use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
+use crate::l7::cookie::Cookies;
+use crate::l7::splice::numbers::before;
+use crate::l7::splice::segment::{Abilities, Own, Segment};
+use crate::offload::Never;
+use crate::table::slab::boxed;
+use crate::table::{AnyTable, Hasher};
+use crate::time::{Duration, Time};
+use crate::wire::tcp::{ACK, PSH, SYN};
+use crate::wire::{self, Parsed};
+use crate::worker::{Known, Worker, WorkerOptions};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+
+pub(super) struct NoPort;
+
+impl FrameIo for NoPort {
+    type Frame = VecFrame;
+    fn receive(&mut self, _: &mut Batch<VecFrame>) {}
+    fn transmit(&mut self, _: &mut Batch<VecFrame>) {}
+    fn allocate(&mut self) -> Option<VecFrame> {
+        Some(VecFrame::default())
+    }
+}
+
+/// A segment as it left the worker.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) from: Endpoint,
+    pub(super) to: Endpoint,
+    pub(super) segment: Segment,
+    pub(super) bytes: Vec<u8>,
+    pub(super) abilities: Abilities,
+}
+
+impl Sent {
+    fn of(frame: &VecFrame) -> Sent {
+        let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { panic!("not a packet: {frame:?}") };
+        assert_eq!(at.end, frame.bytes().len(), "the frame is as long as its packet");
+        let bytes = frame.bytes()[at.payload..at.end].to_vec();
+        Sent {
+            from: at.key.source,
+            to: at.key.destination,
+            segment: Segment::of(frame.bytes(), &at),
+            bytes,
+            abilities: Abilities::of(frame.bytes(), &at),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        core::str::from_utf8(&self.bytes).expect("text")
+    }
+}
+
+pub(super) fn end(last: u8, port: u16) -> Endpoint {
+    Endpoint::new(core::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), port)
+}
+
+/// The least that an HTTP service is.
+pub(super) fn http() -> Http {
+    Http {
+        access: [].into(),
+        routes: vec![Route {
+            conditions: Default::default(),
+            action: Action::Forward { groups: vec![(0, 1)].into(), replace_prefix: None },
+            edits: Edits::default(),
+        }]
+        .into(),
+        edits: Edits::default(),
+        forwarded: Forwarded::default(),
+        sticky: None,
+        server_timing: false,
+        upgrade: true,
+        connect: false,
+        proxy_protocol: None,
+        reuse: true,
+        limits: HttpLimits::default(),
+        offload_bytes_min: Some(1 << 20),
+    }
+}
+
+pub(super) struct Stage {
+    pub(super) worker: Worker<Never>,
+    pub(super) now: Time,
+    pub(super) vip: Endpoint,
+}
+
+impl Stage {
+    /// With one backend.
+    pub(super) fn new(change: impl FnOnce(&mut Http)) -> Stage {
+        Stage::with_backends(1, change)
+    }
+
+    pub(super) fn with_backends(count: u16, change: impl FnOnce(&mut Http)) -> Stage {
+        let mut kind = http();
+        change(&mut kind);
+        let backend = |number: u16| Backend {
+            number,
+            name: "backend".into(),
+            endpoint: end(100 + number as u8, 8080),
+            weight: 1,
+            state: BackendState::Enabled,
+        };
+        let vip = end(1, 80);
+        let service = Service {
+            endpoint: vip,
+            protocol: Protocol::Tcp,
+            kind: Kind::Http(kind.into()),
+            forwarding: Forwarding::FullNat,
+            backends: (0..count).map(backend).collect(),
+            state: Default::default(),
+            name: "web".into(),
+            ..Service::vacant()
+        };
+        let pool = Pool {
+            addresses: vec![end(50, 0).address].into(),
+            port_first: 20_000,
+            port_last: 20_999,
+            time_wait: Duration::from_secs(60),
+        };
+        let worker = Worker::new(WorkerOptions {
+            snapshot: Arc::new(Snapshot::new(vec![service].into(), pool)),
+            steering: Steering { key: [1, 2], workers: 1 },
+            worker: 0,
+            seeds: [1, 2, 3, 4],
+            table: AnyTable::new(64, Hasher::new([7, 2, 3, 4])),
+            stateless: None,
+            memory: boxed::<Connection>(32),
+            loads: Loads::default(),
+            standings: Standings::new(),
+            known: Known::default(),
+            caps: EngineCaps {
+                rules_max: 1000,
+                ops_in_flight_max: 1000,
+                rewrites_sequence: true,
+                rewrites_sack: true,
+                rewrites_window: true,
+                checks_guards: true,
+                counts: true,
+            },
+            policy: Never,
+            splices_max: 64,
+            cookies: Cookies::new([[1, 2], [3, 4]]),
+        });
+        Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip }
+    }
+
+    /// A segment arrives; what the worker sends for it.
+    pub(super) fn arrives(&mut self, own: &Own, bytes: &[u8]) -> Vec<Sent> {
+        let mut frame = VecFrame::default();
+        assert!(own.write(&mut frame, [bytes, &[]]));
+        let mut rx: Batch<VecFrame> = [frame].into_iter().collect();
+        let mut tx = Batch::new();
+        self.worker.handle_batch(self.now, &mut NoPort, &mut rx, &mut tx);
+        tx.iter().map(Sent::of).collect()
+    }
+
+    /// Time passes; what the worker sends meanwhile.
+    pub(super) fn wait(&mut self, time: Duration) -> Vec<Sent> {
+        let end = self.now + time;
+        let mut sent = Vec::new();
+        while self.now < end {
+            let next = self.worker.poll_timeout(self.now).unwrap_or(end).max(self.now + Duration::from_millis(10));
+            self.now = next.min(end);
+            self.worker.handle_timeout(self.now);
+            let mut tx = Batch::new();
+            self.worker.handle_splices(self.now, &mut NoPort, &mut tx);
+            sent.extend(tx.iter().map(Sent::of));
+        }
+        sent
+    }
+}
+
+/// One end of a connection, played by hand: it knows its own numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) own: Endpoint,
+    pub(super) peer: Endpoint,
+    /// The next number it sends.
+    pub(super) next: u32,
+    /// The next number it expects.
+    pub(super) expected: u32,
+    pub(super) window: u16,
+}
+
+impl Script {
+    fn own(&self, flags: u8, abilities: Option<Abilities>) -> Own {
+        Own {
+            source: self.own,
+            destination: self.peer,
+            sequence: self.next,
+            acknowledgement: self.expected,
+            flags,
+            window: self.window,
+            port: 0,
+            mss: u16::MAX,
+            abilities,
+        }
+    }
+
+    /// A client that has a connection.
+    pub(super) fn client(stage: &mut Stage, port: u16) -> Script {
+        let mut client =
+            Script { own: end(10, port), peer: stage.vip, next: 5000, expected: 0, window: 1000 };
+        let abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
+        let answers = stage.arrives(&client.own(SYN, Some(abilities)), b"");
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert_eq!(answers[0].segment.flags, SYN | ACK);
+        assert_eq!(answers[0].segment.acknowledgement, 5001);
+        client.next += 1;
+        client.expected = answers[0].segment.sequence.wrapping_add(1);
+        assert!(client.says(stage, ACK, b"").is_empty(), "no state for a bare acknowledgement");
+        client
+    }
+
+    /// A backend that takes up the connection whose SYN this is.
+    pub(super) fn backend(stage: &mut Stage, syn: &Sent) -> (Script, Vec<Sent>) {
+        assert_eq!(syn.segment.flags, SYN, "{syn:?}");
+        let mut backend = Script {
+            own: syn.to,
+            peer: syn.from,
+            next: 900_000,
+            expected: syn.segment.sequence.wrapping_add(1),
+            window: 60_000,
+        };
+        let abilities = Abilities { mss: 1460, scale: Some(9), sack: true };
+        let sent = stage.arrives(&backend.own(SYN | ACK, Some(abilities)), b"");
+        backend.next += 1;
+        backend.window = 1000;
+        (backend, sent)
+    }
+
+    /// It sends a segment.
+    pub(super) fn says(&mut self, stage: &mut Stage, flags: u8, bytes: &[u8]) -> Vec<Sent> {
+        let own = self.own(flags, None);
+        let phantom = u32::from(flags & crate::wire::tcp::FIN != 0);
+        self.next = self.next.wrapping_add(bytes.len() as u32 + phantom);
+        stage.arrives(&own, bytes)
+    }
+
+    /// It sends data.
+    pub(super) fn sends(&mut self, stage: &mut Stage, text: &str) -> Vec<Sent> {
+        self.says(stage, ACK | PSH, text.as_bytes())
+    }
+
+    /// It acknowledges all it has.
+    pub(super) fn acknowledges(&mut self, stage: &mut Stage) -> Vec<Sent> {
+        self.says(stage, ACK, b"")
+    }
+
+    /// It gets this segment, which must be the next in order.
+    pub(super) fn gets(&mut self, sent: &Sent) {
+        assert_eq!((sent.from, sent.to), (self.peer, self.own));
+        assert_eq!(sent.segment.sequence, self.expected, "in order: {sent:?}");
+        assert!(!before(self.next, sent.segment.acknowledgement), "acknowledges what was sent: {sent:?}");
+        let phantom = u32::from(sent.segment.has(crate::wire::tcp::FIN));
+        self.expected = self.expected.wrapping_add(sent.segment.payload + phantom);
+    }
+}
