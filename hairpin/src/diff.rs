@@ -1,13 +1,16 @@
 //! What a configuration changes against the one that runs, in sentences.
 //!
-//! A service is the same as another if address, port and protocol are, a backend of it if address and port are;
-//! everything else about them is a change. What a running process cannot change is told apart.
+//! A service is the same as another if address, port and transport protocol are, a group if its name and its service's
+//! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
+//! change is told apart.
 
-use crate::config::{Config, HealthSettings, ServiceSettings, Settings, Word};
+use crate::config::words::spoken;
+use crate::config::{Config, HealthSettings, Said, ServiceSettings, Settings, Word};
 use crate::control::Changes;
 use crate::health::Check;
+use crate::registry::Identity;
 use hairpin_core::config::{Backend, BackendState, Service, Timeouts};
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::Endpoint;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -99,41 +102,50 @@ fn sides(config: &Config) -> impl Iterator<Item = Side<'_>> {
     services.map(|(service, settings)| Side { service, settings, common: &config.settings })
 }
 
-fn identity(side: &Side<'_>) -> (Endpoint, Protocol) {
-    (side.service.endpoint, side.service.protocol)
-}
-
 fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
-    let mut before: HashMap<(Endpoint, Protocol), Side<'_>> =
-        sides(running).map(|side| (identity(&side), side)).collect();
+    let mut before: HashMap<Identity<'_>, Side<'_>> =
+        sides(running).map(|side| (Identity::of(side.service), side)).collect();
     for side in sides(new) {
-        match before.remove(&identity(&side)) {
+        match before.remove(&Identity::of(side.service)) {
             Some(before) => service(out, before, side),
-            None => out.push(added(side.service)),
+            None => out.push(added(side)),
         }
     }
-    for side in sides(running).filter(|side| before.contains_key(&identity(side))) {
+    for side in sides(running).filter(|side| before.contains_key(&Identity::of(side.service))) {
         let service = side.service;
-        out.push(format!("service {} removed; {}", service.name, go_on(service.drain_limit)));
+        let end = if service.kind.is_spliced() { ENDED.to_string() } else { go_on(service.drain_limit) };
+        out.push(format!("{} removed; {end}", called(service)));
     }
 }
 
-fn added(service: &Service) -> String {
-    let backends = service.backends.len();
-    format!(
-        "service {} added: {}/{}, {}, {}, {backends} backend{}",
-        service.name,
-        service.endpoint,
-        service.protocol.word(),
-        service.forwarding.word(),
-        service.algorithm.word(),
-        if backends == 1 { "" } else { "s" }
-    )
+const ENDED: &str = "its connections are ended";
+
+/// What it is, and its name.
+fn called(service: &Service) -> String {
+    format!("{} {}", if service.kind.is_group() { "group" } else { "service" }, service.name)
 }
 
-/// What has changed about a service.
+fn added(side: Side<'_>) -> String {
+    let service = side.service;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut about = Vec::new();
+    if !service.kind.is_group() {
+        about.push(format!("{}/{}", service.endpoint, spoken(service)));
+    }
+    if !(service.kind.is_group() || service.kind.is_spliced()) {
+        about.push(service.forwarding.word().to_string());
+    }
+    about.push(service.algorithm.word().to_string());
+    about.push(count(service.backends.len(), "backend"));
+    if !side.settings.said.routes.is_empty() {
+        about.push(count(side.settings.said.routes.len(), "route"));
+    }
+    format!("{} added: {}", called(service), about.join(", "))
+}
+
+/// What has changed about a service or group.
 fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
-    let who = format!("service {}", after.service.name);
+    let who = called(after.service);
     let mut say = |name: &str, [before, after]: [String; 2], hint: &str| {
         if before != after {
             out.push(format!("{who}: {name}: {before} -> {after}{hint}"));
@@ -141,10 +153,32 @@ fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
     };
     let both = [before.service, after.service];
     say("name", both.map(|service| service.name.to_string()), "");
-    say("mode", both.map(|service| service.forwarding.word().to_string()), "; connections that exist keep theirs");
+    say("protocol", both.map(|service| spoken(service).to_string()), "; connections that exist are ended");
+    if !both.iter().any(|service| service.kind.is_spliced()) {
+        say("mode", both.map(|service| service.forwarding.word().to_string()), "; connections that exist keep theirs");
+        say("unknown", both.map(|service| service.unknown.word().to_string()), "");
+    }
     say("balance", both.map(|service| service.algorithm.word().to_string()), "");
-    say("unknown", both.map(|service| service.unknown.word().to_string()), "");
     say("all_down", both.map(|service| service.all_down.word().to_string()), "");
+    if !after.service.kind.is_group() {
+        times(&mut say, before, after);
+    }
+    for ((name, before), (_, after)) in health(&before.settings.health).into_iter().zip(health(&after.settings.health))
+    {
+        // A field that only one of the checks has goes with `health.check`.
+        if let (Some(before), Some(after)) = (before, after) {
+            say(&format!("health.{name}"), [before, after], "");
+        }
+    }
+    said(out, &who, &before.settings.said, &after.settings.said);
+    backends(out, before.service, after.service);
+}
+
+type Say<'a> = dyn FnMut(&str, [String; 2], &str) + 'a;
+
+/// What is about time. A group has it from its service, where it is said.
+fn times(say: &mut Say<'_>, before: Side<'_>, after: Side<'_>) {
+    let both = [before.service, after.service];
     let follows = |side: Side<'_>| side.service.drain_limit == side.common.drain_limit;
     if !(follows(before) && follows(after)) {
         say("drain_limit", both.map(|service| limit(service.drain_limit)), "");
@@ -156,14 +190,37 @@ fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
             say(&format!("timeouts.{name}"), both.map(|service| duration(of(&service.timeouts))), "");
         }
     }
-    for ((name, before), (_, after)) in health(&before.settings.health).into_iter().zip(health(&after.settings.health))
-    {
-        // A field that only one of the checks has goes with `health.check`.
-        if let (Some(before), Some(after)) = (before, after) {
-            say(&format!("health.{name}"), [before, after], "");
+}
+
+/// What has changed about a service at layer 7. A field that only one of the protocols has goes with `protocol`.
+fn said(out: &mut Vec<String>, who: &str, before: &Said, after: &Said) {
+    for (name, now) in &after.fields {
+        let was = before.fields.iter().find(|(known, _)| known == name);
+        if let Some((_, was)) = was.filter(|(_, was)| was != now) {
+            out.push(format!("{who}: {name}: {was} -> {now}"));
         }
     }
-    backends(out, before.service, after.service);
+    list_changes(out, &format!("{who}: access rule"), &before.access, &after.access);
+    list_changes(out, &format!("{who}: route"), &before.routes, &after.routes);
+}
+
+/// What has changed in a list whose order matters: between what both begin and end with, entry by entry.
+fn list_changes(out: &mut Vec<String>, who: &str, before: &[String], after: &[String]) {
+    let same = |(a, b): &(&String, &String)| a == b;
+    let first = before.iter().zip(after).take_while(same).count();
+    let (old, new) = (&before[first..], &after[first..]);
+    let last = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
+    let (old, new) = (&old[..old.len() - last], &new[..new.len() - last]);
+    for at in 0..old.len().max(new.len()) {
+        let number = first + at + 1;
+        out.push(match (old.get(at), new.get(at)) {
+            (Some(old), Some(new)) if old == new => continue,
+            (Some(old), Some(new)) => format!("{who} {number}: {old} -> {new}"),
+            (None, Some(new)) => format!("{who} {number} added: {new}"),
+            (Some(old), None) => format!("{who} {number} removed: {old}"),
+            (None, None) => continue,
+        });
+    }
 }
 
 type TimeoutOf = fn(&Timeouts) -> Duration;
@@ -215,7 +272,7 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
 fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
     let mut known: HashMap<Endpoint, &Backend> =
         before.backends.iter().map(|backend| (backend.endpoint, backend)).collect();
-    let service = &after.name;
+    let service = called(after);
     for backend in &after.backends {
         let Some(before) = known.remove(&backend.endpoint) else {
             let address = backend.endpoint.to_string();
@@ -225,10 +282,10 @@ fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
                 BackendState::Enabled => String::new(),
                 state => format!(", {}", state.word()),
             };
-            out.push(format!("service {service}: backend {}{at} added{weight}{state}", backend.name));
+            out.push(format!("{service}: backend {}{at} added{weight}{state}", backend.name));
             continue;
         };
-        let who = format!("service {service}: backend {}", backend.name);
+        let who = format!("{service}: backend {}", backend.name);
         if before.name != backend.name {
             out.push(format!("{who}: name: {} -> {}", before.name, backend.name));
         }
@@ -245,7 +302,7 @@ fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
         }
     }
     for backend in before.backends.iter().filter(|backend| known.contains_key(&backend.endpoint)) {
-        out.push(format!("service {service}: backend {} removed; {}", backend.name, go_on(after.drain_limit)));
+        out.push(format!("{service}: backend {} removed; {}", backend.name, go_on(after.drain_limit)));
     }
 }
 

@@ -3,7 +3,8 @@
 use super::problem::Sink;
 use super::reader::At;
 use super::service::Draft;
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, UnknownPacket};
+use super::words::spoken;
+use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
 use std::collections::HashMap;
 
@@ -13,7 +14,9 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tr
     let mut names: HashMap<&str, &Draft> = HashMap::new();
     for draft in drafts {
         let service = &draft.service;
-        if let Some(first) = ends.get(&(service.endpoint, service.protocol)) {
+        if service.kind.is_group() {
+            // Nobody listens there.
+        } else if let Some(first) = ends.get(&(service.endpoint, service.protocol)) {
             let what = format!("two services listen on {}", service.endpoint);
             let line = sink.line(first.listen.start);
             sink.error(&draft.listen, what, format!("the other one is on line {line}: merge them or change one"));
@@ -22,7 +25,8 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tr
         }
         if let Some(first) = names.get(&*service.name) {
             let remedy = format!("the other one is on line {}: rename one", sink.line(first.name.start));
-            sink.error(&draft.name, format!("two services are named \"{}\"", service.name), remedy);
+            let [what, name] = called(service);
+            sink.error(&draft.name, format!("two {what}s are named \"{name}\""), remedy);
         } else {
             names.insert(&service.name, draft);
         }
@@ -43,7 +47,8 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
         let start = backend.span.start;
         if endpoint.address.is_ipv4() != service.endpoint.address.is_ipv4() {
             let [ours, theirs] = [service.endpoint, endpoint].map(family);
-            let what = format!("backend {endpoint} is {theirs}, its service \"{}\" {ours}", service.name);
+            let [of, name] = called(service);
+            let what = format!("backend {endpoint} is {theirs}, its {of} \"{name}\" {ours}");
             sink.error(&backend.span, what, "packets are not translated between families: use a backend of the same");
         }
         if let Some(other) = ends.get(&(endpoint, service.protocol)) {
@@ -51,14 +56,16 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
             sink.error(&backend.span, what, "packets would go round in circles: name the server's own address");
         }
         if let Some(first) = seen.insert(endpoint, start) {
-            let what = format!("backend {endpoint} is in service \"{}\" twice", service.name);
+            let [of, name] = called(service);
+            let what = format!("backend {endpoint} is in {of} \"{name}\" twice");
             sink.error(
                 &backend.span,
                 what,
                 format!("the other one is on line {}: use `weight` for a larger share", sink.line(first)),
             );
         } else if let Some(first) = names.insert(&backend.value.name, start) {
-            let what = format!("two backends of service \"{}\" are named \"{}\"", service.name, backend.value.name);
+            let [of, name] = called(service);
+            let what = format!("two backends of {of} \"{name}\" are named \"{}\"", backend.value.name);
             sink.error(&backend.span, what, format!("the other one is on line {}: rename one", sink.line(first)));
         }
     }
@@ -66,13 +73,20 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
 
 fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
     let service = &draft.service;
-    if service.forwarding != Forwarding::FullNat {
+    if service.forwarding != Forwarding::FullNat || service.kind.is_group() {
         return;
     }
     let is_ipv4 = service.endpoint.address.is_ipv4();
     if !pool.value.addresses.iter().any(|address| address.is_ipv4() == is_ipv4) {
-        let what =
-            format!("service \"{}\" is full-nat, and [pool] has no {} address", service.name, family(service.endpoint));
+        let family = family(service.endpoint);
+        let what = match service.kind.is_spliced() {
+            true => format!(
+                "service \"{}\" is {}: it reaches backends from [pool], which has no {family} address",
+                service.name,
+                spoken(service)
+            ),
+            false => format!("service \"{}\" is full-nat, and [pool] has no {family} address", service.name),
+        };
         let example = if is_ipv4 { "10.0.2.1" } else { "fd00:2::1" };
         sink.error(&draft.mode, what, format!("give it one: [pool] addresses = [\"{example}\"]"));
     }
@@ -87,7 +101,8 @@ fn meaning(sink: &Sink<'_>, draft: &Draft, is_tracked: bool) {
     let service = &draft.service;
     let takes_some = |backend: &At<_>| takes_connections(&backend.value);
     if !draft.backends.is_empty() && !draft.backends.iter().any(takes_some) {
-        let what = format!("no backend of service \"{}\" takes new connections", service.name);
+        let [of, name] = called(service);
+        let what = format!("no backend of {of} \"{name}\" takes new connections");
         sink.warning(&draft.listen, what, "enable one with a weight above 0");
     }
     let first_weight = draft.backends.first().map(|backend| backend.value.weight);
@@ -97,7 +112,8 @@ fn meaning(sink: &Sink<'_>, draft: &Draft, is_tracked: bool) {
             true => ("round-robin", "use balance = \"weighted-round-robin\""),
             false => ("`connection_table = \"stateless\"`", "use connection_table = \"maglev\""),
         };
-        let what = format!("service \"{}\" has weights, which {ignores} ignores", service.name);
+        let [of, name] = called(service);
+        let what = format!("{of} \"{name}\" has weights, which {ignores} ignores");
         sink.warning(&draft.balance, what, remedy);
     }
     if service.protocol == Protocol::Udp && service.unknown != UnknownPacket::Drop {
@@ -127,6 +143,11 @@ pub(super) fn pool(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
             }
         }
     }
+}
+
+/// What it is, and its name.
+fn called(service: &Service) -> [&str; 2] {
+    [if service.kind.is_group() { "group" } else { "service" }, &service.name]
 }
 
 fn family(end: Endpoint) -> &'static str {

@@ -4,8 +4,10 @@
 //! changes nothing. [`mod@reference`] is the one place that names the fields.
 
 mod check;
+mod group;
 mod health;
 mod instance;
+mod l7;
 mod print;
 mod problem;
 mod reader;
@@ -20,7 +22,7 @@ pub use print::{markdown, template};
 pub use problem::{Problem, Problems, Severity};
 pub(crate) use reader::nearest;
 pub use settings::{
-    Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, ServiceSettings, Settings,
+    Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
     WhenAbsent, socket_path,
 };
 pub use tables::TableChoice;

@@ -1,39 +1,54 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{Fallback, Field, Kind, SECTIONS};
+use super::reference::{COMMON, Fallback, Field, Kind, SECTIONS, SPLICED, Section};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// Columns of a commented file's text.
 const COLUMNS: usize = 100;
 
-/// A commented configuration file: every field with its default, those that must be given with an example.
+/// A commented configuration file: every field with its default, those that must be given with an example. What only
+/// HTTP and TLS services have is commented out as a whole, by `#` without a space.
 pub fn template() -> String {
     let mut out = String::from("# Every field of hairpin.toml. A line that is commented out shows the default.\n");
-    for section in SECTIONS {
-        out.push('\n');
-        comment(&mut out, "", section.doc);
-        let array = section.header.starts_with("[[");
-        if !section.header.is_empty() {
-            let hidden = if array { "" } else { "# " };
-            let _ = writeln!(out, "{hidden}{}", section.header);
-        }
-        for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
-            out.push('\n');
-            comment(&mut out, "", field.doc);
-            if let Kind::Choice(words) = field.kind {
-                for (word, doc) in words {
-                    comment(&mut out, "  ", &format!("\"{word}\": {doc}"));
-                }
-            }
-            let _ = match field.fallback {
-                Fallback::Required => writeln!(out, "{} = {}", field.name, field.example),
-                Fallback::Value(_) => writeln!(out, "# {} = {}", field.name, default(field)),
-                Fallback::From(from) => writeln!(out, "# {} = {}    # default: {from}", field.name, field.example),
-            };
-        }
+    for section in COMMON {
+        let header_mark = if section.header.starts_with("[[") { "" } else { "# " };
+        commented(&mut out, section, [header_mark, "", "# "]);
+    }
+    out.push('\n');
+    comment(
+        &mut out,
+        "",
+        "What follows is for services with protocol = \"http\" or protocol = \"tls\": take the `#` away from what you \
+         need of it.",
+    );
+    for section in SPLICED {
+        commented(&mut out, section, ["#"; 3]);
     }
     out
+}
+
+/// A section, with what stands before its header, before fields that must be given and before the others.
+fn commented(out: &mut String, section: &Section, [header, required, optional]: [&str; 3]) {
+    out.push('\n');
+    comment(out, "", section.doc);
+    if !section.header.is_empty() {
+        let _ = writeln!(out, "{header}{}", section.header);
+    }
+    for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+        out.push('\n');
+        comment(out, "", field.doc);
+        if let Kind::Choice(words) = field.kind {
+            for (word, doc) in words {
+                comment(out, "  ", &format!("\"{word}\": {doc}"));
+            }
+        }
+        let _ = match field.fallback {
+            Fallback::Required => writeln!(out, "{required}{} = {}", field.name, field.example),
+            Fallback::Value(_) => writeln!(out, "{optional}{} = {}", field.name, default(field)),
+            Fallback::From(from) => writeln!(out, "{optional}{} = {}    # default: {from}", field.name, field.example),
+        };
+    }
 }
 
 /// The documentation page `docs/configuration.md`.
@@ -43,8 +58,9 @@ pub fn markdown() -> String {
          # Configuration\n\n\
          Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
          refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
-         `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml` and\n\
-         `examples/full.toml` are files to start from, and `hairpin config` prints a commented one.\n",
+         `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml`,\n\
+         `examples/full.toml` and `examples/http.toml` are files to start from, and `hairpin config` prints a commented one.\n\
+         HTTP and TLS services are explained in [http.md](http.md).\n",
     );
     for section in SECTIONS {
         let title = if section.header.is_empty() { "Top level" } else { section.header };
@@ -79,9 +95,12 @@ fn meaning(field: &Field) -> String {
 fn default(field: &Field) -> String {
     let Fallback::Value(value) = field.fallback else { return String::new() };
     match field.kind {
-        Kind::Boolean | Kind::Integer { .. } | Kind::Interfaces | Kind::Addresses | Kind::Endpoints => {
-            value.to_string()
-        }
+        Kind::Boolean
+        | Kind::Integer { .. }
+        | Kind::Interfaces
+        | Kind::Addresses
+        | Kind::Networks
+        | Kind::Endpoints => value.to_string(),
         _ => format!("\"{value}\""),
     }
 }
@@ -106,6 +125,9 @@ fn form(field: &Field) -> String {
         Kind::EndpointOrOff => "`\"address:port\"` or `\"off\"`".to_string(),
         Kind::Statuses => "numbers and ranges".to_string(),
         Kind::Endpoints => "list of `\"address:port\"`".to_string(),
+        Kind::Texts => format!("text or list of texts, such as `{}`", escaped(field.example)),
+        Kind::Networks => format!("network or list of networks, such as `{}`", escaped(field.example)),
+        Kind::Map => format!("table, such as `{}`", escaped(field.example)),
         Kind::Tables => "table".to_string(),
     }
 }

@@ -1,13 +1,13 @@
 //! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
 
 use super::problem::Sink;
-use super::reference::{Fallback, Kind, SECTIONS, Section};
+use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
 use super::words::Word;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
@@ -238,6 +238,34 @@ impl<'a> Table<'a> {
         array.iter().filter_map(text).collect()
     }
 
+    /// One text or a list of them, at least one; empty if absent or wrong.
+    pub(super) fn one_or_more(&self, name: &str) -> Vec<At<String>> {
+        match self.given(name) {
+            Some(value) if value.get_ref().as_str().is_some() => self.text(name).into_iter().collect(),
+            Some(value) if is_empty_list(value) => {
+                self.wrong(value, name, "is an empty list", "leave it out, or name something");
+                Vec::new()
+            }
+            _ => self.texts(name),
+        }
+    }
+
+    /// The entries of a table whose keys are not known beforehand, in the order of the file.
+    pub(super) fn entries(&self, name: &str) -> Vec<(At<String>, &'a Spanned<DeValue<'a>>)> {
+        let Some(value) = self.given(name) else { return Vec::new() };
+        let Some(table) = value.get_ref().as_table() else {
+            let what = format!("is {}, not a table", described(value.get_ref()));
+            self.wrong(value, name, &what, &format!("write it so: {name} = {}", self.example(name)));
+            return Vec::new();
+        };
+        let entry = |(key, value): (&'a Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| {
+            (At { value: key.get_ref().to_string(), span: key.span() }, value)
+        };
+        let mut entries: Vec<_> = table.iter().map(entry).collect();
+        entries.sort_by_key(|(key, _)| key.span.start);
+        entries
+    }
+
     /// Reports a required field that is absent.
     pub(super) fn missing(&self, name: &str) {
         let what = format!("`{name}` is missing in {}", self.section.place());
@@ -253,6 +281,58 @@ impl<'a> Table<'a> {
 
     fn example(&self, name: &str) -> &'static str {
         self.section.field(name).map_or("", |field| field.example)
+    }
+
+    /// Every field that is no table, with what holds for it: what the file says, or the default.
+    pub(super) fn said(&self) -> Vec<(String, String)> {
+        let place = self.section.header.trim_matches(['[', ']']).trim_start_matches("service.");
+        let plain = self.section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables | Kind::Map));
+        let said = |field: &'static Field| {
+            let text = match (self.given(field.name), field.fallback) {
+                (Some(value), _) => written(value.get_ref()).trim_matches('"').to_string(),
+                (None, Fallback::Value(text) | Fallback::From(text)) => text.to_string(),
+                (None, Fallback::Required) => "none".to_string(),
+            };
+            // However it is written. (What is wrong is reported where it is read.)
+            let text = match humantime::parse_duration(&text) {
+                Ok(duration) if matches!(field.kind, Kind::Duration { .. }) => {
+                    humantime::format_duration(duration).to_string()
+                }
+                _ => text,
+            };
+            (format!("{place}.{}", field.name), text)
+        };
+        plain.map(said).collect()
+    }
+
+    /// All that the file says in this table, on one line.
+    pub(super) fn written(&self) -> String {
+        let given = |field: &&Field| self.given(field.name).map(|value| (field.name, value));
+        let fields: Vec<String> = (self.section.fields.iter())
+            .filter_map(|field| given(&field))
+            .map(|(name, value)| format!("{name} = {}", written(value.get_ref())))
+            .collect();
+        fields.join(", ")
+    }
+
+    /// A field as the file says it, if it does.
+    pub(super) fn written_of(&self, name: &str) -> Option<String> {
+        self.given(name).map(|value| written(value.get_ref()))
+    }
+
+    /// Reports what is wrong with something in this table.
+    pub(super) fn error(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.sink.error(at, what, remedy);
+    }
+
+    /// The same, where it is only doubtful.
+    pub(super) fn warning(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.sink.warning(at, what, remedy);
+    }
+
+    /// The line of a byte offset, from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        self.sink.line(offset)
     }
 
     fn wrong(&self, value: &Spanned<DeValue<'a>>, name: &str, what: &str, remedy: &str) {
@@ -310,8 +390,9 @@ pub(crate) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
 }
 
 fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
-    let fits =
-        |other: &&&Section| other.field(name).is_some_and(|field| matches!(field.kind, Kind::Tables) == is_table);
+    let fits = |other: &&&Section| {
+        other.field(name).is_some_and(|field| matches!(field.kind, Kind::Tables | Kind::Map) == is_table)
+    };
     if let Some(elsewhere) = SECTIONS.iter().find(fits) {
         return format!("`{name}` belongs in {}", elsewhere.place());
     }
@@ -336,7 +417,31 @@ fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
 }
 
-fn described(value: &DeValue<'_>) -> String {
+/// A value as it could stand in a file, on one line.
+fn written(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => number.to_string(),
+            Err(_) => format!("{number}"),
+        },
+        DeValue::Float(number) => format!("{number}"),
+        DeValue::Boolean(value) => format!("{value}"),
+        DeValue::Datetime(value) => format!("{value}"),
+        DeValue::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| written(item.get_ref())).collect();
+            format!("[{}]", items.join(", "))
+        }
+        DeValue::Table(entries) => {
+            let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+                format!("{} = {}", key.get_ref(), written(value.get_ref()))
+            };
+            format!("{{ {} }}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+pub(super) fn described(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the text \"{text}\""),
         DeValue::Integer(number) => format!("the number {number}"),

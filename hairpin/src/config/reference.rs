@@ -3,10 +3,14 @@
 //! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/configuration.md` are
 //! printed from here, so none of them can disagree.
 
+mod http;
 mod instance;
+mod route;
 mod service;
 
+pub use http::{FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, STICKY, TLS};
 pub use instance::{CONTROL, LIMITS, LINUX, METRICS, OFFLOAD, POOL, TOP};
+pub use route::{ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE};
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 
 /// The form of a field's value.
@@ -60,6 +64,12 @@ pub enum Kind {
     Statuses,
     /// A list of `"address:port"`.
     Endpoints,
+    /// A text or a list of texts.
+    Texts,
+    /// A list of networks `"address/prefix"`, or one of them.
+    Networks,
+    /// A table with keys of one's own, described in words.
+    Map,
     /// A table or list of tables, described by a section of its own.
     Tables,
 }
@@ -119,6 +129,21 @@ const fn field(name: &'static str, kind: Kind, fallback: Fallback, example: &'st
 
 const DAY_MS: u64 = 86_400_000;
 
-/// All sections, in the order they are documented in.
-pub const SECTIONS: [&Section; 11] =
+/// Sections of every service and of the instance, in the order they are documented in.
+pub const COMMON: [&Section; 11] =
     [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
+
+/// Sections of HTTP and TLS services only, likewise.
+pub const SPLICED: [&Section; 11] =
+    [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &TLS];
+
+/// All sections, in the order they are documented in.
+pub const SECTIONS: [&Section; COMMON.len() + SPLICED.len()] = {
+    let mut sections = [&TOP; COMMON.len() + SPLICED.len()];
+    let mut i = 0;
+    while i < sections.len() {
+        sections[i] = if i < COMMON.len() { COMMON[i] } else { SPLICED[i - COMMON.len()] };
+        i += 1;
+    }
+    sections
+};

@@ -1,13 +1,16 @@
 //! Reads `[[service]]` tables.
 
+use super::l7::{self, Targets};
 use super::problem::Sink;
 use super::reader::{At, Table, is_empty_list, socket_address};
-use super::words::Word;
-use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, health, reference};
-use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Timeouts};
+use super::reference::Section;
+use super::words::{Spoken, Word};
+use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference};
+use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::l7::config::Kind;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 /// A service as read, with where it stands.
 pub(super) struct Draft {
@@ -17,33 +20,40 @@ pub(super) struct Draft {
     /// What the workers need not know.
     pub(super) settings: ServiceSettings,
     /// Where `name` stands, or the table.
-    pub(super) name: std::ops::Range<usize>,
+    pub(super) name: Range<usize>,
     /// Where `listen` stands.
-    pub(super) listen: std::ops::Range<usize>,
+    pub(super) listen: Range<usize>,
     /// Where `mode` stands, or the table.
-    pub(super) mode: std::ops::Range<usize>,
+    pub(super) mode: Range<usize>,
     /// Where `balance` stands, or the table.
-    pub(super) balance: std::ops::Range<usize>,
+    pub(super) balance: Range<usize>,
     /// Where `unknown` stands, or the table.
-    pub(super) unknown: std::ops::Range<usize>,
+    pub(super) unknown: Range<usize>,
     /// Where `passive` of the health checks stands, or the table.
-    pub(super) passive: std::ops::Range<usize>,
+    pub(super) passive: Range<usize>,
     /// Whether the file gives `balance`.
     pub(super) says_balance: bool,
     /// Whether the file gives `unknown`.
     pub(super) says_unknown: bool,
 }
 
-/// The services whose end is right; all mistakes are reported.
+/// The services whose end is right, each with its groups behind it; all mistakes are reported.
 pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, common: &Common) -> Vec<Draft> {
     let tables = top.tables("service", &reference::SERVICE);
     if !top.has("service") {
         sink.error(&(0..0), "there is no service", "add one: [[service]] with `listen` and `backends`");
     }
+    let mut drafts: Vec<Draft> = Vec::new();
+    for table in &tables {
+        let number = u16::try_from(drafts.len()).unwrap_or(u16::MAX);
+        drafts.extend(read_one(sink, table, common, number));
+    }
     if let Some(beyond) = tables.get(SERVICES_MAX) {
         sink.error(&beyond.span, format!("{} services", tables.len()), format!("have {SERVICES_MAX} at most"));
+    } else if let Some(beyond) = drafts.get(SERVICES_MAX) {
+        let what = format!("{} services and groups", drafts.len());
+        sink.error(&beyond.name, what, format!("have {SERVICES_MAX} at most"));
     }
-    let drafts: Vec<Draft> = tables.iter().filter_map(|table| read_one(sink, table, common)).collect();
     let backends: usize = drafts.iter().map(|draft| draft.backends.len()).sum();
     if backends > BACKENDS_MAX {
         sink.error(&(0..0), format!("{backends} backends in all services"), format!("have {BACKENDS_MAX} at most"));
@@ -63,33 +73,32 @@ pub(super) fn numbered(drafts: Vec<Draft>) -> (Box<[Service]>, Vec<ServiceSettin
     (services.into(), settings)
 }
 
-fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Option<Draft> {
-    let listen = read_listen(sink, table);
-    let name = table.name("name");
-    let forwarding = table.choice("mode").unwrap_or_default();
+/// The service and its groups; nothing if it is not known where it listens.
+fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: u16) -> Vec<Draft> {
+    let listen = read_listen(table);
+    let spoken = listen.spoken;
+    let is_spliced = matches!(spoken, Some(Spoken::Http | Spoken::Tls));
+    let name = table.name("name").map(|name| name.value).unwrap_or_else(|| listen.text());
+    let forwarding = read_mode(table, spoken);
+    let unknown = read_unknown(table, spoken, &name);
     let algorithm = table.choice("balance").unwrap_or_default();
-    let unknown = table.choice("unknown").unwrap_or_default();
     let all_down = table.choice("all_down").unwrap_or_default();
     let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
     let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), &common.timeouts);
-    let protocol = listen.as_ref().map(|listen| listen.value.1);
+    let protocol = spoken.map(transport);
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, protocol);
-    let backends = read_backends(sink, table);
-    if backends.is_none() {
+    let backends = read_backends(sink, table, &reference::BACKEND);
+    if backends.is_none() && !(is_spliced && table.has("route")) {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
-
-    let listen = listen?;
-    let (address, protocol) = listen.value;
-    let name_text = name.map_or_else(|| listen_text(address, protocol), |name| name.value);
-    Some(Draft {
+    let draft = Draft {
         service: Service {
             state: ServiceState::Active,
-            name: name_text.into(),
-            endpoint: Endpoint::new(address.ip(), address.port()),
-            protocol,
+            name: name.as_str().into(),
+            endpoint: listen.address.map(|address| Endpoint::new(address.ip(), address.port())).unwrap_or_default(),
+            protocol: protocol.unwrap_or_default(),
             kind: Kind::Forward,
             forwarding,
             algorithm,
@@ -99,48 +108,121 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common) -> Optio
             all_down,
             backends: Box::new([]),
         },
-        backends: backends.unwrap_or_default(),
-        settings: ServiceSettings { health },
+        settings: ServiceSettings { health, said: Default::default() },
         name: table.span_of("name"),
+        mode: if is_spliced { listen.span.clone() } else { table.span_of("mode") },
         listen: listen.span,
-        mode: table.span_of("mode"),
         balance: table.span_of("balance"),
         unknown: table.span_of("unknown"),
         passive: health_table.span_of("passive"),
         says_balance: table.has("balance"),
-        says_unknown: table.has("unknown"),
-    })
+        says_unknown: table.has("unknown") && !is_spliced,
+        backends: backends.unwrap_or_default(),
+    };
+    let with_groups = spoken.map_or_else(Vec::new, |spoken| spliced(sink, table, spoken, (draft, number)));
+    if listen.address.is_some() { with_groups } else { Vec::new() }
 }
 
-fn listen_text(address: SocketAddr, protocol: Protocol) -> String {
-    format!("{address}/{}", protocol.word())
+/// Adds what an HTTP or TLS service has beside others; its groups come behind it.
+fn spliced<'a>(sink: &'a Sink<'a>, table: &Table<'a>, spoken: Spoken, (mut draft, number): (Draft, u16)) -> Vec<Draft> {
+    l7::foreign(table, spoken, &draft.service.name);
+    if !matches!(spoken, Spoken::Http | Spoken::Tls) {
+        return vec![draft];
+    }
+    let (groups, names) = group::read(sink, table, &draft);
+    let has_own = !draft.backends.is_empty();
+    let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
+    (draft.service.kind, draft.settings.said) = l7::read(table, spoken, &targets);
+    let mut all = vec![draft];
+    all.extend(groups);
+    all
 }
 
-fn read_listen(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<(SocketAddr, Protocol)>> {
+fn transport(spoken: Spoken) -> Protocol {
+    if spoken == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
+}
+
+fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {
+    let mode = table.choice("mode").unwrap_or_default();
+    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return mode };
+    if table.has("mode") && mode == Forwarding::Nat {
+        let what = format!("`mode` is \"nat\", but the service is {}", spoken.word());
+        let remedy = "its connections to backends are Hairpin's own, from [pool]: leave `mode` out";
+        table.error(&table.span_of("mode"), what, remedy);
+    }
+    Forwarding::FullNat
+}
+
+fn read_unknown(table: &Table<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
+    let unknown = table.choice("unknown").unwrap_or_default();
+    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown };
+    if unknown != UnknownPacket::Drop {
+        let what = format!("`unknown` means nothing to service \"{name}\", which is {}", spoken.word());
+        table.warning(&table.span_of("unknown"), what, "leave it out: such packets are dropped");
+    }
+    UnknownPacket::Drop
+}
+
+/// What `listen` and `protocol` say, as far as it is right.
+struct Listen {
+    address: Option<SocketAddr>,
+    spoken: Option<Spoken>,
+    span: Range<usize>,
+}
+
+impl Listen {
+    fn text(&self) -> String {
+        match (self.address, self.spoken) {
+            (Some(address), Some(spoken)) => format!("{address}/{}", spoken.word()),
+            _ => String::new(),
+        }
+    }
+}
+
+fn read_listen(table: &Table<'_>) -> Listen {
+    let span = table.span_of("listen");
+    let protocol: Option<Spoken> = if table.has("protocol") { table.choice("protocol") } else { None };
     if !table.has("listen") {
         table.missing("listen");
-        return None;
+        return Listen { address: None, spoken: protocol, span };
     }
-    let text = table.text("listen")?;
-    let refuse = |wrong: &str| {
-        sink.error(&text.span, format!("`listen` \"{}\" {wrong}", text.value), "");
-        None
+    let Some(text) = table.text("listen") else { return Listen { address: None, spoken: protocol, span } };
+    let refuse = |wrong: &str| table.error(&text.span, format!("`listen` \"{}\" {wrong}", text.value), "");
+    let (address, suffix) = match text.value.rsplit_once('/') {
+        Some((address, suffix)) => (address, Some(suffix)),
+        None => (&*text.value, None),
     };
-    let Some((address, protocol)) = text.value.rsplit_once('/') else {
-        return refuse(&format!("names no protocol; write \"{}/tcp\" or \"{0}/udp\"", text.value));
-    };
-    let Some(protocol) = Protocol::from_word(protocol) else {
-        return refuse(&format!("has the unknown protocol \"{protocol}\"; use tcp or udp"));
-    };
-    match socket_address(address) {
-        Ok(address) => Some(At { value: (address, protocol), span: text.span }),
-        Err(wrong) => refuse(&wrong),
+    let said = suffix.and_then(Spoken::from_word);
+    match suffix {
+        Some(suffix) if said.is_none() => {
+            refuse(&format!("has the unknown protocol \"{suffix}\"; use tcp, udp, http or tls"));
+            return Listen { address: None, spoken: protocol, span };
+        }
+        None if !table.has("protocol") => {
+            refuse(&format!("names no protocol; write \"{}/tcp\" or \"{0}/udp\"", text.value));
+            return Listen { address: None, spoken: None, span };
+        }
+        _ => {}
     }
+    // Those over TCP may stand beside it.
+    if let (Some(said), Some(protocol)) = (said, protocol)
+        && said != protocol
+        && (said != Spoken::Tcp || protocol == Spoken::Udp)
+    {
+        let what = format!("`protocol` is \"{}\", but `listen` says {}", protocol.word(), said.word());
+        table.error(&table.span_of("protocol"), what, "say it once: leave `protocol` out");
+    }
+    let address = socket_address(address).inspect_err(|wrong| refuse(wrong)).ok();
+    Listen { address, spoken: protocol.or(said), span }
 }
 
-/// `None` if the service names no backend at all.
-fn read_backends<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<Vec<At<Backend>>> {
-    let tables = table.tables("backend", &reference::BACKEND);
+/// `None` if the service or group names no backend at all.
+pub(super) fn read_backends<'a>(
+    sink: &'a Sink<'a>,
+    table: &Table<'a>,
+    section: &'static Section,
+) -> Option<Vec<At<Backend>>> {
+    let tables = table.tables("backend", section);
     let texts = table.texts("backends");
     let wrong_already =
         table.has("backends") && texts.is_empty() && !table.given("backends").is_some_and(is_empty_list);

@@ -195,4 +195,17 @@ impl HealthSettings {
 pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
+    /// Of an HTTP or TLS service, what its sections say, for people.
+    pub said: Said,
+}
+
+/// What the sections of an HTTP or TLS service say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Fields, each with what holds for it.
+    pub fields: Vec<(String, String)>,
+    /// Access rules, as they are written.
+    pub access: Vec<String>,
+    /// Routes, as they are written.
+    pub routes: Vec<String>,
 }

@@ -3,6 +3,7 @@
 use super::problem::Sink;
 use super::service::Draft;
 use super::tables::TableChoice;
+use super::words::spoken;
 use super::{PolicyChoice, Settings};
 use hairpin_core::config::{Algorithm, Forwarding};
 use hairpin_core::flow::{Endpoint, Protocol};
@@ -32,7 +33,13 @@ pub(super) fn check(sink: &Sink<'_>, at: &Range<usize>, settings: &Settings, dra
 fn service(sink: &Sink<'_>, table: TableChoice, draft: &Draft) {
     let name = &draft.service.name;
     let tracks_none = format!("`connection_table = \"{}\"` tracks no connections", table.name());
-    if draft.service.forwarding == Forwarding::FullNat {
+    if draft.service.kind.is_group() {
+        return;
+    }
+    if draft.service.kind.is_spliced() {
+        let what = format!("service \"{name}\" is {}, but {tracks_none}", spoken(&draft.service));
+        sink.error(&draft.listen, what, "use a table that tracks connections");
+    } else if draft.service.forwarding == Forwarding::FullNat {
         let what = format!("service \"{name}\" is full-nat, but {tracks_none}, and so no ports of the pool");
         sink.error(&draft.mode, what, "use mode = \"nat\", or a table that tracks connections");
     }

@@ -1,8 +1,9 @@
 //! The words of the file for settings that are one of a few.
 
 use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
-use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, UnknownPacket};
+use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket};
 use hairpin_core::flow::Protocol;
+use hairpin_core::l7::config::Kind;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -29,6 +30,52 @@ pub(super) enum Plane {
     Linux,
 }
 
+/// What a service speaks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Spoken {
+    /// TCP, forwarded.
+    Tcp,
+    /// UDP, forwarded.
+    Udp,
+    /// HTTP/1.1 over TCP.
+    Http,
+    /// TLS over TCP, passed through.
+    Tls,
+}
+
+/// What connections to backends begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Preface {
+    /// What the client sends.
+    #[default]
+    Off,
+    /// The PROXY protocol, version 1.
+    V1,
+    /// The PROXY protocol, version 2.
+    V2,
+}
+
+/// Whether a cookie is sent with requests that come from other sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum SameSite {
+    /// If the client follows a link.
+    #[default]
+    Lax,
+    /// Never.
+    Strict,
+    /// Always.
+    None,
+}
+
+/// What an access rule decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum AccessAction {
+    /// The request passes.
+    Allow,
+    /// It does not.
+    Deny,
+}
+
 macro_rules! words {
     ($kind:ident { $($value:ident = $word:literal),+ $(,)? }) => {
         impl Word for $kind {
@@ -43,6 +90,10 @@ words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Pass = "pass", Drop = "drop" });
 words!(Attach { Auto = "auto", Clsact = "clsact" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
+words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Tls = "tls" });
+words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
+words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
+words!(AccessAction { Allow = "allow", Deny = "deny" });
 words!(Forwarding { Nat = "nat", FullNat = "full-nat" });
 words!(Algorithm {
     RoundRobin = "round-robin",
@@ -57,6 +108,16 @@ words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 // `removed` is no word of the file: the reference does not list it.
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
 words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Udp = "udp" });
+
+/// The word for what a service speaks; for a group, that it is one.
+pub(crate) fn spoken(service: &Service) -> &'static str {
+    match service.kind {
+        Kind::Http(_) => Spoken::Http.word(),
+        Kind::Tls(_) => Spoken::Tls.word(),
+        Kind::Forward => service.protocol.word(),
+        Kind::Group => "group",
+    }
+}
 
 /// A value that is kept as its word.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,12 +139,14 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::{self, Kind, Section};
+    use super::super::reference::{self, Section};
     use super::super::tables::TableChoice;
     use super::*;
 
     fn agrees<T: Word>(section: &Section, name: &str) {
-        let Some(Kind::Choice(listed)) = section.field(name).map(|field| field.kind) else { panic!("{name}") };
+        let Some(reference::Kind::Choice(listed)) = section.field(name).map(|field| field.kind) else {
+            panic!("{name}")
+        };
         let listed: Vec<&str> = listed.iter().map(|(word, _)| *word).collect();
         let words: Vec<&str> = T::WORDS.iter().map(|(_, word)| *word).filter(|word| *word != "removed").collect();
         assert_eq!(listed, words, "{name}");
@@ -106,5 +169,12 @@ mod tests {
         agrees::<AllDown>(&reference::SERVICE, "all_down");
         agrees::<BackendState>(&reference::BACKEND, "state");
         agrees::<CheckKind>(&reference::HEALTH, "check");
+        agrees::<Spoken>(&reference::SERVICE, "protocol");
+        agrees::<Algorithm>(&reference::GROUP, "balance");
+        agrees::<AllDown>(&reference::GROUP, "all_down");
+        agrees::<AccessAction>(&reference::ACCESS, "action");
+        agrees::<Preface>(&reference::HTTP, "proxy_protocol");
+        agrees::<Preface>(&reference::TLS, "proxy_protocol");
+        agrees::<SameSite>(&reference::STICKY, "same_site");
     }
 }

@@ -6,6 +6,7 @@ use super::keeper::Keeper;
 use super::policer::Rate;
 use super::thread::Order;
 use super::{log, notify, reading, standing, unix_s};
+use crate::config::words::spoken;
 use crate::config::{self, Config};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
@@ -13,8 +14,10 @@ use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{ServiceState, Snapshot};
-use hairpin_core::worker::Update;
-use std::collections::HashSet;
+use hairpin_core::l7::config::Kind;
+use hairpin_core::worker::{Update, Which};
+use std::collections::{BTreeSet, HashSet};
+use std::mem::discriminant;
 use std::sync::Arc;
 
 /// Changes that are logged one by one; the rest is counted.
@@ -160,11 +163,13 @@ impl Keeper {
     fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
         self.tables = Tables::new(snapshot, &self.tables);
         let making = &self.making;
+        let ended = ended(&self.snapshot, snapshot);
         let update = |worker| {
             let (loads, steering, seed) = (&making.loads, &making.steering, making.seeds[3]);
             let mut update = Update::new(Arc::clone(snapshot), &self.tables, loads, steering, worker, seed);
             update.fresh.clone_from(&merged.fresh_backends);
             update.fresh_services.clone_from(&merged.fresh_services);
+            update.ended.clone_from(&ended);
             update
         };
         (0..making.steering.workers).map(update).collect()
@@ -182,6 +187,25 @@ impl Keeper {
         }
         counts
     }
+}
+
+/// Backends whose connections end: those of a service that speaks another protocol from now on, and of one that spliced
+/// and is no more, whose requests nobody can route any longer.
+fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
+    let mut ended = Vec::new();
+    for (number, was) in before.services.iter().enumerate().filter(|(_, was)| was.state == ServiceState::Active) {
+        let is = after.services.get(number);
+        let goes_on = is.is_some_and(|is| discriminant(&is.kind) == discriminant(&was.kind));
+        let forwards_on = is.is_none_or(|is| !is.kind.is_spliced()) && !was.kind.is_spliced();
+        if goes_on || forwards_on {
+            continue;
+        }
+        let mut kind = was.kind.clone();
+        let groups: BTreeSet<usize> = kind.groups_mut().map(|group| usize::from(*group)).chain([number]).collect();
+        let services = groups.into_iter().filter_map(|group| before.services.get(group));
+        ended.extend(services.flat_map(|service| &service.backends).map(|backend| (backend.number, Which::All)));
+    }
+    ended
 }
 
 /// What is said at the start.
@@ -202,10 +226,13 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     let services = || snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
     for service in services().take(SHOWN) {
         let backends = service.backends.len();
+        let end = match service.kind {
+            Kind::Group => String::new(),
+            _ => format!(" on {}/{}", service.endpoint, spoken(service)),
+        };
         lines.push(format!(
-            "  {} on {}, {backends} backend{}, {}",
+            "  {}{end}, {backends} backend{}, {}",
             service.name,
-            service.endpoint,
             if backends == 1 { "" } else { "s" },
             reading::balance(settings, service.algorithm)
         ));

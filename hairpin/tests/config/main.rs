@@ -82,7 +82,7 @@ fn default_timeouts_are_those_of_the_core() {
 
 #[test]
 fn examples_are_right() {
-    for name in ["minimal", "full"] {
+    for name in ["minimal", "full", "http"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{name}.toml"));
         let config = config::load(&path).unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(config.warnings, []);
@@ -90,15 +90,27 @@ fn examples_are_right() {
 }
 
 #[test]
-fn the_full_example_shows_every_field() {
-    let text = include_str!("../../../examples/full.toml");
-    for section in reference::SECTIONS {
+fn the_full_examples_show_every_field() {
+    let full = include_str!("../../../examples/full.toml");
+    let http = include_str!("../../../examples/http.toml");
+    let of_full = reference::COMMON.iter().map(|section| (section, full));
+    for (section, text) in of_full.chain(reference::SPLICED.iter().map(|section| (section, http))) {
         for field in section.fields {
             let shown = match field.kind {
-                Kind::Tables => {
-                    text.contains(&format!("[{}", field.name)) || text.contains(&format!(".{}]", field.name))
+                // What only HTTP and TLS services have is in the one example, the rest in the other.
+                _ if ["protocol", "group", "route", "access", "http", "tls"].contains(&field.name) => {
+                    http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
                 }
-                _ => text.lines().any(|line| line.split('=').next().is_some_and(|key| key.trim() == field.name)),
+                Kind::Tables => {
+                    text.contains(&format!("[{}", field.name))
+                        || text.contains(&format!(".{}]", field.name))
+                        || text.contains(&format!("{} = {{", field.name))
+                }
+                _ => text.lines().any(|line| {
+                    line.split('=').next().is_some_and(|key| key.trim() == field.name)
+                        || line.contains(&format!("{{ {} = ", field.name))
+                        || line.contains(&format!(", {} = ", field.name))
+                }),
             };
             assert!(shown, "{} of {}", field.name, section.place());
         }
@@ -179,7 +191,7 @@ fn the_template_is_a_right_file_with_every_default() {
     let uncommented: String = config::template()
         .lines()
         .map(|line| match line.strip_prefix("# ") {
-            Some(rest) if is_field(rest) || reference::SECTIONS.iter().any(|s| s.header == rest) => format!("{rest}\n"),
+            Some(rest) if is_field(rest) || reference::COMMON.iter().any(|s| s.header == rest) => format!("{rest}\n"),
             _ => format!("{line}\n"),
         })
         .collect();
@@ -191,7 +203,7 @@ fn the_template_is_a_right_file_with_every_default() {
 /// Whether the line sets a field to a default that could stand in the file (not one that merely shows an example).
 fn is_field(line: &str) -> bool {
     let name = line.split(" = ").next().unwrap_or("");
-    let fields = || reference::SECTIONS.iter().flat_map(|section| section.fields);
+    let fields = || reference::COMMON.iter().flat_map(|section| section.fields);
     line.contains(" = ") && fields().any(|f| f.name == name && matches!(f.fallback, Fallback::Value(_)))
 }
 
@@ -346,7 +358,7 @@ fn ends_have_forms() {
     );
     refuses(
         &listen("192.0.2.1:80/sctp"),
-        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp or udp",
+        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp, udp, http or tls",
     );
     refuses(
         &listen("192.0.2.1/tcp"),

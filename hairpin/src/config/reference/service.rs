@@ -7,6 +7,21 @@ const STATE_TIMEOUT: Kind = Kind::Duration { min_ms: 100, max_ms: 30 * DAY_MS };
 const CHECK_TIME: Kind = Kind::Duration { min_ms: 10, max_ms: DAY_MS };
 const IN_A_ROW: Kind = Kind::Integer { min: 1, max: 1000 };
 
+/// How a backend is chosen.
+pub(super) const BALANCE: Kind = Kind::Choice(&[
+    ("round-robin", "one backend after the other; weights are ignored"),
+    ("weighted-round-robin", "in proportion to weights, interleaved"),
+    ("least-connections", "the fewest connections per weight"),
+    ("power-of-two", "the less loaded of two drawn at random by weight"),
+    ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
+    ("source-hash", "consistent hashing of the client's address: one client, one backend"),
+]);
+/// What becomes of what comes while all backends are down.
+pub(super) const ALL_DOWN: Kind = Kind::Choice(&[
+    ("refuse", "they are refused: RST, or ICMP port unreachable"),
+    ("use-all", "they are spread over all enabled backends as if these were up: the checks may be what is wrong"),
+]);
+
 /// `[timeouts]`, and `[service.timeouts]` with other defaults.
 pub const TIMEOUTS: Section = Section {
     header: "[timeouts]",
@@ -44,8 +59,8 @@ pub const TIMEOUTS: Section = Section {
 /// `[[service]]`
 pub const SERVICE: Section = Section {
     header: "[[service]]",
-    doc: "A service: what clients connect to and who serves it. One `[[service]]` for each, 1024 at most. The address \
-          (VIP) must be this host's own, or be routed to it.",
+    doc: "A service: what clients connect to and who serves it. One `[[service]]` for each, 1024 at most, groups \
+          of backends included. The address (VIP) must be this host's own, or be routed to it.",
     fields: &[
         field(
             "name",
@@ -59,7 +74,23 @@ pub const SERVICE: Section = Section {
             Kind::Listen,
             Required,
             "\"192.0.2.10:80/tcp\"",
-            "Address, port and protocol (tcp or udp); an IPv6 address in brackets: `\"[2001:db8::10]:80/tcp\"`.",
+            "Address, port and protocol (tcp, udp, http or tls); an IPv6 address in brackets: \
+             `\"[2001:db8::10]:80/tcp\"`.",
+        ),
+        field(
+            "protocol",
+            Kind::Choice(&[
+                ("tcp", "connections are forwarded as they are"),
+                ("udp", "datagrams are forwarded as they are"),
+                ("http", "HTTP/1.1 over TCP, every request routed by itself: see [[service.route]], [service.http]"),
+                (
+                    "tls",
+                    "TLS over TCP, passed through, routed by the server's name: see [[service.route]], [service.tls]",
+                ),
+            ]),
+            From("as `listen` says"),
+            "\"http\"",
+            "The protocol, if `listen` does not say it, or says tcp and means one of those over it.",
         ),
         field(
             "mode",
@@ -76,22 +107,9 @@ pub const SERVICE: Section = Section {
             ]),
             Value("nat"),
             "\"full-nat\"",
-            "How packets are translated.",
+            "How packets are translated. HTTP and TLS services always use addresses and ports of [pool] towards backends.",
         ),
-        field(
-            "balance",
-            Kind::Choice(&[
-                ("round-robin", "one backend after the other; weights are ignored"),
-                ("weighted-round-robin", "in proportion to weights, interleaved"),
-                ("least-connections", "the fewest connections per weight"),
-                ("power-of-two", "the less loaded of two drawn at random by weight"),
-                ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
-                ("source-hash", "consistent hashing of the client's address: one client, one backend"),
-            ]),
-            Value("round-robin"),
-            "\"maglev\"",
-            "How the backend of a new connection is chosen.",
-        ),
+        field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
         field(
             "unknown",
             Kind::Choice(&[
@@ -105,17 +123,12 @@ pub const SERVICE: Section = Section {
             ]),
             Value("drop"),
             "\"reset\"",
-            "What becomes of a TCP packet, not a SYN, that belongs to no known connection.",
+            "What becomes of a TCP packet, not a SYN, that belongs to no known connection. HTTP and TLS services always \
+             drop it.",
         ),
         field(
             "all_down",
-            Kind::Choice(&[
-                ("refuse", "they are refused: RST, or ICMP port unreachable"),
-                (
-                    "use-all",
-                    "they are spread over all enabled backends as if these were up: the checks may be what is wrong",
-                ),
-            ]),
+            ALL_DOWN,
             Value("refuse"),
             "\"use-all\"",
             "What becomes of new connections while all enabled backends are down.",
@@ -134,11 +147,16 @@ pub const SERVICE: Section = Section {
             Value("[]"),
             "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
             "Backends that need no more than address and port. A service has at least one backend, here or as \
-             [[service.backend]]; 16384 in the whole file.",
+             [[service.backend]], unless it is an HTTP or TLS service with routes; 16384 in the whole file.",
         ),
         field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
         field("health", Kind::Tables, From("each field's default"), "", "See [service.health]."),
         field("timeouts", Kind::Tables, From("[timeouts]"), "", "See [timeouts]."),
+        field("group", Kind::Tables, From("none"), "", "See [[service.group]]."),
+        field("route", Kind::Tables, From("none"), "", "See [[service.route]]."),
+        field("access", Kind::Tables, From("none"), "", "See [[service.access]]."),
+        field("http", Kind::Tables, From("each field's default"), "", "See [service.http]."),
+        field("tls", Kind::Tables, From("each field's default"), "", "See [service.tls]."),
     ],
 };
 

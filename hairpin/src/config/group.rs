@@ -1,0 +1,70 @@
+//! Reads `[[service.group]]`: backends that routes lead to.
+//!
+//! A group is a service of its own in the snapshot, to which nobody connects: its end is its service's address, with a
+//! port that no service has.
+
+use super::l7::OWN;
+use super::problem::Sink;
+use super::reader::{At, Table};
+use super::service::{Draft, read_backends};
+use super::{ServiceSettings, health, reference};
+use hairpin_core::config::Service;
+use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::l7::config::Kind;
+
+/// The groups of a service, and their names.
+pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>, service: &Draft) -> (Vec<Draft>, Vec<At<String>>) {
+    let tables = table.tables("group", &reference::GROUP);
+    tables.iter().filter_map(|table| read_one(sink, table, service)).unzip()
+}
+
+/// `None` if it has no name.
+fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft) -> Option<(Draft, At<String>)> {
+    if !table.has("name") {
+        table.missing("name");
+    }
+    let name = table.name("name").filter(|name| {
+        if name.value == OWN {
+            table.error(
+                &name.span,
+                format!("`name` is \"{OWN}\""),
+                "that means the service's own backends: choose another",
+            );
+        }
+        name.value != OWN
+    });
+    let algorithm = table.choice("balance").unwrap_or(of.service.algorithm);
+    let all_down = table.choice("all_down").unwrap_or(of.service.all_down);
+    let backends = read_backends(sink, table, &reference::GROUP_BACKEND);
+    if backends.is_none() {
+        let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.group.backend]]";
+        sink.error(&table.span, "the group has no backend", remedy);
+    }
+    let health_table = table.table("health", &reference::GROUP_HEALTH);
+    let health = match table.has("health") {
+        true => health::read(sink, &health_table, Some(Protocol::Tcp)),
+        false => of.settings.health.clone(),
+    };
+    let name = name?;
+    let draft = Draft {
+        service: Service {
+            name: format!("{}/{}", of.service.name, name.value).into(),
+            endpoint: Endpoint { address: of.service.endpoint.address, port: 0 },
+            kind: Kind::Group,
+            algorithm,
+            all_down,
+            ..of.service.clone()
+        },
+        backends: backends.unwrap_or_default(),
+        settings: ServiceSettings { health, said: Default::default() },
+        name: name.span.clone(),
+        listen: table.span.clone(),
+        mode: of.mode.clone(),
+        balance: table.span_of("balance"),
+        unknown: of.unknown.clone(),
+        passive: if table.has("health") { health_table.span_of("passive") } else { of.passive.clone() },
+        says_balance: false,
+        says_unknown: false,
+    };
+    Some((draft, name))
+}

@@ -1,0 +1,157 @@
+//! Reads HTTP services: `[service.http]` and what is below it.
+
+use super::super::Said;
+use super::super::reader::Table;
+use super::super::reference;
+use super::super::words::SameSite;
+use super::conditions::{is_token, networks};
+use super::{Targets, edits, number, read_proxy_protocol, route};
+use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::route::host::HostPattern;
+
+/// Bytes of a cookie's name at most.
+const COOKIE_NAME_MAX: usize = 64;
+
+/// An HTTP service, and what the file says about it.
+pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Http, Said) {
+    let table = service.table("http", &reference::HTTP);
+    let forwarded = table.table("forwarded", &reference::FORWARDED);
+    let limits = table.table("limits", &reference::HTTP_LIMITS);
+    let (routes, said_routes) = route::read(service, targets);
+    let (access, said_access) = route::read_access(service);
+    let proxy_protocol = read_proxy_protocol(&table);
+    let reuse = table.boolean("reuse");
+    if proxy_protocol.is_some() && table.has("reuse") && reuse {
+        let what = "`reuse` cannot be with `proxy_protocol`, which gives every connection to a backend to one client";
+        table.error(&table.span_of("reuse"), what, "leave one of them out");
+    }
+    let http = Http {
+        access,
+        routes,
+        edits: Edits {
+            request: edits::requests(&table, &reference::HTTP_REQUEST_EDITS),
+            response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS),
+        },
+        forwarded: read_forwarded(&forwarded),
+        sticky: read_sticky(&table),
+        server_timing: table.boolean("server_timing"),
+        upgrade: table.boolean("upgrade"),
+        connect: table.boolean("connect"),
+        proxy_protocol,
+        reuse: reuse && proxy_protocol.is_none(),
+        limits: read_limits(&limits),
+        offload_bytes_min: table.integer("offload_bytes_min"),
+    };
+    let mut fields = table.said();
+    for name in ["request_headers", "response_headers", "sticky"] {
+        fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
+    }
+    fields.extend(forwarded.said());
+    fields.extend(limits.said());
+    (http, Said { fields, access: said_access, routes: said_routes })
+}
+
+fn read_forwarded(table: &Table<'_>) -> Forwarded {
+    Forwarded {
+        x_for: table.boolean("x_forwarded_for"),
+        x_proto: table.boolean("x_forwarded_proto"),
+        x_host: table.boolean("x_forwarded_host"),
+        x_real_ip: table.boolean("x_real_ip"),
+        standard: table.boolean("forwarded"),
+        trusted: networks(table, "trusted"),
+    }
+}
+
+fn read_limits(table: &Table<'_>) -> HttpLimits {
+    let head_bytes_max: u16 = number(table, "head_bytes_max");
+    let target_bytes_max: u16 = number(table, "target_bytes_max");
+    if table.has("target_bytes_max") && target_bytes_max > head_bytes_max {
+        let what = format!("`target_bytes_max` ({target_bytes_max}) is more than a head may have ({head_bytes_max})");
+        table.warning(&table.span_of("target_bytes_max"), what, "lower it, or raise `head_bytes_max`");
+    }
+    HttpLimits {
+        head_bytes_max,
+        fields_max: number(table, "fields_max"),
+        target_bytes_max: target_bytes_max.min(head_bytes_max),
+        head_timeout: table.duration("head_timeout"),
+        idle_timeout: table.duration("idle_timeout"),
+        body_timeout: table.duration("body_timeout"),
+        connect_timeout: table.duration("connect_timeout"),
+        connect_tries: number(table, "connect_tries"),
+        response_timeout: table.duration("response_timeout"),
+        requests_max: number(table, "requests_max"),
+        idle_per_backend_max: number(table, "idle_per_backend_max"),
+    }
+}
+
+/// `None` if the file does not ask for it, or if its cookie has no name.
+fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
+    let table = http.table("sticky", &reference::STICKY);
+    if !http.has("sticky") {
+        return None;
+    }
+    let secure = table.boolean("secure");
+    let same_site = table.choice::<SameSite>("same_site").unwrap_or_default();
+    if same_site == SameSite::None && !secure {
+        let what = "`same_site = \"none\"` is ignored by browsers without `secure`";
+        table.error(&table.span_of("same_site"), what, "add secure = true, or choose \"lax\"");
+    }
+    let path = table.text("path").filter(|path| {
+        let visible = |byte: u8| byte.is_ascii_graphic() && byte != b';';
+        let right = path.value.starts_with('/') && path.value.len() <= 256 && path.value.bytes().all(visible);
+        if !right {
+            let remedy = "write a path of up to 256 visible ASCII characters, without `;`";
+            table.error(&path.span, format!("`path` is \"{}\"", path.value), remedy);
+        }
+        right
+    });
+    let domain = table.text("domain").filter(|domain| {
+        let wrong = match HostPattern::parse(&domain.value) {
+            Ok(HostPattern::Exact(_)) => None,
+            Ok(HostPattern::Suffix(_)) => Some("write it without `*.`: a domain stands for all below it"),
+            Err(right) => Some(right),
+        };
+        if let Some(right) = wrong {
+            table.error(&domain.span, format!("`domain` is \"{}\"", domain.value), right);
+        }
+        wrong.is_none()
+    });
+    let max_age = table.duration_given("max_age");
+    if !table.has("cookie") {
+        table.missing("cookie");
+        return None;
+    }
+    let cookie = table.text("cookie")?;
+    if !is_token(&cookie.value) || cookie.value.len() > COOKIE_NAME_MAX {
+        let remedy = format!("use 1 to {COOKIE_NAME_MAX} letters, digits and !#$%&'*+-.^_`|~");
+        table.error(&cookie.span, format!("`cookie` is \"{}\"", cookie.value), remedy);
+    }
+    prefixes(&table, &cookie.value, secure, path.as_ref().is_some_and(|path| path.value == "/") && domain.is_none());
+    let mut attributes = String::new();
+    let mut add = |attribute: String| attributes.extend(["; ", &attribute]);
+    path.into_iter().for_each(|path| add(format!("Path={}", path.value)));
+    domain.into_iter().for_each(|domain| add(format!("Domain={}", domain.value)));
+    max_age.into_iter().for_each(|max_age| add(format!("Max-Age={}", max_age.as_secs())));
+    secure.then(|| add("Secure".to_string()));
+    table.boolean("http_only").then(|| add("HttpOnly".to_string()));
+    add(match same_site {
+        SameSite::Lax => "SameSite=Lax".to_string(),
+        SameSite::Strict => "SameSite=Strict".to_string(),
+        SameSite::None => "SameSite=None".to_string(),
+    });
+    Some(Sticky { cookie: cookie.value.into_bytes().into(), attributes: attributes.into_bytes().into() })
+}
+
+/// Names that browsers attach conditions to (RFC 6265bis, 4.1.3).
+fn prefixes(table: &Table<'_>, cookie: &str, secure: bool, whole_host: bool) {
+    let begins = |prefix: &str| cookie.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    let wrong = match () {
+        () if begins("__Secure-") && !secure => Some("needs secure = true"),
+        () if begins("__Host-") && !(secure && whole_host) => Some("needs secure = true, path = \"/\" and no `domain`"),
+        () => None,
+    };
+    if let Some(wrong) = wrong {
+        let what = format!("browsers refuse a cookie named \"{cookie}\", which {wrong}");
+        table.error(&table.span_of("cookie"), what, "add that, or choose another name");
+    }
+}

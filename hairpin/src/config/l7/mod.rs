@@ -1,0 +1,79 @@
+//! Reads what only HTTP and TLS services have.
+//!
+//! Whatever is wrong is reported and left out; a file with mistakes is not used.
+
+mod conditions;
+mod edits;
+mod http;
+mod route;
+mod target;
+mod tls;
+
+pub(super) use target::{OWN, Targets};
+
+use super::Said;
+use super::reader::Table;
+use super::words::{Preface, Spoken, Word};
+use hairpin_core::l7::config::{Kind, ProxyVersion};
+
+/// Routes of a service at most, and access rules.
+const ROUTES_MAX: usize = 1024;
+/// Entries of a list at most, such as a route's hosts.
+const ENTRIES_MAX: usize = 256;
+
+/// What the service does with its connections, and what the file says about that.
+pub(super) fn read(table: &Table<'_>, spoken: Spoken, targets: &Targets) -> (Kind, Said) {
+    match spoken {
+        Spoken::Http => {
+            let (http, said) = http::read(table, targets);
+            (Kind::Http(Box::new(http)), said)
+        }
+        Spoken::Tls => {
+            let (tls, said) = tls::read(table, targets);
+            (Kind::Tls(Box::new(tls)), said)
+        }
+        Spoken::Tcp | Spoken::Udp => (Kind::Forward, Said::default()),
+    }
+}
+
+/// Reports tables that a service that speaks this has not.
+pub(super) fn foreign(table: &Table<'_>, spoken: Spoken, name: &str) {
+    let both = [Spoken::Http, Spoken::Tls];
+    let tables: [(&str, &[Spoken]); 5] = [
+        ("group", &both),
+        ("route", &both),
+        ("access", &[Spoken::Http]),
+        ("http", &[Spoken::Http]),
+        ("tls", &[Spoken::Tls]),
+    ];
+    for (field, of) in tables {
+        if table.has(field) && !of.contains(&spoken) {
+            let what = format!("`{field}` is given, but service \"{name}\" is {}", spoken.word());
+            let words: Vec<String> = of.iter().map(|spoken| format!("protocol = \"{}\"", spoken.word())).collect();
+            let remedy = format!("that is for services with {}: write that, or leave it out", words.join(" or "));
+            table.error(&table.span_of(field), what, remedy);
+        }
+    }
+}
+
+/// What connections to backends begin with.
+fn read_proxy_protocol(table: &Table<'_>) -> Option<ProxyVersion> {
+    match table.choice::<Preface>("proxy_protocol").unwrap_or_default() {
+        Preface::Off => None,
+        Preface::V1 => Some(ProxyVersion::V1),
+        Preface::V2 => Some(ProxyVersion::V2),
+    }
+}
+
+/// A number that the reference keeps within `T`.
+fn number<T: TryFrom<u64> + Default>(table: &Table<'_>, name: &str) -> T {
+    table.integer(name).and_then(|number| T::try_from(number).ok()).unwrap_or_default()
+}
+
+/// Reports a list that is too long.
+fn bounded(table: &Table<'_>, name: &str, length: usize, max: usize) {
+    if length > max {
+        let what = format!("{length} entries in `{name}`");
+        table.error(&table.span_of(name), what, format!("have {max} at most"));
+    }
+}

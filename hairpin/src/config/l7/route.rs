@@ -1,0 +1,176 @@
+//! Reads routes and access rules of HTTP services.
+
+use super::super::reader::Table;
+use super::super::reference;
+use super::super::words::AccessAction;
+use super::conditions::{self, FIELDS};
+use super::{ROUTES_MAX, Targets, bounded, edits, number};
+use hairpin_core::l7::config::{Action, Edits, Route};
+use hairpin_core::l7::route::path::PathPattern;
+use hairpin_core::l7::route::{Access, Conditions, Verdict};
+use hairpin_core::l7::{edit, route};
+
+/// What a route can lead to; it has one of them.
+const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
+/// Bytes of a reply's body at most.
+const BODY_BYTES_MAX: usize = 4096;
+
+/// The routes of a service, in the end one to its own backends if it has any, and how they are written.
+pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
+    let tables = service.tables("route", &reference::ROUTE);
+    bounded(service, "route", tables.len(), ROUTES_MAX);
+    let mut all_taken = None;
+    let mut routes: Vec<Route> = Vec::new();
+    for table in &tables {
+        only(table, &["sni", "alpn"], "http", "say `host` for the name asked for");
+        if let Some(line) = all_taken {
+            never_taken(table, line);
+        }
+        let conditions = conditions::read(table);
+        if conditions == Conditions::default() && !FIELDS.iter().any(|field| table.has(field)) {
+            all_taken.get_or_insert(table.line(table.span.start));
+        }
+        let edits = Edits {
+            request: edits::requests(table, &reference::EDITS),
+            response: edits::responses(table, &reference::RESPONSE_EDITS),
+        };
+        routes.extend(action(table, targets).map(|action| Route { conditions, action, edits }));
+    }
+    let are_right = routes.len() == tables.len();
+    if let Some(groups) = targets.own() {
+        let action = Action::Forward { groups, replace_prefix: None };
+        routes.push(Route { conditions: Conditions::default(), action, edits: Edits::default() });
+    }
+    let groups = routes.iter().flat_map(|route| match &route.action {
+        Action::Forward { groups, .. } => &groups[..],
+        Action::Redirect { .. } | Action::Reply { .. } => &[],
+    });
+    let used: Vec<_> = groups.map(|(group, _)| *group).collect();
+    targets.warn_unused(service, are_right.then_some(&used));
+    (routes.into(), tables.iter().map(written).collect())
+}
+
+/// How a route or rule is written.
+pub(super) fn written(table: &Table<'_>) -> String {
+    let written = table.written();
+    if written.is_empty() { "all to the service's own backends".to_string() } else { written }
+}
+
+/// Warns of a route behind one that takes everything.
+pub(super) fn never_taken(table: &Table<'_>, line: usize) {
+    table.warning(&table.span, "the route is never taken", format!("the one on line {line} takes all: put it last"));
+}
+
+/// Reports fields that only the other kind of service has.
+pub(super) fn only(table: &Table<'_>, fields: &[&str], spoken: &str, remedy: &str) {
+    for field in fields.iter().filter(|field| table.has(field)) {
+        let what = format!("`{field}` is given, but the service is {spoken}");
+        table.error(&table.span_of(field), what, remedy);
+    }
+}
+
+/// The access rules of a service, and how they are written.
+pub(super) fn read_access(service: &Table<'_>) -> (Box<[Access]>, Vec<String>) {
+    let tables = service.tables("access", &reference::ACCESS);
+    bounded(service, "access", tables.len(), ROUTES_MAX);
+    let rule = |table: &Table<'_>| {
+        if !table.has("action") {
+            table.missing("action");
+        }
+        let status = number(table, "status");
+        let conditions = conditions::read(table);
+        let verdict = match table.choice("action")? {
+            AccessAction::Allow if table.has("status") => {
+                let what = "`status` means nothing where requests pass";
+                table.warning(&table.span_of("status"), what, "leave it out");
+                Verdict::Allow
+            }
+            AccessAction::Allow => Verdict::Allow,
+            AccessAction::Deny => Verdict::Deny { status },
+        };
+        Some(Access { conditions, verdict })
+    };
+    let access = tables.iter().filter_map(rule).collect();
+    (access, tables.iter().map(Table::written).collect())
+}
+
+/// What a route does; `None` if that is wrong.
+fn action(table: &Table<'_>, targets: &Targets) -> Option<Action> {
+    let given: Vec<&str> = TARGETS.into_iter().filter(|target| table.has(target)).collect();
+    if let [first, second, ..] = given[..] {
+        let what = format!("the route has `{first}` and `{second}`");
+        table.error(&table.span_of(second), what, "it can lead to one of them: leave the other out");
+        return None;
+    }
+    let replace_prefix = replace_prefix(table);
+    let redirect = table.table("redirect", &reference::REDIRECT);
+    let reply = table.table("reply", &reference::REPLY);
+    match given.first() {
+        Some(&"redirect") => {
+            answers_itself(table);
+            read_redirect(&redirect)
+        }
+        Some(&"reply") => {
+            answers_itself(table);
+            read_reply(&reply)
+        }
+        _ => Some(Action::Forward { groups: targets.of(table)?, replace_prefix }),
+    }
+}
+
+/// Reports what means nothing where no request goes on.
+fn answers_itself(table: &Table<'_>) {
+    for field in ["replace_prefix", "request_headers", "response_headers"].iter().filter(|field| table.has(field)) {
+        let what = format!("`{field}` means nothing where Hairpin answers by itself");
+        table.error(&table.span_of(field), what, "leave it out");
+    }
+}
+
+fn replace_prefix(table: &Table<'_>) -> Option<Box<[u8]>> {
+    let text = table.text("replace_prefix")?;
+    let replaces = (table.has("path_prefix") || table.has("path")) && !table.has("path_regex");
+    if !replaces {
+        let what = "`replace_prefix` replaces the `path_prefix` or `path` of its route, and there is none";
+        table.error(&text.span, what, "add one, without `path_regex`");
+    }
+    match PathPattern::prefix(&text.value) {
+        Ok(route::path::PathPattern::Prefix(prefix)) => Some(prefix),
+        Ok(_) => None,
+        Err(right) => {
+            table.error(&text.span, format!("`replace_prefix` is \"{}\"", text.value), right);
+            None
+        }
+    }
+}
+
+fn read_redirect(table: &Table<'_>) -> Option<Action> {
+    let status: u16 = number(table, "status");
+    if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+        let what = format!("`status` is {status}, which is no redirect");
+        table.error(&table.span_of("status"), what, "use 301, 302, 303, 307 or 308");
+    }
+    if !table.has("location") {
+        table.missing("location");
+    }
+    let text = table.text("location")?;
+    let location = edit::location(&text.value);
+    let wrong = |right: &&str| table.error(&text.span, format!("`location` is \"{}\"", text.value), *right);
+    Some(Action::Redirect { status, location: location.inspect_err(wrong).ok()? })
+}
+
+fn read_reply(table: &Table<'_>) -> Option<Action> {
+    if !table.has("status") {
+        table.missing("status");
+        return None;
+    }
+    let status: u16 = number(table, "status");
+    let body = table.text("body")?;
+    if body.value.len() > BODY_BYTES_MAX {
+        let what = format!("`body` has {} bytes", body.value.len());
+        table.error(&body.span, what, format!("have {BODY_BYTES_MAX} at most"));
+    }
+    if matches!(status, 204 | 205 | 304) && !body.value.is_empty() {
+        table.error(&body.span, format!("a response with status {status} has no body"), "leave `body` out");
+    }
+    Some(Action::Reply { status, body: body.value.into_bytes().into() })
+}

@@ -1,0 +1,229 @@
+//! The sections about HTTP and TLS services as a whole.
+
+use super::Fallback::{From, Required, Value};
+use super::route::EDITS;
+use super::{DAY_MS, Field, Kind, Section, field};
+
+const WAIT: Kind = Kind::Duration { min_ms: 100, max_ms: DAY_MS };
+
+const PROXY_PROTOCOL: Field = field(
+    "proxy_protocol",
+    Kind::Choice(&[("off", "with what the client sends"), ("v1", "as text"), ("v2", "in binary")]),
+    Value("off"),
+    "\"v2\"",
+    "Whether connections to backends begin with the client's address, in the PROXY protocol. Backends must expect it; \
+     checks do not send it, so give them a `port` of their own.",
+);
+const CONNECT_TIMEOUT: &str = "From the SYN to a backend until it has answered; then another one is tried.";
+const CONNECT_TRIES: Kind = Kind::Integer { min: 1, max: 16 };
+
+/// `[service.http]`
+pub const HTTP: Section = Section {
+    header: "[service.http]",
+    doc: "What an HTTP service does with all of its requests.",
+    fields: &[
+        field(
+            "server_timing",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Whether responses say which backend was chosen, and how long that took (`Server-Timing`).",
+        ),
+        field(
+            "upgrade",
+            Kind::Boolean,
+            Value("true"),
+            "false",
+            "Whether requests for an upgrade (WebSocket) are passed on, and the connection is a tunnel once the backend \
+             agrees; else they are answered with 501.",
+        ),
+        field(
+            "connect",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Whether CONNECT is passed on to the backend that its route leads to; else it is answered with 501.",
+        ),
+        PROXY_PROTOCOL,
+        field(
+            "reuse",
+            Kind::Boolean,
+            Value("true"),
+            "false",
+            "Whether idle connections to backends are kept for requests of other clients. Never with `proxy_protocol`.",
+        ),
+        field(
+            "offload_bytes_min",
+            Kind::IntegerOrAuto { min: 0, max: 1 << 50 },
+            Value("auto"),
+            "1048576",
+            "Bodies of at least so many bytes leave the worker and go through the kernel's rules. `\"auto\"`: what the \
+             measured costs of packets and rules say.",
+        ),
+        field("request_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("response_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("forwarded", Kind::Tables, From("each field's default"), "", "See [service.http.forwarded]."),
+        field("sticky", Kind::Tables, From("none"), "", "See [service.http.sticky]."),
+        field("limits", Kind::Tables, From("each field's default"), "", "See [service.http.limits]."),
+    ],
+};
+
+/// `[service.http.request_headers]`
+pub const HTTP_REQUEST_EDITS: Section =
+    Section { header: "[service.http.request_headers]", doc: EDITS.doc, fields: EDITS.fields };
+
+/// `[service.http.response_headers]`
+pub const HTTP_RESPONSE_EDITS: Section =
+    Section { header: "[service.http.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
+
+/// `[service.http.forwarded]`
+pub const FORWARDED: Section = Section {
+    header: "[service.http.forwarded]",
+    doc: "What requests tell backends of the client. What a client itself says in these fields is dropped, unless it is one \
+          of `trusted`.",
+    fields: &[
+        field("x_forwarded_for", Kind::Boolean, Value("true"), "false", "`X-Forwarded-For`: the client's address."),
+        field("x_forwarded_proto", Kind::Boolean, Value("true"), "false", "`X-Forwarded-Proto`: `http`."),
+        field("x_forwarded_host", Kind::Boolean, Value("true"), "false", "`X-Forwarded-Host`: the host asked for."),
+        field("x_real_ip", Kind::Boolean, Value("false"), "true", "`X-Real-IP`: the client's address."),
+        field("forwarded", Kind::Boolean, Value("false"), "true", "`Forwarded` (RFC 7239): all of that in one."),
+        field(
+            "trusted",
+            Kind::Networks,
+            Value("[]"),
+            "[\"10.0.1.0/24\"]",
+            "Proxies in front of Hairpin: what they say in these fields is kept, and added to.",
+        ),
+    ],
+};
+
+/// `[service.http.sticky]`
+pub const STICKY: Section = Section {
+    header: "[service.http.sticky]",
+    doc: "Clients stay with their backend: a response sets a cookie that stands for it (by a keyed hash; it tells nobody \
+          which it is), and requests with that cookie go there as long as it takes requests.",
+    fields: &[
+        field("cookie", Kind::Text, Required, "\"backend\"", "The cookie's name, up to 64 characters."),
+        field("path", Kind::Text, Value("/"), "\"/app\"", "Its path."),
+        field("domain", Kind::Text, From("the host asked for alone"), "\"example.com\"", "Its domain."),
+        field(
+            "max_age",
+            Kind::Duration { min_ms: 1000, max_ms: 400 * DAY_MS },
+            From("as long as the browser runs"),
+            "\"1h\"",
+            "How long clients keep it; whole seconds.",
+        ),
+        field(
+            "secure",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Whether it is sent over TLS only: for services behind something that speaks TLS for them.",
+        ),
+        field("http_only", Kind::Boolean, Value("true"), "false", "Whether it is kept from scripts."),
+        field(
+            "same_site",
+            Kind::Choice(&[
+                ("lax", "also when the client follows a link from elsewhere"),
+                ("strict", "only from the same site"),
+                ("none", "always; needs `secure`"),
+            ]),
+            Value("lax"),
+            "\"strict\"",
+            "Whether it is sent with requests that come from other sites.",
+        ),
+    ],
+};
+
+/// `[service.http.limits]`
+pub const HTTP_LIMITS: Section = Section {
+    header: "[service.http.limits]",
+    doc: "Bounds of an HTTP service. A request beyond one is answered with the status that stands there, and its \
+          connection closed.",
+    fields: &[
+        field(
+            "head_bytes_max",
+            Kind::Integer { min: 256, max: 16_384 },
+            Value("16384"),
+            "8192",
+            "Bytes of a head with its first line. Requests: 431; responses: 502.",
+        ),
+        field(
+            "fields_max",
+            Kind::Integer { min: 1, max: 128 },
+            Value("100"),
+            "50",
+            "Fields of a head. Requests: 431; responses: 502.",
+        ),
+        field(
+            "target_bytes_max",
+            Kind::Integer { min: 64, max: 8192 },
+            Value("8192"),
+            "2048",
+            "Bytes of what is asked for, path and query: 414.",
+        ),
+        field(
+            "head_timeout",
+            WAIT,
+            Value("10s"),
+            "\"5s\"",
+            "From a request's first byte until its head is complete: 408.",
+        ),
+        field("idle_timeout", WAIT, Value("75s"), "\"30s\"", "Between requests: closed."),
+        field(
+            "body_timeout",
+            WAIT,
+            Value("60s"),
+            "\"20s\"",
+            "Without a byte of a request's body: 408, or closed if the response has begun.",
+        ),
+        field("connect_timeout", WAIT, Value("3s"), "\"1s\"", CONNECT_TIMEOUT),
+        field(
+            "connect_tries",
+            CONNECT_TRIES,
+            Value("3"),
+            "2",
+            "Backends tried for a request: 502, or 504 if the last was silent.",
+        ),
+        field(
+            "response_timeout",
+            WAIT,
+            Value("60s"),
+            "\"30s\"",
+            "From a request's last byte until the response's first: 504.",
+        ),
+        field(
+            "requests_max",
+            Kind::Integer { min: 0, max: 4_000_000_000 },
+            Value("0"),
+            "1000",
+            "Requests on one connection of a client; the last one's response says that it closes. 0: any number.",
+        ),
+        field(
+            "idle_per_backend_max",
+            Kind::Integer { min: 0, max: 65_535 },
+            Value("256"),
+            "64",
+            "Idle connections that a worker keeps to one backend; beyond that the oldest is closed.",
+        ),
+    ],
+};
+
+/// `[service.tls]`
+pub const TLS: Section = Section {
+    header: "[service.tls]",
+    doc: "What a TLS service does with all of its connections. TLS is not ended here: the ClientHello is read and passed on.",
+    fields: &[
+        PROXY_PROTOCOL,
+        field(
+            "hello_bytes_max",
+            Kind::Integer { min: 512, max: 16_384 },
+            Value("16384"),
+            "8192",
+            "Bytes of a ClientHello; beyond that the connection is reset.",
+        ),
+        field("hello_timeout", WAIT, Value("10s"), "\"5s\"", "Until it is complete; then the connection is reset."),
+        field("connect_timeout", WAIT, Value("3s"), "\"1s\"", CONNECT_TIMEOUT),
+        field("connect_tries", CONNECT_TRIES, Value("3"), "2", "Backends tried for a connection; then it is reset."),
+    ],
+};

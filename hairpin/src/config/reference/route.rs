@@ -1,0 +1,251 @@
+//! The sections about where requests go.
+
+use super::Fallback::{From, Required, Value};
+use super::service::{ALL_DOWN, BACKEND, BALANCE, HEALTH};
+use super::{Field, Kind, Section, field};
+
+/// `[[service.group]]`
+pub const GROUP: Section = Section {
+    header: "[[service.group]]",
+    doc: "Backends of an HTTP or TLS service beside those of the service itself; routes lead to them. Status, metrics and \
+          `hairpin backend` call a group by its service's name and its own: `web/static`. Its backends are \
+          [[service.group.backend]] with the fields of [[service.backend]], its checks [service.group.health] with those \
+          of [service.health]; without that, they are the service's.",
+    fields: &[
+        field(
+            "name",
+            Kind::Name { length_max: 64 },
+            Required,
+            "\"static\"",
+            "Its name, for routes; unique in its service. `own` is taken: it means the service's own backends.",
+        ),
+        field("balance", BALANCE, From("the service's"), "\"maglev\"", "How a backend of it is chosen."),
+        field(
+            "all_down",
+            ALL_DOWN,
+            From("the service's"),
+            "\"use-all\"",
+            "What becomes of requests while all its enabled backends are down; those refused are answered with 503.",
+        ),
+        field(
+            "backends",
+            Kind::Endpoints,
+            Value("[]"),
+            "[\"10.0.2.21:8080\"]",
+            "Backends that need no more than address and port. A group has at least one backend.",
+        ),
+        field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
+        field("health", Kind::Tables, From("[service.health]"), "", "See [service.health]."),
+    ],
+};
+
+/// `[[service.group.backend]]`
+pub const GROUP_BACKEND: Section =
+    Section { header: "[[service.group.backend]]", doc: BACKEND.doc, fields: BACKEND.fields };
+
+/// `[service.group.health]`
+pub const GROUP_HEALTH: Section = Section { header: "[service.group.health]", doc: HEALTH.doc, fields: HEALTH.fields };
+
+const HOST: Field = field(
+    "host",
+    Kind::Texts,
+    From("any"),
+    "[\"example.com\", \"*.example.com\"]",
+    "Hosts asked for, without port: names, `*.` and what all names below it end with, or addresses. In any case.",
+);
+const PATH: Field = field(
+    "path",
+    Kind::Texts,
+    From("any"),
+    "\"/favicon.ico\"",
+    "Paths, exactly. Paths are compared as RFC 3986 normalises them: `/a/../b` and `/%62` are `/b`. The query is no part \
+     of them. With more than one of `path`, `path_prefix` and `path_regex` given, one has to fit.",
+);
+const PATH_PREFIX: Field = field(
+    "path_prefix",
+    Kind::Texts,
+    From("any"),
+    "[\"/img/\", \"/css/\"]",
+    "Beginnings of paths, byte by byte: `/api` is also the beginning of `/apist`, `/api/` is not one of `/api`.",
+);
+const PATH_REGEX: Field = field(
+    "path_regex",
+    Kind::Texts,
+    From("any"),
+    "'\\.(png|jpg)$'",
+    "Regular expressions, one of which is found in the path: anywhere, unless anchored with `^` and `$`; no look-around, \
+     no back references. Bounded: 1024 bytes, and 1 MiB for the automaton that is made of it.",
+);
+const METHOD: Field = field(
+    "method",
+    Kind::Texts,
+    From("any"),
+    "[\"POST\", \"PUT\"]",
+    "Methods, in capitals; GET stands for HEAD as well.",
+);
+const HEADER: Field = field(
+    "header",
+    Kind::Map,
+    From("any"),
+    "{ X-Version = \"2\", Cookie = { prefix = \"beta=\" }, X-Old = false }",
+    "What must hold of fields, all of it: a text for a value, `{ prefix = \"...\" }` for the beginning of one, `true` for a \
+     field that is there, `false` for one that is not. Of a field that is there more than once, one line has to fit.",
+);
+const QUERY: Field = field(
+    "query",
+    Kind::Map,
+    From("any"),
+    "{ lang = \"de\", debug = true }",
+    "The same of the query's parameters, byte by byte as they stand in the request.",
+);
+const CLIENT: Field = field(
+    "client",
+    Kind::Networks,
+    From("any"),
+    "[\"192.0.2.0/24\", \"2001:db8::/32\"]",
+    "Networks or addresses of clients.",
+);
+
+/// `[[service.route]]`
+pub const ROUTE: Section = Section {
+    header: "[[service.route]]",
+    doc: "Where requests of an HTTP service, or connections of a TLS service, go. The first route of which all that it asks \
+          for holds is taken: `host` to `client` in HTTP services, `sni` and `alpn` in TLS services; one that asks for \
+          nothing takes all. What no route takes goes to the service's own backends; without those, requests are answered \
+          with 404 and TLS connections reset. A route leads to `group`, `groups`, `redirect` or `reply`, or else to the \
+          service's own backends. 1024 at most. A reload that changes routes is in force for the next request.",
+    fields: &[
+        HOST,
+        PATH,
+        PATH_PREFIX,
+        PATH_REGEX,
+        METHOD,
+        HEADER,
+        QUERY,
+        CLIENT,
+        field(
+            "sni",
+            Kind::Texts,
+            From("any"),
+            "[\"example.com\", \"*.example.com\"]",
+            "TLS: names of servers, one of which the client asks for; as with `host`.",
+        ),
+        field("alpn", Kind::Texts, From("any"), "[\"h2\"]", "TLS: protocols, one of which the client offers."),
+        field(
+            "group",
+            Kind::Name { length_max: 64 },
+            From("`own`"),
+            "\"static\"",
+            "The group that it leads to; `own`: the service's own backends.",
+        ),
+        field(
+            "groups",
+            Kind::Map,
+            From("`group`"),
+            "{ own = 9, canary = 1 }",
+            "Several groups, each with its share, 1 to 65535.",
+        ),
+        field("redirect", Kind::Tables, From("none"), "", "See [service.route.redirect]."),
+        field("reply", Kind::Tables, From("none"), "", "See [service.route.reply]."),
+        field(
+            "replace_prefix",
+            Kind::Text,
+            From("the path goes on as it is"),
+            "\"/v2/\"",
+            "What stands in the path that backends see in place of the `path_prefix` or `path` that fitted.",
+        ),
+        field("request_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("response_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
+    ],
+};
+
+/// `[service.route.redirect]`
+pub const REDIRECT: Section = Section {
+    header: "[service.route.redirect]",
+    doc: "The client is sent elsewhere: `redirect = { status = 301, location = \"https://{host}{path}{query}\" }`.",
+    fields: &[
+        field("status", Kind::Integer { min: 301, max: 308 }, Value("302"), "301", "301, 302, 303, 307 or 308."),
+        field(
+            "location",
+            Kind::Text,
+            Required,
+            "\"https://{host}{path}{query}\"",
+            "Where to. `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and `{query}` (with its `?`) \
+             stand for what was asked for; `{{` and `}}` for braces.",
+        ),
+    ],
+};
+
+/// `[service.route.reply]`
+pub const REPLY: Section = Section {
+    header: "[service.route.reply]",
+    doc: "Hairpin answers by itself: `reply = { status = 200, body = \"ok\" }`.",
+    fields: &[
+        field("status", Kind::Integer { min: 200, max: 599 }, Required, "200", "The status."),
+        field(
+            "body",
+            Kind::Text,
+            Value(""),
+            "\"ok\\n\"",
+            "The body, plain text of 4096 bytes at most. Empty: the status and its meaning, if that status has a body.",
+        ),
+    ],
+};
+
+/// `[service.route.request_headers]` and its like.
+pub const EDITS: Section = Section {
+    header: "[service.route.request_headers]",
+    doc: "What is changed in requests that take the route: `request_headers = { set = { X-Tier = \"1\" }, remove = \
+          [\"Cookie\"] }`. Removed first, then set, then added. [service.route.response_headers] is the same for \
+          responses, [service.http.request_headers] and [service.http.response_headers] for all requests and responses \
+          of the service, before what its routes change. Fields that frame messages or belong to one connection \
+          (Content-Length, Transfer-Encoding, Connection, ...) are Hairpin's own.",
+    fields: &[
+        field(
+            "set",
+            Kind::Map,
+            From("none"),
+            "{ X-Client = \"{client_ip}\" }",
+            "Fields that replace all of their name. In values `{client_ip}`, `{client_port}`, `{vip}`, `{vip_port}`, \
+             `{scheme}`, `{service}` and `{backend}` stand for what they say, in requests also `{host}`, `{authority}`, \
+             `{method}`, `{path}` and `{query}`; `{{` and `}}` for braces.",
+        ),
+        field(
+            "add",
+            Kind::Map,
+            From("none"),
+            "{ Cache-Control = \"private\" }",
+            "Fields that are added to what there is; a list of values for several of one name.",
+        ),
+        field("remove", Kind::Texts, From("none"), "[\"Server\"]", "Names of fields that are removed."),
+    ],
+};
+
+/// `[service.route.response_headers]`
+pub const RESPONSE_EDITS: Section =
+    Section { header: "[service.route.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
+
+/// `[[service.access]]`
+pub const ACCESS: Section = Section {
+    header: "[[service.access]]",
+    doc: "Who may pass, asked before any route: the first of which all that it asks for holds decides; if there is none, \
+          the request passes. 1024 at most. It asks for the same as [[service.route]] of HTTP services.",
+    fields: &[
+        field(
+            "action",
+            Kind::Choice(&[("allow", "the request passes"), ("deny", "it is answered with `status`")]),
+            Required,
+            "\"deny\"",
+            "What is decided.",
+        ),
+        field("status", Kind::Integer { min: 400, max: 599 }, Value("403"), "404", "The status of who is denied."),
+        HOST,
+        PATH,
+        PATH_PREFIX,
+        PATH_REGEX,
+        METHOD,
+        HEADER,
+        QUERY,
+        CLIENT,
+    ],
+};
