@@ -156,8 +156,6 @@ pub struct Balancer {
     services: BTreeSet<Endpoint>,
     backends: BTreeSet<Endpoint>,
     own: BTreeSet<Address>,
-    /// Whether connections are spliced: a client's packets may go to one backend after the other.
-    spliced: bool,
     /// The backend of each source.
     chosen: BTreeMap<Endpoint, Endpoint>,
     port: Port,
@@ -215,7 +213,6 @@ impl Balancer {
             backends: backends.map(|backend| backend.endpoint).collect(),
             services,
             own,
-            spliced: snapshot.services.iter().any(|service| service.kind.is_spliced()),
             chosen: BTreeMap::new(),
             port: Port {
                 waiting: VecDeque::new(),
@@ -499,10 +496,10 @@ impl Balancer {
         self.leave(now, frame, world);
     }
 
-    /// One flow towards a backend, one backend. A pool's port may be used again, which a SYN shows.
+    /// One client's end, one backend, until a SYN begins anew. (An end of the pool may lead to each backend at once.)
     fn watch(&mut self, frame: &VecFrame) {
         let Some(at) = transport(&frame.data) else { return };
-        if self.spliced || !self.backends.contains(&at.key.destination) {
+        if self.own.contains(&at.key.source.address) || !self.backends.contains(&at.key.destination) {
             return;
         }
         let to = at.key.destination;

@@ -42,7 +42,7 @@ fn a_frame_that_is_not_given_back_is_found() {
 
 #[test]
 fn a_packet_to_another_backend_is_found() {
-    let wrong = found(Bug::OtherBackend, Forwarding::FullNat);
+    let wrong = found(Bug::OtherBackend, Forwarding::Nat);
     assert!(wrong.contains("went to"), "{wrong}");
 }
 

@@ -87,7 +87,11 @@ impl Server {
 
     /// Reads until the request is whole; the next one waits until it is answered.
     fn read(&mut self, now: Time) {
-        while self.wrong.is_none() && self.serving.as_ref().is_none_or(|serving| serving.due.is_none()) {
+        while !self.resets
+            && !self.closes
+            && self.wrong.is_none()
+            && self.serving.as_ref().is_none_or(|serving| serving.due.is_none())
+        {
             match self.reader.next() {
                 Ok(Event::Nothing) => return,
                 Ok(Event::Head(head)) => self.head(&head),
