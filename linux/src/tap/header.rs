@@ -1,7 +1,9 @@
 //! The header in front of every frame that is read from or written to a TAP device: which checksum is still to be
 //! filled in and how a super-packet is to be cut (`struct virtio_net_hdr` of `linux/virtio_net.h`; virtio 1.3, 5.1.6).
 
+use hairpin_core::flow::Protocol;
 use hairpin_core::frame::{Checksum, Meta};
+use hairpin_core::wire::{self, Parsed};
 
 /// Bytes of the header.
 pub(crate) const BYTES: usize = 10;
@@ -56,26 +58,40 @@ impl Offload {
         Some(offload)
     }
 
-    /// The header for `frame` as `meta` now describes it. `None`: the two contradict each other - a checksum to be
-    /// filled in nobody knows where, segments of a packet that was none.
+    /// The header for `frame` as `meta` now describes it. What it did not say when it came - a frame of the worker's own, or
+    /// one that has become a super-packet - is read from its headers. `None`: the two contradict each other - a checksum to
+    /// be filled in nobody knows where, segments of what cannot have any.
     pub(crate) fn encode(&self, frame: &[u8], meta: &Meta) -> Option<[u8; BYTES]> {
         let mut header = [0; BYTES];
         let partial = meta.checksum == Checksum::Partial;
-        if partial && !self.checksum_fits(frame.len()) || meta.gso_size != 0 && self.gso_type == GSO_NONE {
-            return None;
-        }
+        let known = !(partial && !self.checksum_fits(frame.len()) || meta.gso_size != 0 && self.gso_type == GSO_NONE);
+        let offload = if known { *self } else { Offload::of(frame, meta.gso_size != 0)? };
         let mut put = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_ne_bytes());
-        put(2, self.headers(frame, partial, meta.gso_size != 0));
+        put(2, offload.headers(frame, partial, meta.gso_size != 0));
         put(4, meta.gso_size);
         if partial {
-            put(6, self.checksum_start);
-            put(8, self.checksum_offset);
+            put(6, offload.checksum_start);
+            put(8, offload.checksum_offset);
             header[0] = NEEDS_CSUM;
         }
         if meta.gso_size != 0 {
-            header[1] = self.gso_type;
+            header[1] = offload.gso_type;
         }
         Some(header)
+    }
+
+    /// What a frame's own headers say.
+    fn of(frame: &[u8], segments: bool) -> Option<Offload> {
+        let Ok(Parsed::Transport(at)) = wire::parse(frame) else { return None };
+        let gso_type = match (at.key.protocol, at.key.is_ipv4()) {
+            _ if !segments => GSO_NONE,
+            (Protocol::Tcp, true) => GSO_TCPV4,
+            (Protocol::Tcp, false) => GSO_TCPV6,
+            (Protocol::Udp, _) => GSO_UDP_L4,
+        };
+        let checksum_start = u16::try_from(at.l4).ok()?;
+        let checksum_offset = u16::try_from(at.checksum_offset() - at.l4).ok()?;
+        Some(Offload { gso_type, checksum_start, checksum_offset })
     }
 
     /// Drops what does not fit a frame cut to `length` bytes.
