@@ -98,10 +98,13 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_NUMBERS && f->tcp) {
 		struct numbers *numbers = bpf_map_lookup_elem(numbers_map, key);
+		union numbers_copy copy;
 
-		numbers_sum = numbers ? translate_numbers(skb, f->l4, numbers) : ~0ULL;
-		if (numbers_sum == ~0ULL)
-			return to_worker(skb, head->worker);
+		numbers_sum = NOT_TRANSLATED;
+		if (numbers && copy_numbers(&copy, numbers, head, ipv6))
+			numbers_sum = translate_numbers(skb, f->l4, f->length - f->headers, &copy.numbers);
+		if (numbers_sum == NOT_TRANSLATED)
+			return divert(skb, head->worker, EVENT_RULE_GUARD);
 	}
 	state = checksum_state(skb);
 	sum = rewrite(rule, at->network, at->transport, f, numbers_sum, state, ipv6);

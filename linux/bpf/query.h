@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Reading, taking away and passing on many rules at a time, called by the process. */
+/* Putting in, reading, taking away and passing on many rules at a time, called by the process. */
 #ifndef HAIRPIN_QUERY_H
 #define HAIRPIN_QUERY_H
 
@@ -86,6 +86,134 @@ static __always_inline long query_all(const struct rule_request *request, __u32 
 	if (!query.query || request->count > RULE_OPS_MAX || query.worker >= WORKERS_MAX)
 		return -1;
 	bpf_loop(request->count, query_one, &query, 0);
+	return 0;
+}
+
+/* Whether packets of both rules meet the same ends and what is done with them is of the same kind. */
+static __always_inline bool same_ends(const struct rule_head *a, const struct rule_head *b, const bool ipv6)
+{
+	const __u64 *of_a = (const void *)a, *of_b = (const void *)b;
+	const __u32 first = offsetof(struct rule_head, source_port) / 8;
+	__u64 differ = (of_a[first] ^ of_b[first]) | (of_a[first + 1] ^ of_b[first + 1]);
+
+	if (ipv6)
+		differ |= (of_a[first + 2] ^ of_b[first + 2]) | (of_a[first + 3] ^ of_b[first + 3]) |
+			  (of_a[first + 4] ^ of_b[first + 4]);
+	return !differ && !((a->flags ^ b->flags) & (RULE_PASS | RULE_NUMBERS));
+}
+
+/* Writes numbers that packets may be reading: what they copy meanwhile does not have the right check. */
+static __always_inline void write_numbers(struct numbers *there, const struct numbers *wanted)
+{
+	const volatile __u64 *from = (const void *)wanted;
+	volatile __u64 *to = (void *)there;
+
+	__sync_lock_test_and_set(&there->check, 0);
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = from[3];
+	__sync_lock_test_and_set(&there->check, from[4]);
+}
+
+/* Puts a rule in place of the one that is there. Whatever fails, fails before the old one is touched.
+ *
+ * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the numbers are others (a packet
+ * that sets it at the same time can only undo that, and then a few may overtake others; nothing else of the byte differs).
+ * Another takes the element's place, with its counters: a packet that has found the old one and has not counted yet is
+ * not counted. Meanwhile old ends meet new numbers or the other way round, which the check tells. */
+static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct numbers *wanted, void *key,
+				    void *rules, void *numbers, const bool ipv6)
+{
+	struct numbers *there = NULL;
+	long error = 0;
+
+	if (old->flags & RULE_NUMBERS)
+		there = bpf_map_lookup_elem(numbers, key);
+	if (new->flags & RULE_NUMBERS && !there)
+		error = bpf_map_update_elem(numbers, key, wanted, BPF_ANY);
+	if (error)
+		return error;
+	if (same_ends(old, new, ipv6)) {
+		*(volatile __u8 *)&old->flags = new->flags;
+		old->worker = new->worker;
+	} else {
+		new->packets = old->packets;
+		new->bytes = old->bytes;
+		new->last_seen = old->last_seen;
+		error = bpf_map_update_elem(rules, key, new, BPF_ANY);
+		if (error && !there)
+			bpf_map_delete_elem(numbers, key);
+		if (error)
+			return error;
+	}
+	if (there && new->flags & RULE_NUMBERS)
+		write_numbers(there, wanted);
+	else if (there)
+		bpf_map_delete_elem(numbers, key);
+	return 0;
+}
+
+/* Puts one rule in, new or in place of another. */
+static __always_inline long put(struct rule_head *new, struct numbers *wanted, void *key, void *rules, void *numbers,
+				const bool ipv6)
+{
+	__u32 numbered = new->flags & RULE_NUMBERS;
+	struct rule_head *old;
+	long error = 0;
+
+	/* Most are new and have none. */
+	if (!numbered)
+		error = bpf_map_update_elem(rules, key, new, BPF_NOEXIST);
+	if (!numbered && error != -EEXIST)
+		return error;
+	old = bpf_map_lookup_elem(rules, key);
+	if (old)
+		return replace(old, new, wanted, key, rules, numbers, ipv6);
+	/* Numbers first: without them all its packets would be the worker's. */
+	if (numbered)
+		error = bpf_map_update_elem(numbers, key, wanted, BPF_ANY);
+	if (error)
+		return error;
+	error = bpf_map_update_elem(rules, key, new, BPF_ANY);
+	if (error)
+		bpf_map_delete_elem(numbers, key);
+	return error;
+}
+
+static long put_one(__u32 index, void *argument)
+{
+	struct query *all = argument;
+	struct rule_query *query = all->query;
+	struct flow_v4 v4;
+	struct flow_v6 v6;
+	long error;
+
+	if (index >= RULE_OPS_MAX)
+		return 1;
+	if (all->ipv6) {
+		v6 = query->v6[index];
+		error = put(&query->rule_v6[index].head, &query->numbers[index], &v6, &rules_v6, &numbers_v6, true);
+	} else {
+		v4 = query->v4[index];
+		error = put(&query->rule_v4[index].head, &query->numbers[index], &v4, &rules_v4, &numbers_v4, false);
+	}
+	query->counters[index].found = -error;
+	return 0;
+}
+
+SEC("syscall")
+long rules_put(struct rule_request *request)
+{
+	__u32 index = request->query;
+	struct query query = {
+		.query = bpf_map_lookup_elem(&queries, &index),
+		.ipv6 = request->ipv6,
+	};
+
+	if (!query.query || request->count > RULE_OPS_MAX)
+		return -1;
+	bpf_loop(request->count, put_one, &query, 0);
 	return 0;
 }
 

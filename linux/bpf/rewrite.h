@@ -49,6 +49,9 @@ static __always_inline __u64 difference(__be32 old, __be32 new)
 struct options {
 	__u32 at, end; /* offsets in the frame */
 	__u32 start;   /* of the TCP header */
+	__u32 checks;  /* 1: edges are looked at only */
+	__u32 outside; /* how many were outside the range */
+	__u32 acknowledgement, acknowledgement_length; /* the range */
 	__u32 delta;
 	__u64 sum;
 };
@@ -85,6 +88,10 @@ static __always_inline bool translate_edge(struct __sk_buff *skb, struct options
 	if (!word)
 		return false;
 	__builtin_memcpy(&old, word, 4);
+	if (options->checks) {
+		options->outside += bpf_ntohl(old) - options->acknowledgement > options->acknowledgement_length;
+		return true;
+	}
 	new = bpf_htonl(bpf_ntohl(old) + options->delta);
 	__builtin_memcpy(word, &new, 4);
 	/* At an odd offset, every byte counts for the other half of its word. */
@@ -125,36 +132,134 @@ static long translate_option(__u32 index, void *argument)
 	return 0;
 }
 
-/* Adds a rule's deltas to sequence and acknowledgement number and to the edges of SACK blocks. Returns what that
- * adds to a sum; ~0, and nothing is changed, if the headers do not lie in the linear part. */
-static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, const struct numbers *numbers)
+/* Rules and their numbers. A rule with RULE_NUMBERS lies in two maps, and its parts are not replaced together; nor does
+ * either map promise that what a lookup has found stays what it was: an element that is deleted or replaced may be given
+ * to another key while a packet's program still reads it. So the numbers carry a sum over themselves and over what the
+ * rule says of ends (addresses, ports, their share of a checksum). It is taken over copies, and only copies with the
+ * right sum are used: then deltas, window shift and guard were written together, for just these ends. Whatever else a
+ * packet meets - half of an update, old ends with new numbers, another flow's - it goes to the worker.
+ *
+ * Old and new numbers of a rule are both right, each for what its guard lets through, so it does not matter which of them
+ * a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets of the flow
+ * are inside the worker: rules_put() takes ACTIVE away before it touches the numbers, and here ACTIVE is looked at again
+ * after they have been read. */
+#define CHECK_1 NUMBERS_CHECK
+#define CHECK_2 (CHECK_1 * NUMBERS_CHECK)
+#define CHECK_3 (CHECK_2 * NUMBERS_CHECK)
+#define CHECK_4 (CHECK_3 * NUMBERS_CHECK)
+#define CHECK_5 (CHECK_4 * NUMBERS_CHECK)
+#define CHECK_6 (CHECK_5 * NUMBERS_CHECK)
+#define CHECK_7 (CHECK_6 * NUMBERS_CHECK)
+#define CHECK_8 (CHECK_7 * NUMBERS_CHECK)
+#define CHECK_9 (CHECK_8 * NUMBERS_CHECK)
+
+union numbers_copy {
+	__u64 words[4];
+	struct numbers numbers;
+};
+
+/* What a rule's ports and addresses add to the check. */
+static __always_inline __u64 ends_check(const void *rule, const bool ipv6)
+{
+	const volatile __u64 *words = rule;
+	const __u32 first = offsetof(struct rule_head, source_port) / 8;
+	__u64 check = words[first] * CHECK_5 + words[first + 1] * CHECK_6;
+
+	if (ipv6)
+		check += words[first + 2] * CHECK_7 + words[first + 3] * CHECK_8 + words[first + 4] * CHECK_9;
+	return check;
+}
+
+/* Copies the numbers `there`. False: they are not whole, not the rule's, or not to be used yet. */
+static __always_inline bool copy_numbers(union numbers_copy *copy, const void *there, const struct rule_head *rule,
+					 const bool ipv6)
+{
+	const volatile __u64 *words = there;
+	__u64 check = words[4], ends = ends_check(rule, ipv6);
+
+	copy->words[0] = words[0];
+	copy->words[1] = words[1];
+	copy->words[2] = words[2];
+	copy->words[3] = words[3];
+	ends += copy->words[0] * CHECK_1 + copy->words[1] * CHECK_2 + copy->words[2] * CHECK_3 + copy->words[3] * CHECK_4;
+	return ends == check && *(const volatile __u8 *)&rule->flags & RULE_ACTIVE;
+}
+
+/* Guard::admits of core/src/engine.rs: all of the payload in the range, or, without any, a number from one below it to
+ * its end; and the acknowledgement number in its own range. */
+static __always_inline bool admits(const struct numbers *numbers, const struct tcphdr *tcp, __u32 payload)
+{
+	__u32 start = bpf_ntohl(tcp->seq) - numbers->sequence;
+
+	if (payload ? start > numbers->sequence_length || payload > numbers->sequence_length - start
+		    : (__u64)(__u32)(start + 1) > (__u64)numbers->sequence_length + 1)
+		return false;
+	return tcp->ack && bpf_ntohl(tcp->ack_seq) - numbers->acknowledgement <= numbers->acknowledgement_length;
+}
+
+/* Walks the options of the TCP header, whose edges `options` says what to do with. */
+static __always_inline void walk_options(struct __sk_buff *skb, struct options *options, __u32 l4)
+{
+	struct options_walk walk = { .skb = skb, .options = options };
+
+	options->at = l4 + sizeof(struct tcphdr);
+	bpf_loop(OPTIONS_LENGTH_MAX, translate_option, &walk, 0);
+}
+
+#define NOT_TRANSLATED (~0ULL)
+
+/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied numbers say, if they
+ * let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and nothing is
+ * changed, if the worker is to have the packet.
+ *
+ * One delta serves all SACK edges: those outside the stretch that the guard is about make the packet the worker's. */
+static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct numbers *numbers)
 {
 	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
-	struct options_walk walk = { .skb = skb, .options = single(&options_scratch) };
-	struct options *options = walk.options;
+	struct options *options = single(&options_scratch);
 	__u64 sum;
 	__be32 old;
 
-	if (!tcp || !options)
-		return ~0ULL;
+	if (!tcp || !options || (numbers->guarded && !admits(numbers, tcp, payload)))
+		return NOT_TRANSLATED;
 	options->start = l4;
-	options->at = l4 + sizeof(*tcp);
 	options->end = l4 + tcp->doff * 4;
-	options->delta = numbers->acknowledgement_delta;
 	options->sum = 0;
 	if (!bytes_at(skb, options->end - 1, 1))
-		return ~0ULL;
+		return NOT_TRANSLATED;
+	if (tcp->doff > 5) {
+		options->delta = numbers->acknowledgement_delta;
+		if (numbers->guarded) {
+			options->checks = 1;
+			options->outside = 0;
+			options->acknowledgement = numbers->acknowledgement;
+			options->acknowledgement_length = numbers->acknowledgement_length;
+			walk_options(skb, options, l4);
+			if (options->outside)
+				return NOT_TRANSLATED;
+		}
+		options->checks = 0;
+		if (options->delta)
+			walk_options(skb, options, l4);
+	}
 	old = tcp->seq;
 	tcp->seq = bpf_htonl(bpf_ntohl(old) + numbers->sequence_delta);
-	sum = difference(old, tcp->seq);
+	sum = options->sum + difference(old, tcp->seq);
 	if (tcp->ack) {
 		old = tcp->ack_seq;
 		tcp->ack_seq = bpf_htonl(bpf_ntohl(old) + numbers->acknowledgement_delta);
 		sum += difference(old, tcp->ack_seq);
 	}
-	if (options->delta)
-		bpf_loop(OPTIONS_LENGTH_MAX, translate_option, &walk, 0);
-	return sum + options->sum;
+	if (numbers->window_shift && !tcp->syn) {
+		__s32 shift = numbers->window_shift;
+		__u32 window = bpf_ntohs(tcp->window);
+		__be16 before = tcp->window;
+
+		window = shift < 0 ? window >> (-shift & 31) : window << (shift & 31);
+		tcp->window = bpf_htons(window > 0xffff ? 0xffff : window);
+		sum += (__u64)(__u16)~before + tcp->window;
+	}
+	return sum;
 }
 
 /* The transport checksum after `addresses` (of the pseudo-header) and `rest` (of the transport header) were added. */

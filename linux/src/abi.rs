@@ -2,6 +2,10 @@
 //!
 //! Fields the header calls `__be` are in network byte order, everything else in the machine's own.
 
+mod numbers;
+
+pub use numbers::Numbers;
+
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
@@ -141,7 +145,7 @@ pub struct FlowV6 {
 
 /// Fate: leave the packet to the kernel.
 pub const RULE_PASS: u8 = 1;
-/// Deltas stand in `numbers_v4` or `numbers_v6` under the same key.
+/// What is done to numbers, and to which, stands in `numbers_v4` or `numbers_v6` under the same key.
 pub const RULE_NUMBERS: u8 = 2;
 /// Hand-over is done (set by BPF).
 pub const RULE_ACTIVE: u8 = 16;
@@ -206,16 +210,6 @@ pub struct RuleV6 {
     pub destination: [u8; 16],
     /// Zeros.
     pub zero: [u64; 2],
-}
-
-/// Value of `numbers_v4` and `numbers_v6`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Numbers {
-    /// Added to sequence numbers.
-    pub sequence_delta: u32,
-    /// Added to acknowledgement numbers and SACK edges.
-    pub acknowledgement_delta: u32,
 }
 
 /// Key of `ends`.
@@ -309,7 +303,7 @@ pub struct RuleCounters {
     pub bytes: u64,
     /// Ticks; 0: never.
     pub last_seen: u32,
-    /// 0: there is no such rule.
+    /// 0: there is no such rule. Of `rules_put`: 0 if it is in force, else an error number.
     pub found: u32,
 }
 
@@ -321,9 +315,13 @@ pub struct RuleQuery {
     pub counters: [RuleCounters; RULE_OPS_MAX],
     /// Keys: [`FlowV6`], or [`FlowV4`] packed into the first part.
     pub keys: [u8; RULE_OPS_MAX * size_of::<FlowV6>()],
+    /// Of `rules_put`: [`RuleV6`], or [`RuleV4`] packed into the first part.
+    pub rules: [u8; RULE_OPS_MAX * size_of::<RuleV6>()],
+    /// Of `rules_put`, for rules with [`RULE_NUMBERS`].
+    pub numbers: [Numbers; RULE_OPS_MAX],
 }
 
-/// Argument of `rules_take`, `rules_sample` and `rules_assign`.
+/// Argument of `rules_put`, `rules_take`, `rules_sample` and `rules_assign`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleRequest {
@@ -347,7 +345,7 @@ pub struct Total {
     pub bytes: u64,
 }
 
-plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, Numbers, End, EndRoles, InterfaceEntry, ControlBlock);
+plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, End, EndRoles, InterfaceEntry, ControlBlock);
 plain!(RuleCounters, RuleQuery, RuleRequest, Total, u32, u64);
 
 const _: () = {
@@ -357,13 +355,14 @@ const _: () = {
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<ControlBlock>() == 112 && offset_of!(ControlBlock, heartbeat_ns) == 32);
-    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 64);
-    assert!(size_of::<Numbers>() == 8 && size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
+    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
+    assert!(offset_of!(RuleHead, source_port) == 48);
+    assert!(size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
 };
 
 /// What becomes of packets that take no rule: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 23] = [
+pub const EVENTS: [(&str, bool); 24] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -378,6 +377,7 @@ pub const EVENTS: [(&str, bool); 23] = [
     ("rule-mtu", false),
     ("rule-fenced", false),
     ("rule-no-route", false),
+    ("rule-guard", false),
     ("handover-bound", false),
     ("sent", false),
     ("sent-no-route", true),
@@ -452,12 +452,11 @@ impl End {
 impl RuleHead {
     /// A rule nobody has used yet.
     pub fn of(rule: &Rule, worker: u8) -> RuleHead {
-        let deltas = rule.rewrite.sequence_delta | rule.rewrite.acknowledgement_delta;
         let mut flags = 0;
         if rule.fate == Fate::Pass {
             flags |= RULE_PASS;
         }
-        if deltas != 0 {
+        if numbers::has_numbers(rule) {
             flags |= RULE_NUMBERS;
         }
         RuleHead {

@@ -201,6 +201,22 @@ impl QuerySlot {
         }
     }
 
+    /// Writes the values of the next query's rules, as many as fit, beside their keys.
+    pub(crate) fn write_rules(&mut self, rules: &[u8]) {
+        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        unsafe {
+            let into = (&raw mut (*self.element()).rules).cast::<u8>();
+            std::ptr::copy_nonoverlapping(rules.as_ptr(), into, rules.len().min(size_of_val(&(*self.element()).rules)));
+        }
+    }
+
+    /// Writes the numbers of the next query's rule number `index`.
+    pub(crate) fn write_numbers(&mut self, index: usize, numbers: &abi::Numbers) {
+        let index = index.min(abi::RULE_OPS_MAX - 1);
+        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        unsafe { (&raw mut (*self.element()).numbers[index]).write(*numbers) }
+    }
+
     /// What the last query found about its rule number `index`.
     pub(crate) fn counters(&self, index: usize) -> abi::RuleCounters {
         let index = index.min(abi::RULE_OPS_MAX - 1);

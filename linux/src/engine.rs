@@ -1,8 +1,8 @@
 //! The flow engine in the kernel: rules are elements of BPF hash maps.
 //!
-//! Requests are queued and carried out by [`FlowEngine::flush`] in few system calls: installs by batched map updates,
-//! removals by a BPF program that reads each rule's last counters and deletes it. Both take microseconds, so the
-//! answers are there right after.
+//! Requests are queued and carried out by [`FlowEngine::flush`] in few system calls: by BPF programs that put each rule in
+//! (`rules_put`; one that is there is changed, its counters go on) or read its last counters and delete it (`rules_take`),
+//! some hundred at a time. Both take microseconds, so the answers are there right after.
 
 mod batch;
 
@@ -66,9 +66,9 @@ impl KernelEngine {
 
     /// Carries out what the batches hold.
     fn carry_out(&mut self, now: Time) {
-        self.v4.installs.carry_out(&mut self.answers);
-        self.v6.installs.carry_out(&mut self.answers);
         let (queries, slot) = (&self.queries, &mut self.slot);
+        self.v4.installs.carry_out(queries, slot, &mut self.answers);
+        self.v6.installs.carry_out(queries, slot, &mut self.answers);
         self.v4.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
         self.v6.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
         self.touched.clear();
@@ -116,8 +116,8 @@ impl FlowEngine for KernelEngine {
             ops_in_flight_max: OPS_MAX as u32,
             rewrites_sequence: true,
             rewrites_sack: true,
-            rewrites_window: false,
-            checks_guards: false,
+            rewrites_window: true,
+            checks_guards: true,
             counts: true,
         }
     }

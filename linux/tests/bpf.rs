@@ -20,6 +20,8 @@ mod crash;
 mod differential;
 #[path = "bpf/engine.rs"]
 mod engine;
+#[path = "bpf/guard.rs"]
+mod guard;
 #[path = "bpf/handover.rs"]
 mod handover;
 #[path = "bpf/hits.rs"]

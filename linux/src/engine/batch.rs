@@ -1,19 +1,20 @@
 //! Requests for rules of one address family, collected and carried out together.
 
-use crate::abi::{Bytes, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead};
+use crate::abi::{Bytes, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead, slice_bytes};
 use crate::control::QuerySlot;
-use crate::programs::{Queries, checked};
+use crate::programs::Queries;
 use crate::query::{Key, Value, query};
 use anyhow::Result;
-use hairpin_core::engine::{Completion, Counters, Refusal, Rule, RuleId};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use hairpin_core::engine::{Completion, Counters, Fate, Refusal, Rule, RuleId};
+use hairpin_core::flow::Protocol;
+use libbpf_rs::{MapCore, MapHandle};
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 
 /// The rules of one address family.
 #[derive(Debug)]
 pub(super) struct Family<K, R> {
+    rules: MapHandle,
+    numbers: MapHandle,
     pub(super) installs: Installs<K, R>,
     pub(super) removals: Removals<K>,
 }
@@ -21,13 +22,9 @@ pub(super) struct Family<K, R> {
 impl<K: Key, R: Value<K>> Family<K, R> {
     pub(super) fn new(rules: &MapHandle, numbers: &MapHandle, ops_max: usize) -> Result<Family<K, R>> {
         Ok(Family {
-            installs: Installs {
-                ids: Vec::with_capacity(ops_max),
-                keys: Vec::with_capacity(ops_max),
-                values: Vec::with_capacity(ops_max),
-                rules: MapHandle::try_from(rules)?,
-                numbers: MapHandle::try_from(numbers)?,
-            },
+            rules: MapHandle::try_from(rules)?,
+            numbers: MapHandle::try_from(numbers)?,
+            installs: Installs::new(ops_max),
             removals: Removals { ids: Vec::with_capacity(ops_max), keys: Vec::with_capacity(ops_max) },
         })
     }
@@ -55,12 +52,12 @@ impl<K: Key, R: Value<K>> Family<K, R> {
 
     /// What the query does for one rule, in case it cannot run.
     fn take_one(&self, key: &K) -> RuleCounters {
-        let taken = self.installs.rules.lookup_and_delete(key.bytes()).ok().flatten();
+        let taken = self.rules.lookup_and_delete(key.bytes()).ok().flatten();
         let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };
         let RuleHead { packets, bytes, last_seen, flags, .. } = *rule.head();
         if flags & RULE_NUMBERS != 0 {
             // Not there is fine.
-            let _ = self.installs.numbers.delete(key.bytes());
+            let _ = self.numbers.delete(key.bytes());
         }
         RuleCounters { packets, bytes, last_seen, found: 1 }
     }
@@ -86,22 +83,28 @@ pub(super) struct Installs<K, R> {
     ids: Vec<RuleId>,
     keys: Vec<K>,
     values: Vec<R>,
-    rules: MapHandle,
-    numbers: MapHandle,
+    /// Which of them have numbers, by position; in order.
+    numbers: Vec<(usize, Numbers)>,
 }
 
 impl<K: Key, R: Value<K>> Installs<K, R> {
-    /// Adds a rule. Its numbers go in at once, so that they are there before the rule is.
+    fn new(ops_max: usize) -> Installs<K, R> {
+        Installs {
+            ids: Vec::with_capacity(ops_max),
+            keys: Vec::with_capacity(ops_max),
+            values: Vec::with_capacity(ops_max),
+            numbers: Vec::with_capacity(ops_max),
+        }
+    }
+
+    /// Adds a rule.
     pub(super) fn add(&mut self, rule: &Rule, key: K, value: R, answers: &mut VecDeque<Completion>) {
+        if rule.guard.is_some() && (rule.fate != Fate::Forward || rule.key.protocol != Protocol::Tcp) {
+            answers.push_back(Completion::Rejected(rule.id, Refusal::Unsupported));
+            return;
+        }
         if value.head().flags & RULE_NUMBERS != 0 {
-            let numbers = Numbers {
-                sequence_delta: rule.rewrite.sequence_delta,
-                acknowledgement_delta: rule.rewrite.acknowledgement_delta,
-            };
-            if let Err(error) = update_one(&self.numbers, &key, &numbers, MapFlags::ANY) {
-                answers.push_back(Completion::Rejected(rule.id, refusal(&error)));
-                return;
-            }
+            self.numbers.push((self.keys.len(), Numbers::of(rule, &value)));
         }
         self.ids.push(rule.id);
         self.keys.push(key);
@@ -109,78 +112,36 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
     }
 
     /// Carries the installs out.
-    pub(super) fn carry_out(&mut self, answers: &mut VecDeque<Completion>) {
-        let mut done = 0;
-        while done < self.keys.len() {
-            let end = done + self.update(done);
-            answers.extend(self.ids[done..end].iter().map(|id| Completion::Installed(*id)));
-            done = end;
-            if let Some(id) = self.ids.get(done) {
-                // One that the kernel did not take in a batch: alone, for the reason, and in case it does no batches.
-                let updated = update_one(&self.rules, &self.keys[done], &self.values[done], MapFlags::ANY);
-                answers.push_back(match updated {
-                    Ok(()) => Completion::Installed(*id),
-                    Err(error) => {
-                        if self.values[done].head().flags & RULE_NUMBERS != 0 {
-                            let _ = self.numbers.delete(self.keys[done].bytes());
-                        }
-                        Completion::Rejected(*id, refusal(&error))
-                    }
+    pub(super) fn carry_out(&mut self, queries: &Queries, slot: &mut QuerySlot, answers: &mut VecDeque<Completion>) {
+        let mut numbers = self.numbers.drain(..).peekable();
+        for start in (0..self.keys.len()).step_by(RULE_OPS_MAX) {
+            let end = self.keys.len().min(start + RULE_OPS_MAX);
+            slot.write_rules(slice_bytes(&self.values[start..end]));
+            while let Some((at, numbers)) = numbers.next_if(|(at, _)| *at < end) {
+                slot.write_numbers(at - start, &numbers);
+            }
+            let put = query(&queries.put, slot, &self.keys[start..end], 0);
+            for (at, id) in self.ids[start..end].iter().enumerate() {
+                let result = match &put {
+                    Ok(()) => slot.counters(at).found as i32,
+                    Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+                };
+                answers.push_back(match result {
+                    0 => Completion::Installed(*id),
+                    error => Completion::Rejected(*id, refusal(error)),
                 });
-                done += 1;
             }
         }
         self.ids.clear();
         self.keys.clear();
         self.values.clear();
     }
-
-    /// One batched update of everything from `start` on. Returns how many were done before an error, if there was one.
-    fn update(&self, start: usize) -> usize {
-        let (keys, values) = (&self.keys[start..], &self.values[start..]);
-        let mut count = keys.len() as u32;
-        let options = libbpf_sys::bpf_map_batch_opts {
-            sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
-            ..Default::default()
-        };
-        // SAFETY: `count` keys and values of the map's sizes are there, the kernel only reads them, and all live
-        // through the call.
-        let result = unsafe {
-            libbpf_sys::bpf_map_update_batch(
-                self.rules.as_fd().as_raw_fd(),
-                keys.as_ptr().cast(),
-                values.as_ptr().cast(),
-                &mut count,
-                &options,
-            )
-        };
-        match checked(result) {
-            Ok(_) => keys.len(),
-            // It did not get to counting.
-            Err(_) if count as usize >= keys.len() => 0,
-            Err(_) => count as usize,
-        }
-    }
 }
 
-fn update_one<K: Bytes, V: Bytes>(map: &MapHandle, key: &K, value: &V, flags: MapFlags) -> io::Result<()> {
-    debug_assert!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>());
-    // SAFETY: key and value have the map's sizes, the kernel only reads them, and they live through the call.
-    checked(unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            map.as_fd().as_raw_fd(),
-            key.bytes().as_ptr().cast(),
-            value.bytes().as_ptr().cast(),
-            flags.bits(),
-        )
-    })
-    .map(|_| ())
-}
-
-fn refusal(error: &io::Error) -> Refusal {
-    match error.raw_os_error() {
-        Some(libc::E2BIG | libc::ENOMEM) => Refusal::Full,
-        Some(libc::EINVAL | libc::ENOTSUP) => Refusal::Unsupported,
+fn refusal(error: i32) -> Refusal {
+    match error {
+        libc::E2BIG | libc::ENOMEM => Refusal::Full,
+        libc::EINVAL | libc::ENOTSUP => Refusal::Unsupported,
         _ => Refusal::Failed,
     }
 }

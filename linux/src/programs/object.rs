@@ -35,6 +35,7 @@ impl Maps {
 /// The syscall programs.
 #[derive(Debug)]
 pub(crate) struct Queries {
+    pub(crate) put: OwnedFd,
     pub(crate) take: OwnedFd,
     pub(crate) sample: OwnedFd,
     pub(crate) assign: OwnedFd,
@@ -55,6 +56,7 @@ impl Programs {
             ingress: source("hairpin_ingress")?,
             worker: source("hairpin_worker")?,
             queries: Arc::new(Queries {
+                put: source("rules_put")?,
                 take: source("rules_take")?,
                 sample: source("rules_sample")?,
                 assign: source("rules_assign")?,
@@ -72,10 +74,11 @@ impl Programs {
     }
 
     /// All of them, by name.
-    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 5] {
+    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 6] {
         [
             ("hairpin_ingress", &self.ingress),
             ("hairpin_worker", &self.worker),
+            ("rules_put", &self.queries.put),
             ("rules_take", &self.queries.take),
             ("rules_sample", &self.queries.sample),
             ("rules_assign", &self.queries.assign),

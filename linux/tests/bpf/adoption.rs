@@ -268,7 +268,8 @@ fn a_swap_that_was_cut_short_is_done_again() {
         assert_eq!(fingerprint().programs, before.programs);
         let mut names: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["hairpin_ingress", "hairpin_worker", "rules_assign", "rules_sample", "rules_take"]);
+        let all = ["hairpin_ingress", "hairpin_worker", "rules_assign", "rules_put", "rules_sample", "rules_take"];
+        assert_eq!(names, all);
         // One is missing although all should be there.
         std::fs::remove_file(path.join("rules_take")).unwrap();
         drop(adopted(&rig.options));

@@ -12,20 +12,22 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
-/// A packet and a rule for it: new ends of its family and deltas.
+/// A packet and a rule for it: new ends of its family, deltas, a shift.
 fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
     let delta = prop_oneof![Just(0), any::<u32>(), Just(u32::MAX), Just(1)];
     packet().prop_flat_map(move |packet| {
         let ipv6 = !packet.key.is_ipv4();
         let new_ends = prop_oneof![8 => ends(ipv6).boxed(), 1 => Just(same(&packet)).boxed()];
-        (Just(packet), new_ends, delta.clone(), delta.clone()).prop_map(|(packet, ends, sequence, acknowledgement)| {
+        let shift = prop_oneof![2 => Just(0i8), 3 => -14i8..=14];
+        let numbers = (delta.clone(), delta.clone(), shift);
+        (Just(packet), new_ends, numbers).prop_map(|(packet, ends, (sequence, acknowledgement, shift))| {
             let tcp = packet.key.protocol == Protocol::Tcp;
             let rewrite = Rewrite {
                 source: ends.0,
                 destination: ends.1,
                 sequence_delta: if tcp { sequence } else { 0 },
                 acknowledgement_delta: if tcp { acknowledgement } else { 0 },
-                window_shift: 0,
+                window_shift: if tcp { shift } else { 0 },
             };
             (packet, rewrite)
         })

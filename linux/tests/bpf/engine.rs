@@ -5,7 +5,7 @@ use crate::rig::{REDIRECT, Rig, in_namespace};
 use hairpin_core::engine::{Completion, Completions, Counters, FlowEngine, Refusal, Rule, RuleId, RuleOp, Samples};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{Bytes, FlowV4};
+use hairpin_linux::abi::{Bytes, FlowV4, Numbers};
 use hairpin_linux::cpu;
 use hairpin_linux::engine::KernelEngine;
 use libbpf_rs::{MapCore, MapFlags};
@@ -176,7 +176,8 @@ fn numbers_come_and_go_with_their_rule() {
             maps.named("numbers_v4").unwrap().lookup(FlowV4::of(&key(1)).bytes(), MapFlags::ANY).unwrap()
         };
         carry_out(&mut engine, [RuleOp::Install(rule)]);
-        assert_eq!(numbers(), Some([5u32.to_ne_bytes(), 6u32.to_ne_bytes()].concat()));
+        let written = Numbers::from_bytes(&numbers().unwrap()).unwrap();
+        assert_eq!((written.sequence_delta, written.acknowledgement_delta, written.guarded), (5, 6, 0));
         carry_out(&mut engine, [RuleOp::Install(rule), remove(1, 1), install(2, 2)]);
         assert_eq!(numbers(), None);
     });

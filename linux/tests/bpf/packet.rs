@@ -23,6 +23,7 @@ pub(crate) struct Packet {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    pub(crate) window: u16,
     pub(crate) tcp_options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
     pub(crate) no_checksum: bool,
@@ -40,6 +41,7 @@ impl Packet {
             flags: ACK,
             sequence: 1000,
             acknowledgement: 2000,
+            window: 0x2000,
             tcp_options: Vec::new(),
             payload: b"payload".to_vec(),
             no_checksum: false,
@@ -101,7 +103,9 @@ impl Packet {
             Protocol::Tcp => {
                 bytes.extend(self.sequence.to_be_bytes());
                 bytes.extend(self.acknowledgement.to_be_bytes());
-                bytes.extend([((20 + self.tcp_options.len()) / 4) as u8 * 16, self.flags, 0x20, 0, 0, 0, 0, 0]);
+                bytes.extend([((20 + self.tcp_options.len()) / 4) as u8 * 16, self.flags]);
+                bytes.extend(self.window.to_be_bytes());
+                bytes.extend([0; 4]);
                 bytes.extend(&self.tcp_options);
             }
         }
@@ -191,12 +195,13 @@ fn tags() -> impl Strategy<Value = Vec<[u8; 4]>> {
 pub(crate) fn packet() -> impl Strategy<Value = Packet> {
     let numbers = prop_oneof![any::<u32>(), Just(u32::MAX), Just(0)];
     let head = (any::<bool>(), any::<bool>(), tags(), 2u8..=255);
-    let tcp = (any::<bool>(), numbers.clone(), numbers, tcp_options());
+    let window = prop_oneof![any::<u16>(), Just(0), Just(0xffff), (0u32..16).prop_map(|bit| 1 << bit)];
+    let tcp = (any::<bool>(), numbers.clone(), numbers, window, tcp_options());
     let body = (vec(any::<u8>(), 0..64), any::<bool>(), 0usize..=10, 0usize..=8);
     (head, tcp, body).prop_flat_map(|((ipv6, is_tcp, tags, ttl), tcp, body)| {
         ends(ipv6).prop_map(move |(source, destination)| {
             let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
-            let (ack, sequence, acknowledgement, tcp_options) = tcp.clone();
+            let (ack, sequence, acknowledgement, window, tcp_options) = tcp.clone();
             let (payload, no_checksum, ip_options, extensions) = body.clone();
             let next = |last: bool| if last { protocol as u8 } else { 60 };
             let extension = |i| [next(i + 1 == extensions), 0, 1, 4, 0, 0, 0, 0];
@@ -208,6 +213,7 @@ pub(crate) fn packet() -> impl Strategy<Value = Packet> {
                 flags: 8 | if ack { ACK } else { 0 },
                 sequence,
                 acknowledgement,
+                window,
                 tcp_options,
                 payload,
                 no_checksum,

@@ -5,7 +5,7 @@ use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::time::{Duration, Time};
-use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
+use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, Numbers, RuleHead, RuleV4, RuleV6};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::{Options, Plane};
@@ -188,19 +188,15 @@ impl Rig {
 
     /// Puts a rule in, as it comes from an engine but for what `change` does to it.
     pub(crate) fn put(&self, rule: &Rule, worker: u8, change: impl FnOnce(&mut RuleHead)) {
-        let numbers = abi::Numbers {
-            sequence_delta: rule.rewrite.sequence_delta,
-            acknowledgement_delta: rule.rewrite.acknowledgement_delta,
-        };
         if rule.key.is_ipv4() {
             let mut value = RuleV4::of(rule, worker);
             change(&mut value.head);
-            self.write("numbers_v4", &FlowV4::of(&rule.key), &numbers);
+            self.write("numbers_v4", &FlowV4::of(&rule.key), &Numbers::of(rule, &value));
             self.write("rules_v4", &FlowV4::of(&rule.key), &value);
         } else {
             let mut value = RuleV6::of(rule, worker);
             change(&mut value.head);
-            self.write("numbers_v6", &FlowV6::of(&rule.key), &numbers);
+            self.write("numbers_v6", &FlowV6::of(&rule.key), &Numbers::of(rule, &value));
             self.write("rules_v6", &FlowV6::of(&rule.key), &value);
         }
     }

@@ -77,6 +77,8 @@ fn a_full_map_is_listed_too() {
 fn rules_without_a_connection_are_removed_with_their_numbers() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
+        // Only TCP has numbers.
+        let key = |number| FlowKey { protocol: Protocol::Tcp, ..key(number) };
         for number in 0..1500 {
             let rewrite = Rewrite { sequence_delta: u32::from(number) % 2, ..Rewrite::default() };
             rig.put(&Rule { key: key(number), rewrite, ..Rule::default() }, 0, |_| ());

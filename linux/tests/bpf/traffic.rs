@@ -78,7 +78,7 @@ fn full_nat(key: FlowKey) -> Rewrite {
         destination: new.destination,
         sequence_delta: tcp * 0xffff_fff0,
         acknowledgement_delta: tcp * 12_345,
-        window_shift: 0,
+        window_shift: 3,
     }
 }
 

@@ -1,0 +1,76 @@
+//! What rules do to sequence and acknowledgement numbers, and to which, as it lies in its maps.
+
+use super::{Bytes, RuleHead};
+#[cfg(doc)]
+use hairpin_core::engine::Guard;
+use hairpin_core::engine::{Fate, Rule};
+use hairpin_core::flow::Protocol;
+use hairpin_core::rewrite::Rewrite;
+use std::mem::{offset_of, size_of};
+
+/// Value of `numbers_v4` and `numbers_v6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Numbers {
+    /// Added to sequence numbers.
+    pub sequence_delta: u32,
+    /// Added to acknowledgement numbers and SACK edges.
+    pub acknowledgement_delta: u32,
+    /// [`Guard::sequence`].
+    pub sequence: u32,
+    /// [`Guard::sequence_length`].
+    pub sequence_length: u32,
+    /// [`Guard::acknowledgement`].
+    pub acknowledgement: u32,
+    /// [`Guard::acknowledgement_length`].
+    pub acknowledgement_length: u32,
+    /// -16 to 16: what windows are shifted by, to the left if positive.
+    pub window_shift: i32,
+    /// 0: there is no guard.
+    pub guarded: u32,
+    /// By which a program knows that all of this was written together, and for the rule it has found.
+    pub check: u64,
+}
+
+// SAFETY: `repr(C)`, integers only, and the assertion below leaves no room for padding.
+unsafe impl Bytes for Numbers {}
+
+const _: () = assert!(size_of::<Numbers>() == 40 && offset_of!(Numbers, check) == 32);
+
+/// Whether a rule does anything to numbers, or depends on them.
+pub(super) fn has_numbers(rule: &Rule) -> bool {
+    let Rewrite { sequence_delta, acknowledgement_delta, window_shift, .. } = rule.rewrite;
+    let changes = (sequence_delta, acknowledgement_delta, window_shift) != (0, 0, 0);
+    rule.key.protocol == Protocol::Tcp && rule.fate == Fate::Forward && (changes || rule.guard.is_some())
+}
+
+/// `NUMBERS_CHECK` of the header.
+const NUMBERS_CHECK: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Numbers {
+    /// Those of `rule`, which lies in its map as `value`: a [`RuleV4`](super::RuleV4) or [`RuleV6`](super::RuleV6) made of it.
+    pub fn of(rule: &Rule, value: &impl Bytes) -> Numbers {
+        let guard = rule.guard.unwrap_or_default();
+        let mut numbers = Numbers {
+            sequence_delta: rule.rewrite.sequence_delta,
+            acknowledgement_delta: rule.rewrite.acknowledgement_delta,
+            sequence: guard.sequence,
+            sequence_length: guard.sequence_length,
+            acknowledgement: guard.acknowledgement,
+            acknowledgement_length: guard.acknowledgement_length,
+            window_shift: i32::from(rule.rewrite.window_shift).clamp(-16, 16),
+            guarded: u32::from(rule.guard.is_some()),
+            check: 0,
+        };
+        let ends = &value.bytes()[offset_of!(RuleHead, source_port)..];
+        // An IPv6 rule ends in zeros, which add nothing.
+        let words =
+            numbers.bytes()[..offset_of!(Numbers, check)].as_chunks::<8>().0.iter().chain(ends.as_chunks::<8>().0);
+        let mut factor = 1u64;
+        numbers.check = words.fold(0, |sum: u64, word| {
+            factor = factor.wrapping_mul(NUMBERS_CHECK);
+            sum.wrapping_add(u64::from_ne_bytes(*word).wrapping_mul(factor))
+        });
+        numbers
+    }
+}
