@@ -2,7 +2,7 @@
 //!
 //! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]):
 //! what guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A
-//! path that backends could read differently from us is refused with 400 ([`Odd`](normal::Odd)), and one with encoded
+//! path that backends could read differently from us is refused with 400 ([`Odd`]), and one with encoded
 //! slashes passes access rules only if it does so with them decoded, too.
 
 pub mod host;
@@ -98,7 +98,7 @@ pub enum Decision<'a> {
 }
 
 /// What happens to `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400
-/// or 414 if its path cannot be compared ([`Odd`](normal::Odd)), else what the first access rule says whose conditions
+/// or 414 if its path cannot be compared ([`Odd`]), else what the first access rule says whose conditions
 /// hold, else the first route whose conditions hold.
 pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Decision<'a> {
     if (request.method == Method::Connect && !http.connect) || (request.upgrade && !http.upgrade) {
