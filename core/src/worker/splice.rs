@@ -1,6 +1,7 @@
 //! Where the worker and its splices (`crate::l7::splice`) meet: packets of HTTP and TLS services, their timers, the
 //! engine's answers about their rules.
 
+use super::passive::is_broken;
 use super::{Drop, Worker};
 use crate::engine::Completion;
 use crate::flow::{FlowKey, Protocol};
@@ -46,6 +47,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         if at.key.protocol == Protocol::Tcp {
             if let Some(found) = self.splices.find(&at.key) {
+                // What it says is acted on, and much of what it carries is sent on with a checksum of ours.
+                if is_broken(&frame, &at) {
+                    return self.drop_frame(Drop::Checksum);
+                }
                 let (splices, mut context) = lend!(self, now, io, tx);
                 return splices.carry(&mut context, frame, &at, found);
             }
@@ -54,6 +59,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             {
                 if at.ttl <= 1 {
                     return self.drop_frame(Drop::TimeToLive);
+                }
+                if is_broken(&frame, &at) {
+                    return self.drop_frame(Drop::Checksum);
                 }
                 self.statistics.services[usize::from(service)].speculative += 1;
                 let (splices, mut context) = lend!(self, now, io, tx);
@@ -68,6 +76,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn handle_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) {
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.handle_timeout(&mut context);
+    }
+
+    /// Resets connections of HTTP and TLS services, a bounded number of them, for a process that ends; what is to be sent is
+    /// in `tx` afterwards. Says whether there are more.
+    pub fn abandon_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) -> bool {
+        let (splices, mut context) = lend!(self, now, io, tx);
+        splices.abandon_some(&mut context)
     }
 
     /// Makes and checks SYN cookies with other keys from now on.

@@ -103,6 +103,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// [`Worker::handle_timeout`] does a bounded part of it at a time. Counted in
     /// [`Statistics::ended`](super::Statistics::ended).
     pub fn end_backend(&mut self, now: Time, number: u16, which: Which) {
+        if which == Which::All {
+            self.splices.end_backend(now, number);
+        }
         let reach = self.slab.used();
         if reach == 0 {
             return;

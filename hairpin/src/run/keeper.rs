@@ -353,8 +353,7 @@ impl Keeper {
         status.adopted_connections = self.adopted;
         let mut health = standing::statuses(&self.health, &now.workers);
         let failed = standing::observed(&now.workers);
-        let services = self.snapshot.services.iter().filter(|service| reading::is_shown(service));
-        for (service, shown) in services.zip(&mut status.services) {
+        for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
                 shown.by_hand = self.registry.by_hand(backend.number);
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();

@@ -1,13 +1,15 @@
 //! From raw counters at two moments to a status.
 
 use crate::config::Settings;
+use crate::config::words::spoken;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
-use hairpin_core::flow::Protocol;
+use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
+use hairpin_core::l7::config::Kind;
 use hairpin_core::wire::Malformed;
 use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, Statistics};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// What a worker has published.
@@ -54,7 +56,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         events: BTreeMap::new(),
         ..Status::default()
     };
-    for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| is_shown(service)) {
+    for (number, service) in shown(snapshot) {
         status.services.push(service_status(settings, per_s, (number, service), before, now));
     }
     let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
@@ -170,9 +172,30 @@ fn latency_bucket(reading: &Reading, bucket: usize) -> (f64, u64) {
     ((1u64 << bucket) as f64 / 1e6, count)
 }
 
-/// Whether there is such a service.
-pub(crate) fn is_shown(service: &Service) -> bool {
-    service.state != ServiceState::Vacant
+/// The services there are, with their numbers: each with its groups behind it.
+pub(crate) fn shown(snapshot: &Snapshot) -> Vec<(usize, &Service)> {
+    let there = snapshot.services.iter().enumerate().filter(|(_, service)| service.state != ServiceState::Vacant);
+    let (groups, services): (Vec<_>, Vec<_>) = there.partition(|(_, service)| service.kind.is_group());
+    // The address keeps apart services of one name: one that was removed, and the one that has its name now.
+    let mut by_service: HashMap<(&str, Address), Vec<(usize, &Service)>> = HashMap::new();
+    for (number, group) in groups {
+        let of = (group_of(group).unwrap_or_default(), group.endpoint.address);
+        by_service.entry(of).or_default().push((number, group));
+    }
+    let mut shown = Vec::with_capacity(snapshot.services.len());
+    for (number, service) in services {
+        shown.push((number, service));
+        shown.extend(by_service.remove(&(&*service.name, service.endpoint.address)).unwrap_or_default());
+    }
+    let mut left: Vec<_> = by_service.into_values().flatten().collect();
+    left.sort_unstable_by_key(|(number, _)| *number);
+    shown.extend(left);
+    shown
+}
+
+/// The service that a group belongs to.
+fn group_of(group: &Service) -> Option<&str> {
+    group.kind.is_group().then(|| group.name.rsplit_once('/').map_or("", |(service, _)| service))
 }
 
 fn service_status(
@@ -188,7 +211,12 @@ fn service_status(
     let created = [before, now].map(|reading| sum(reading, |s| s.created));
     let mut status = ServiceStatus {
         name: service.name.to_string(),
-        listen: format!("{}/{}", service.endpoint, if service.protocol == Protocol::Tcp { "tcp" } else { "udp" }),
+        listen: match service.kind {
+            Kind::Group => String::new(),
+            _ => format!("{}/{}", service.endpoint, spoken(service)),
+        },
+        protocol: spoken(service).to_string(),
+        group_of: group_of(service).map(str::to_string),
         mode: match service.forwarding {
             Forwarding::Nat => "nat",
             Forwarding::FullNat => "full-nat",
@@ -347,5 +375,43 @@ mod tests {
         let status = status(&config.settings, &config.snapshot, &now, &now);
         assert_eq!(status.workers[0].busy_share, 0.0);
         assert_eq!(status.services[0].connections_per_s, 0.0);
+    }
+
+    #[test]
+    fn groups_stand_behind_their_service() {
+        let file = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n\
+            [[service]]\nlisten = \"192.0.2.1:80/http\"\n\
+            [[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.1:80\"]\n\
+            [[service.group]]\nname = \"b\"\nbackends = [\"10.0.0.2:80\"]\n\
+            [[service.route]]\ngroups = { a = 1, b = 1 }\n\
+            [[service]]\nname = \"s\"\nlisten = \"192.0.2.1:443/tls\"\nbackends = [\"10.0.0.1:80\"]\n";
+        let mut config = crate::config::parse("t", file).unwrap();
+        // As after a reload that has added a group.
+        config.snapshot.services.swap(2, 3);
+        let now = reading(&config.snapshot, 1, 1);
+        let status = status(&config.settings, &config.snapshot, &now, &now);
+        let lines: Vec<_> = status
+            .services
+            .iter()
+            .map(|s| {
+                (
+                    &*s.name,
+                    &*s.listen,
+                    &*s.protocol,
+                    s.group_of.as_deref(),
+                    &*s.backends[..].first().map_or("", |b| &b.name),
+                )
+            })
+            .collect();
+        let web = "192.0.2.1:80/http";
+        assert_eq!(
+            lines,
+            [
+                (web, web, "http", None, ""),
+                ("192.0.2.1:80/http/a", "", "group", Some(web), "10.0.0.1:80"),
+                ("192.0.2.1:80/http/b", "", "group", Some(web), "10.0.0.2:80"),
+                ("s", "192.0.2.1:443/tls", "tls", None, "10.0.0.1:80"),
+            ]
+        );
     }
 }

@@ -207,6 +207,7 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
             sleep(shared, &turner, publisher.sleep_at_most(now, &turner))?;
         }
     }
+    turner.abandon(cpu::now());
     turner.finish(cpu::now(), &publish_ticket);
     publisher.dirty = true;
     publisher.published_at = Time::ZERO;

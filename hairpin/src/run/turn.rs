@@ -14,6 +14,8 @@ use hairpin_core::worker::Worker;
 
 /// How often a worker that ends tries to send what it still has.
 const FINISH_TRIES: usize = 1000;
+/// The same for connections that end with it, some at a time.
+const ABANDON_TRIES: usize = 20_000;
 
 /// The last ticket of one CPU whose frame the worker has finished with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +101,19 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         }
         if self.to_send.is_empty() {
             self.tickets.drain(..).for_each(&mut publish);
+        }
+    }
+
+    /// Resets what cannot outlive the process: connections of HTTP and TLS services, as far as the plane takes the frames
+    /// within a bounded number of tries.
+    pub(crate) fn abandon(&mut self, now: Time) {
+        for _ in 0..ABANDON_TRIES {
+            if !self.to_send.is_empty() {
+                self.io.transmit(&mut self.to_send);
+            }
+            if self.to_send.is_empty() && !self.worker.abandon_splices(now, &mut self.io, &mut self.to_send) {
+                break;
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! How connections end.
 
+use super::buffers::Buffer;
 use super::entry::{BackState, Exchange, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::Owned;
@@ -7,17 +8,23 @@ use super::read::CLOSING_TIMEOUT;
 use super::segment::Segment;
 use super::timers::TIME_WAIT;
 use super::{Context, Refused, Splices};
+use crate::config::BackendState as BackendAllowed;
 use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
 use crate::l7::config::Kind;
 use crate::table::ageing::Ageing;
-use crate::time::Duration;
+use crate::time::{Duration, Time};
 use crate::wire::tcp::{FIN, RST};
 use crate::worker::Drop;
+use alloc::vec::Vec;
+use arrayvec::ArrayVec;
 
 /// How long an idle connection to a backend is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connections reset per call at most when a process ends.
+const ABANDONED_MAX: usize = 16;
 
 /// What becomes of a back whose front lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,11 +125,19 @@ impl Splices {
     /// The backend has reset its connection, or closed it before it answered.
     pub(super) fn lost_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
         let Some(entry) = self.backs.get(back) else { return };
-        let (position, requests, acknowledged) = (entry.front, entry.requests, entry.peer.owned.is_none());
+        let (position, number) = (entry.front, entry.number);
+        let again = self.unanswered(back);
         self.remove_back(cx, back, false);
         let Some(front) = position.and_then(|position| self.fronts.get_mut(position)) else { return };
         let Some(position) = position else { return };
         front.back = None;
+        if let Some(again) = again {
+            front.again = Some(again);
+            front.state = FrontState::Waiting;
+            front.exchange.backend = number;
+            cx.statistics.http.retries += 1;
+            return self.connect(cx, position);
+        }
         if front.state == FrontState::Reading || front.state == FrontState::Waiting {
             return;
         }
@@ -132,12 +147,30 @@ impl Splices {
         {
             return self.abandon(cx, position);
         }
-        let _ = (requests, acknowledged);
         if !matches!(cx.kind(front.service), Kind::Http(_)) {
             return self.abandon(cx, position);
         }
         front.peer.expected = later(front.peer.expected, front.exchange.request_floor);
         self.refuse(cx, position, 502, Refused::BackendClosed);
+    }
+
+    /// The request that a back was sent, with the bytes of the client's it stands for, if the backend cannot have seen it:
+    /// the connection had been used before, and was closed while the request was on its way (RFC 9112, 9.3.1).
+    fn unanswered(&mut self, back: u32) -> Option<(Buffer, u32)> {
+        let entry = self.backs.get_mut(back)?;
+        let front = self.fronts.get(entry.front?)?;
+        let exchange = &front.exchange;
+        let unseen = entry.peer.owned.as_ref().is_some_and(|owned| entry.peer.acknowledged == owned.start);
+        let fresh = front.state == FrontState::Joined
+            && !exchange.has_begun
+            && matches!(exchange.response, Message::Head)
+            && exchange.request.is_done()
+            && exchange.is_idempotent;
+        if !unseen || !fresh || entry.requests < 2 {
+            return None;
+        }
+        let taken = front.up.edits().first()?.taken;
+        Some((entry.peer.owned.take()?.buffer?, taken))
     }
 
     /// Takes the back from a front.
@@ -166,11 +199,10 @@ impl Splices {
         if before(entry.peer.told, entry.peer.expected) {
             self.acknowledge_back(cx, back);
         }
-        let limit = cx.snapshot.backend(number).map_or(0, |(_, backend)| match backend.state {
-            crate::config::BackendState::Enabled => 4096,
-            _ => 0,
-        });
+        let enabled = |state| state == BackendAllowed::Enabled;
+        let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
         let Some(entry) = self.backs.get_mut(back) else { return };
+        let limit = if takes && !entry.is_unwanted { entry.idle_max } else { 0 };
         if !entry.peer.is_settled() || entry.input.is_some() || self.idle.count(number) >= limit {
             return self.close_back(cx, back);
         }
@@ -286,9 +318,8 @@ impl Splices {
         let (key, was) = (front.key, front.state);
         front.state = FrontState::Doomed;
         front.peer.disown(&mut self.buffers);
-        if let Some(input) = front.input.take() {
-            self.buffers.release(input);
-        }
+        let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
+        kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
         let (ledger, back) = (front.ledger, front.back.take());
         if let Some(back) = back.and_then(|back| self.backs.get_mut(back)) {
             back.front = None;
@@ -302,6 +333,33 @@ impl Splices {
         }
         self.release_front(position);
         cx.statistics.http.fronts_now = self.fronts.len().into();
+    }
+
+    /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.
+    pub(crate) fn end_backend(&mut self, now: Time, number: u16) {
+        let all = self.backs.iter().filter(|(_, back)| back.number == number);
+        let all: Vec<u32> = all.map(|(position, _)| position).collect();
+        for back in all {
+            if let Some(entry) = self.backs.get_mut(back) {
+                entry.is_unwanted = true;
+                entry.deadline = now;
+            }
+            self.stamp_back(back, now);
+        }
+    }
+
+    /// Resets a bounded number of connections, for a process that ends; says whether there are more.
+    pub(crate) fn abandon_some<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
+        let some: ArrayVec<u32, ABANDONED_MAX> = self.fronts.iter().map(|(at, _)| at).take(ABANDONED_MAX).collect();
+        for &position in &some {
+            self.abandon(cx, position);
+        }
+        let idle: ArrayVec<u32, ABANDONED_MAX> = self.backs.iter().map(|(at, _)| at).take(ABANDONED_MAX).collect();
+        for &back in &idle {
+            self.reset_back(cx, back);
+            self.remove_back(cx, back, true);
+        }
+        self.fronts.len() > 0 || self.backs.len() > 0
     }
 
     /// Frees a front's place.

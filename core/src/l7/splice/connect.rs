@@ -1,5 +1,6 @@
 //! From a request to its backend: which one, over which connection, and sending it.
 
+use super::buffers::Buffer;
 use super::close::Fate;
 use super::entry::{Back, BackState, Exchange, FrontState, Message};
 use super::numbers::later;
@@ -10,12 +11,14 @@ use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
 use crate::l7::body::{Chunks, Length};
-use crate::l7::config::{Group, Http, HttpLimits, Kind, Route};
+use crate::l7::config::{Action, Edits, Group, Http, HttpLimits, Kind, Route};
 use crate::l7::edit::{self, Facts};
 use crate::l7::head::{self, Bounds, Parsed};
 use crate::l7::proxy_protocol;
+use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
 use crate::time::{Duration, Time};
+use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
 const SYN_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -121,10 +124,10 @@ impl Splices {
     }
 
     /// Begins a new connection to the chosen backend.
-    fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(super) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        let (number, port) = (front.exchange.backend, front.port);
-        let (timeout, _) = Self::connect_bounds(cx, front.service);
+        let (number, port, service) = (front.exchange.backend, front.port, front.service);
+        let (timeout, _) = Self::connect_bounds(cx, service);
         let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
             return self.refuse(cx, position, 503, Refused::NoBackend);
         };
@@ -150,10 +153,11 @@ impl Splices {
             previous_idle: None,
             deadline: cx.now + timeout,
             stamped: Time::from_nanos(u64::MAX),
-            created: cx.now,
             tries: 1,
             again: cx.now + SYN_AGAIN_AFTER,
             closed_first: false,
+            is_unwanted: false,
+            idle_max: idle_max(cx.kind(service)),
         };
         let again = back.again;
         let made = self.backs.insert(back).ok().filter(|&made| {
@@ -234,6 +238,15 @@ impl Splices {
 
     /// Sends the request at hand over the front's back, and joins the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        if let Some((owned, taken)) = self.fronts.get_mut(position).and_then(|front| front.again.take()) {
+            return self.join(cx, position, owned, (taken, 0), Message::Done);
+        }
+        if let Some(front) = self.fronts.get_mut(position).filter(|front| front.exchange.generation != self.generation)
+        {
+            // The configuration has become another one while the request waited: it is decided anew.
+            front.state = FrontState::Reading;
+            return self.read(cx, position);
+        }
         let Some(ready) = self.prepare(cx, position) else {
             return self.refuse(cx, position, 400, Refused::Malformed);
         };
@@ -241,25 +254,39 @@ impl Splices {
         let Some(mut owned) = self.buffers.take(room) else {
             return self.refuse(cx, position, 503, Refused::NoRoom);
         };
-        let Splices { fronts, backs, buffers, scratch, .. } = self;
-        let Some(front) = fronts.get_mut(position) else { return buffers.release(owned) };
-        let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
-            return buffers.release(owned);
-        };
+        let Splices { fronts, buffers, scratch, .. } = self;
         buffers.append(&mut owned, &scratch[..ready.written]);
-        let start = front.input_start();
         if ready.body > 0
-            && let Some(input) = &front.input
+            && let Some(input) = fronts.get(position).and_then(|front| front.input.as_ref())
         {
             buffers.copy(input, ready.used..ready.used + ready.body, &mut owned);
         }
         let taken = (ready.used + ready.body) as u32;
+        self.join(cx, position, owned, (taken, taken), ready.request);
+    }
+
+    /// Joins a front with its back: `owned`, which stands for so many bytes of the client's (so many of which still lie in
+    /// the front's input), is sent, and `request` follows.
+    fn join<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        owned: Buffer,
+        (taken, waiting): (u32, u32),
+        request: Message,
+    ) {
+        let Splices { fronts, backs, buffers, .. } = self;
+        let Some(front) = fronts.get_mut(position) else { return buffers.release(owned) };
+        let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
+            return buffers.release(owned);
+        };
+        let start = front.input_start().wrapping_sub(taken - waiting);
         let put = owned.len() as u32;
         front.up = SequenceMap::new(back.peer.sent.wrapping_sub(start));
         front.down = SequenceMap::new(front.peer.sent.wrapping_sub(back.peer.expected));
         let _ = front.up.edit(start, taken, put);
         let exchange = &mut front.exchange;
-        exchange.request = ready.request;
+        exchange.request = request;
         exchange.response = if exchange.method == head::Method::Connect && matches!(exchange.request, Message::Endless)
         {
             Message::Endless
@@ -280,7 +307,7 @@ impl Splices {
         back.peer.owned = Some(Owned::new(cx.now, back.peer.sent, Some(owned), false));
         front.deadline = cx.now + response_timeout(cx.kind(front.service));
         let deadline = front.deadline;
-        self.consume(position, taken as usize);
+        self.consume(position, waiting as usize);
         self.stamp_front(position, deadline);
         self.send_owned_back(cx, number);
     }
@@ -342,6 +369,13 @@ fn bounds(limits: &HttpLimits) -> Bounds {
     }
 }
 
+fn idle_max(kind: &Kind) -> u16 {
+    match kind {
+        Kind::Http(http) => http.limits.idle_per_backend_max,
+        _ => 0,
+    }
+}
+
 fn response_timeout(kind: &Kind) -> Duration {
     match kind {
         Kind::Http(http) => http.limits.response_timeout,
@@ -349,10 +383,18 @@ fn response_timeout(kind: &Kind) -> Duration {
     }
 }
 
-/// The route an exchange took. The configuration may have become another one meanwhile: then the route of the same
-/// number stands for it.
-pub(super) fn route_of<'a>(http: &'a Http, exchange: &Exchange, _generation: u32) -> Option<&'a Route> {
-    http.routes.get(usize::from(exchange.route)).or_else(|| http.routes.first())
+/// The route an exchange took; `None` if the configuration has become another one meanwhile, or has no routes any more.
+pub(super) fn route_of<'a>(http: &'a Http, exchange: &Exchange, generation: u32) -> Option<&'a Route> {
+    if exchange.generation != generation {
+        return None;
+    }
+    http.routes.get(usize::from(exchange.route))
+}
+
+/// What stands for the route of an exchange whose configuration is gone: it changes nothing.
+pub(super) fn no_route() -> Route {
+    let action = Action::Reply { status: 500, body: Box::default() };
+    Route { conditions: Conditions::default(), action, edits: Edits::default() }
 }
 
 /// What the heads of an exchange may say.

@@ -1,6 +1,6 @@
 //! What a backend sends.
 
-use super::connect::{facts, route_of};
+use super::connect::{facts, no_route, route_of};
 use super::entry::{BackState, FrontState, Inadmissible, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::Owned;
@@ -349,7 +349,14 @@ impl Splices {
         if !edit::can_go_to(&response, exchange.version) {
             return Seen::Bad;
         }
-        let Some(route) = route_of(http, exchange, *generation) else { return Seen::Bad };
+        let none;
+        let route = match route_of(http, exchange, *generation) {
+            Some(route) => route,
+            None => {
+                none = no_route();
+                &none
+            }
+        };
         let facts = facts(cx, front, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
             Ok(written) => Seen::Final {

@@ -247,7 +247,6 @@ pub(super) struct Front {
     pub(super) deadline: Time,
     /// When it will be looked at.
     pub(super) stamped: Time,
-    pub(super) created: Time,
     pub(super) last_seen: Time,
     pub(super) carried: [Volume; 2],
     /// Where its pair of rules is.
@@ -258,6 +257,9 @@ pub(super) struct Front {
     pub(super) rules: u8,
     pub(super) answers_due: u8,
     pub(super) offer_after: Time,
+    /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
+    /// it stands for: to be sent once more.
+    pub(super) again: Option<(Buffer, u32)>,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
 }
@@ -294,13 +296,16 @@ pub(super) struct Back {
     pub(super) previous_idle: Option<u32>,
     pub(super) deadline: Time,
     pub(super) stamped: Time,
-    pub(super) created: Time,
     /// SYNs sent.
     pub(super) tries: u8,
     /// When the SYN is sent again.
     pub(super) again: Time,
-    /// It closed before we did, so TIME_WAIT is ours.
+    /// It closed before we did, so TIME_WAIT is its.
     pub(super) closed_first: bool,
+    /// It is to end, whatever it is doing: its backend was taken away.
+    pub(super) is_unwanted: bool,
+    /// Idle ones there may be of its backend.
+    pub(super) idle_max: u16,
 }
 
 impl Back {

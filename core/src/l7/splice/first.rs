@@ -1,6 +1,7 @@
 //! How a client's connection begins: a SYN is answered by a cookie and forgotten; the first data that comes with it makes
 //! a front.
 
+use super::close::Fate;
 use super::entry::{Exchange, Front, FrontState};
 use super::peer::Peer;
 use super::segment::{Abilities, Segment};
@@ -14,6 +15,9 @@ use crate::time::Time;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::worker::Drop;
+
+/// Connections looked at for one to give up when there is no room.
+const EVICTION_TRIES_MAX: usize = 32;
 
 impl Splices {
     /// A packet to a spliced service that belongs to no front.
@@ -70,7 +74,6 @@ impl Splices {
             requests: 0,
             deadline: cx.now + self.head_timeout(cx, service),
             stamped: Time::from_nanos(u64::MAX),
-            created: cx.now,
             last_seen: cx.now,
             carried: [Volume::default(); 2],
             ledger: Ledger::Software,
@@ -78,10 +81,15 @@ impl Splices {
             rules: 0,
             answers_due: 0,
             offer_after: Time::ZERO,
+            again: None,
             stretch: None,
         };
         let deadline = front.deadline;
-        let Ok(position) = self.fronts.insert(front) else { return self.refuse_full(cx, service) };
+        let inserted = match self.fronts.insert(front) {
+            Err(front) if self.make_room(cx) => self.fronts.insert(front),
+            inserted => inserted,
+        };
+        let Ok(position) = inserted else { return self.refuse_full(cx, service) };
         if !self.index(&at.key, position, Direction::FromClient) {
             self.fronts.remove(position);
             return self.refuse_full(cx, service);
@@ -96,6 +104,25 @@ impl Splices {
         statistics.http.fronts_now = self.fronts.len().into();
         statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.fronts.len().into());
         self.take(cx, frame, at, &segment, position);
+    }
+
+    /// Ends a connection that does nothing, if one is found soon: never one with an exchange.
+    fn make_room<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
+        for _ in 0..EVICTION_TRIES_MAX {
+            self.hand = (self.hand + 1) % self.fronts_max.max(1);
+            let state = self.fronts.get(self.hand).filter(|front| front.ledger == Ledger::Software);
+            match state.map(|front| front.state) {
+                Some(FrontState::TimeWait) => self.remove_front(cx, self.hand),
+                Some(FrontState::Reading | FrontState::Closing) => {
+                    self.detach(cx, self.hand, Fate::Keep);
+                    self.abandon(cx, self.hand);
+                }
+                _ => continue,
+            }
+            cx.statistics.evicted += 1;
+            return true;
+        }
+        false
     }
 
     /// No room: the client tries again by itself, and there may be room then.

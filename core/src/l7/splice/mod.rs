@@ -108,6 +108,8 @@ pub(crate) struct Splices {
     turn: u32,
     /// Rules in force or asked for.
     rules: u32,
+    /// Where the next connection to give up is looked for.
+    hand: u32,
 }
 
 impl Splices {
@@ -128,6 +130,7 @@ impl Splices {
             generation: 0,
             turn: 0,
             rules: 0,
+            hand: 0,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Time: what we own is sent again, and nothing lasts for ever.
 
+use super::close::Fate;
 use super::entry::{BackState, FrontState, Message};
 use super::{Context, Refused, Splices};
 use crate::config::Snapshot;
@@ -137,6 +138,19 @@ impl Splices {
         }
     }
 
+    /// A back whose backend was taken away.
+    fn back_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let front = self.backs.get(back).and_then(|entry| entry.front);
+        match front.and_then(|front| Some((front, self.fronts.get(front)?.state))) {
+            Some((front, FrontState::Joined | FrontState::Waiting)) => self.abandon(cx, front),
+            Some((front, _)) => self.detach(cx, front, Fate::Reset),
+            None => {
+                self.reset_back(cx, back);
+                self.remove_back(cx, back, true);
+            }
+        }
+    }
+
     fn back_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
         let Some(entry) = self.backs.get_mut(back) else { return };
         entry.stamped = Time::from_nanos(u64::MAX);
@@ -151,6 +165,9 @@ impl Splices {
         }
         let Some(entry) = self.backs.get(back) else { return };
         let late = entry.deadline <= cx.now;
+        if entry.is_unwanted && late && entry.state != BackState::TimeWait {
+            return self.back_unwanted(cx, back);
+        }
         match entry.state {
             BackState::Connecting if late => return self.unconnected(cx, back, Refused::ConnectTimeout),
             BackState::Connecting if entry.again <= cx.now => return self.connect_again(cx, back),

@@ -211,8 +211,7 @@ impl Script {
 
     /// A client that has a connection.
     pub(super) fn client(stage: &mut Stage, port: u16) -> Script {
-        let mut client =
-            Script { own: end(10, port), peer: stage.vip, next: 5000, expected: 0, window: 1000 };
+        let mut client = Script { own: end(10, port), peer: stage.vip, next: 5000, expected: 0, window: 1000 };
         let abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
         let answers = stage.arrives(&client.own(SYN, Some(abilities)), b"");
         assert_eq!(answers.len(), 1, "{answers:?}");
