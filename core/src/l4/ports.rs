@@ -325,6 +325,11 @@ impl PortPool {
         true
     }
 
+    /// Whether `end` is one of this worker's pairs.
+    pub fn owns(&self, end: &Endpoint) -> bool {
+        self.families[usize::from(end.address.is_ipv4())].place(end).is_some()
+    }
+
     /// Pairs in use with `backend` and all that share its end.
     pub fn in_use(&self, backend: u32) -> u32 {
         self.queue(backend).map_or(0, |queue| queue.in_use)

@@ -6,6 +6,7 @@ use super::{Drop, Worker};
 use crate::engine::Completion;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Batch, FrameIo};
+use crate::l7::config::Kind;
 use crate::l7::cookie::Cookies;
 use crate::l7::splice::Context;
 use crate::offload::OffloadPolicy;
@@ -67,8 +68,20 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 let (splices, mut context) = lend!(self, now, io, tx);
                 return splices.newcomer(&mut context, frame, &at, service);
             }
+            if self.is_of_forgotten_back(&at.key) {
+                return self.refuse(now, frame, &at, Drop::Unknown, tx);
+            }
         }
         self.stranger(now, frame, at, tx);
+    }
+
+    /// Whether a packet can only be of a splice's connection to a backend that is gone: its port is the pool's, and the
+    /// backend serves no service of layer 4. Whoever leaves it to the kernel would leave the next connection's to it too.
+    fn is_of_forgotten_back(&self, key: &FlowKey) -> bool {
+        let Some(&number) = self.backends.get(&(key.source, key.protocol)) else { return false };
+        let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group();
+        self.snapshot.backend(number).is_some_and(|(service, _)| spliced(&service.kind))
+            && self.ports.owns(&key.destination)
     }
 
     /// Does what is due for HTTP and TLS services; what is to be sent is in `tx` afterwards. To be called when
