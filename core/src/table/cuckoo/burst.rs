@@ -132,7 +132,7 @@ impl CuckooPlusPlus {
             self.prefetch(place.write(self.place_of(key)).primary);
         }
         // SAFETY: there are as many as there are keys, and all have been written.
-        unsafe { places.assume_init_ref() }
+        unsafe { core::slice::from_raw_parts(places.as_ptr().cast(), places.len()) }
     }
 
     /// [`Table::insert_burst`](crate::table::Table::insert_burst).
