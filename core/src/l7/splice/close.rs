@@ -207,6 +207,8 @@ impl Splices {
             return self.close_back(cx, back);
         }
         entry.state = BackState::Idle;
+        self.count_back(cx, back, false);
+        let Some(entry) = self.backs.get_mut(back) else { return };
         entry.deadline = cx.now + IDLE_TIMEOUT;
         let deadline = entry.deadline;
         self.idle.push(&mut self.backs, back);
@@ -290,11 +292,22 @@ impl Splices {
         self.stamp_back(back, deadline);
     }
 
+    /// Counts a back towards its backend's load, or takes it off.
+    pub(super) fn count_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, there: bool) {
+        let Some(entry) = self.backs.get_mut(back).filter(|entry| entry.is_counted != there) else { return };
+        entry.is_counted = there;
+        match there {
+            true => cx.loads.add(u32::from(entry.number)),
+            false => cx.loads.take(u32::from(entry.number)),
+        }
+    }
+
     /// Forgets a back. Its port rests if the backend may still remember it.
     pub(super) fn remove_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, rest: bool) {
         if self.backs.get(back).is_some_and(|entry| entry.state == BackState::Idle) {
             self.idle.remove(&mut self.backs, back);
         }
+        self.count_back(cx, back, false);
         let Some(mut entry) = self.backs.remove(back) else { return };
         self.unindex(&entry.key, back, Direction::FromBackend);
         self.stamps.ended(self.fronts_max + back);
@@ -305,7 +318,6 @@ impl Splices {
         let source = entry.source();
         cx.known.remove(cx.steering.hash(&source));
         cx.ports.release(cx.now, u32::from(entry.number), source, rest);
-        cx.loads.take(u32::from(entry.number));
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
             backend.connections_now = backend.connections_now.saturating_sub(1);
         }

@@ -4,6 +4,7 @@ use super::close::Fate;
 use super::numbers::{before, later};
 use super::{Context, FrontState, Splices};
 use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
 use crate::l7::config::Kind;
 use crate::time::Duration;
 
@@ -37,11 +38,15 @@ impl Splices {
         let close_front = exchange.close_front || front.peer.has_closed;
         front.state = FrontState::Reading;
         front.deadline = cx.now + idle_timeout(cx.kind(front.service));
-        let deadline = front.deadline;
-        self.stamp_front(position, deadline);
+        let (deadline, front_waits) = (front.deadline, front.waiting() == 0);
+        // What has nothing left to say to its backend is others' to take meanwhile.
+        let is_quiet = back.peer.told == back.peer.expected && front.ledger == Ledger::Software;
         if close_back {
             self.detach(cx, position, Fate::Close);
+        } else if is_quiet && front_waits {
+            self.detach(cx, position, Fate::Keep);
         }
+        self.stamp_front(position, deadline);
         if close_front {
             return self.close_front(cx, position);
         }

@@ -105,15 +105,16 @@ impl Splices {
         }
         if let Some(idle) = self.idle.youngest(number) {
             self.idle.remove(&mut self.backs, idle);
-            self.attach(position, idle);
+            self.attach(cx, position, idle);
             cx.statistics.http.reused += 1;
             return self.dispatch(cx, position);
         }
         self.connect(cx, position);
     }
 
-    /// Gives an idle or new back to a front.
-    fn attach(&mut self, position: u32, back: u32) {
+    /// Gives an idle or new back to a front. It counts towards its backend's load as long as one has it.
+    fn attach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, back: u32) {
+        self.count_back(cx, back, true);
         if let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) {
             front.back = Some(back);
             entry.front = Some(position);
@@ -157,6 +158,7 @@ impl Splices {
             again: cx.now + SYN_AGAIN_AFTER,
             closed_first: false,
             is_unwanted: false,
+            is_counted: false,
             idle_max: idle_max(cx.kind(service)),
         };
         let again = back.again;
@@ -172,13 +174,12 @@ impl Splices {
             return self.refuse(cx, position, 503, Refused::NoRoom);
         };
         cx.known.add(cx.steering.hash(&source));
-        cx.loads.add(u32::from(number));
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.connections += 1;
             backend.connections_now += 1;
         }
         cx.statistics.http.backs_now = self.backs.len().into();
-        self.attach(position, made);
+        self.attach(cx, position, made);
         self.stamp_back(made, again);
         self.send_syn(cx, made);
     }

@@ -485,7 +485,7 @@ impl Splices {
             front.exchange.close_back = true;
             front.exchange.close_front = true;
         }
-        front.deadline = cx.now + super::timers::body_timeout(cx.snapshot, front.service);
+        front.deadline = cx.now + super::timers::body_timeout(cx.snapshot, front);
         if message == Length::Tunnel {
             self.unread(position);
         }
@@ -567,7 +567,7 @@ impl Splices {
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
         if let Some(front) = self.fronts.get_mut(position) {
-            let timeout = super::timers::body_timeout(cx.snapshot, front.service);
+            let timeout = super::timers::body_timeout(cx.snapshot, front);
             front.deadline = front.deadline.max(cx.now + timeout);
         }
         self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));

@@ -304,6 +304,8 @@ pub(super) struct Back {
     pub(super) closed_first: bool,
     /// It is to end, whatever it is doing: its backend was taken away.
     pub(super) is_unwanted: bool,
+    /// It counts towards its backend's load.
+    pub(super) is_counted: bool,
     /// Idle ones there may be of its backend.
     pub(super) idle_max: u16,
 }

@@ -86,9 +86,10 @@ impl Splices {
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let fresh = payload.get(had as usize..).unwrap_or_default();
         let taken = match front.state {
-            FrontState::Reading | FrontState::Waiting | FrontState::Joined => store(&mut self.buffers, front, fresh),
             // What comes after the last response is read and thrown away, so that the client can read that.
-            _ => fresh.len(),
+            FrontState::Closing | FrontState::TimeWait | FrontState::Doomed => fresh.len(),
+            // The next request may come with the acknowledgement of a reply.
+            _ => store(&mut self.buffers, front, fresh),
         };
         if !fresh.is_empty() && front.waiting() == taken && front.state == FrontState::Reading {
             front.deadline = cx.now + head_timeout_of(cx.snapshot, front.service);

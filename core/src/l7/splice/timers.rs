@@ -1,7 +1,7 @@
 //! Time: what we own is sent again, and nothing lasts for ever.
 
 use super::close::Fate;
-use super::entry::{BackState, FrontState, Message};
+use super::entry::{BackState, Front, FrontState, Message};
 use super::{Context, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
@@ -28,10 +28,11 @@ impl Deadlines for Stamped {
     }
 }
 
-/// How long a body may pause.
-pub(super) fn body_timeout(snapshot: &Snapshot, service: u16) -> Duration {
-    match snapshot.services.get(usize::from(service)).map(|service| (&service.kind, &service.timeouts)) {
-        Some((Kind::Http(http), _)) => http.limits.body_timeout,
+/// How long a body may pause; a tunnel as long as any connection.
+pub(super) fn body_timeout(snapshot: &Snapshot, front: &Front) -> Duration {
+    let is_tunnel = matches!(front.exchange.request, Message::Endless);
+    match snapshot.services.get(usize::from(front.service)).map(|service| (&service.kind, &service.timeouts)) {
+        Some((Kind::Http(http), _)) if !is_tunnel => http.limits.body_timeout,
         Some((_, timeouts)) => timeouts.tcp_established,
         None => Duration::from_secs(60),
     }

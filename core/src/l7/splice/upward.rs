@@ -97,7 +97,12 @@ impl Splices {
         }
         if segment.payload == 0 && !segment.has(FIN) {
             let is_probe = before(segment.sequence, front.exchange.request_floor);
-            let sequence = segment.sequence.wrapping_add(front.up.delta_at_end());
+            // A number beyond the request's end is that of requests that wait here.
+            let number = match front.exchange.request_end {
+                Some(end) if before(end, segment.sequence) => end,
+                _ => segment.sequence,
+            };
+            let sequence = number.wrapping_add(front.up.delta_at_end());
             if is_probe {
                 return self.acknowledge_front(cx, position);
             }
@@ -173,7 +178,7 @@ impl Splices {
         if admitted == 0 && flags & FIN == 0 {
             return self.acknowledgement_upward(cx, frame, at, segment, position);
         }
-        front.deadline = later_time(front.deadline, cx.now + super::timers::body_timeout(cx.snapshot, front.service));
+        front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
         self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (out, flags));
@@ -213,11 +218,6 @@ impl Splices {
             self.acknowledge_back(cx, back);
         }
     }
-}
-
-/// The later of two points in time.
-pub(super) fn later_time(a: crate::time::Time, b: crate::time::Time) -> crate::time::Time {
-    a.max(b)
 }
 
 /// Keeps only a part of a segment's payload.
