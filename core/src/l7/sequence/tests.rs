@@ -88,6 +88,8 @@ fn starts() -> impl Strategy<Value = u32> {
     prop_oneof![3 => (0..80_u32).prop_map(|back| 0_u32.wrapping_sub(back)), 1 => any::<u32>(), 1 => Just(1 << 31)]
 }
 
+/// Cases of each property; `HAIRPIN_SEQUENCE_CASES` raises it.
+#[expect(clippy::disallowed_methods, reason = "not the data plane, but how long its test runs")]
 fn cases() -> ProptestConfig {
     let cases = std::env::var("HAIRPIN_SEQUENCE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000);
     ProptestConfig::with_cases(cases)
