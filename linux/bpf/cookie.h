@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* SYN cookies: a client of a spliced service is answered here, and reaches a worker with its first data and a cookie that
- * is right. The same cookies, and the same SYN-ACKs, as core/src/l7/cookie.rs, which says what they are. */
+/* SYN cookies: a client of a spliced service is answered here, and reaches a worker with its first data and a cookie
+ * that is right. The same cookies, and the same SYN-ACKs, as core/src/l7/cookie.rs, which says what they are. */
 #ifndef HAIRPIN_COOKIE_H
 #define HAIRPIN_COOKIE_H
 
@@ -117,7 +117,7 @@ static __noinline __u32 make_cookie(const struct control *control, const union m
 	return (__u32)(v0 ^ v1 ^ v2 ^ v3) << PLAIN_BITS | (plain & ((1 << PLAIN_BITS) - 1));
 }
 
-/* Whether `cookie` was made in this time count, one of the three before, or, by somebody with a finer clock, the next. */
+/* Whether `cookie` was made in this time count, one of the three before or, by somebody with a finer clock, the next. */
 static __always_inline bool is_cookie(const struct control *control, const union meeting *of, __u32 cookie)
 {
 	__u64 now = bpf_ktime_get_coarse_ns() >> COUNT_SHIFT, offer = cookie & ((1 << OFFER_BITS) - 1);
@@ -206,11 +206,11 @@ static __always_inline __u32 pseudo_sum(const union meeting *of, __u32 length)
 	return fold(sum);
 }
 
-/* Reads the SYN, of `length` bytes of header, into `syn`. Whether its checksums are right, as far as that is the
- * receiver's to tell: the one of a SYN that carries data is left unread, as nothing of the data is used. */
+/* Reads the SYN into `syn`. Whether its checksums are right, as far as that is the receiver's to tell; that of a SYN
+ * with data is not looked at, as nothing of the data is used. */
 static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u64 shape, const bool ipv6)
 {
-	__u32 length = shape_header(shape);
+	__u32 length = shape_header(shape), sum;
 
 	if (!ipv6) {
 		if (bpf_skb_load_bytes(skb, shape_l3(shape), syn->network, sizeof(syn->network)))
@@ -225,7 +225,8 @@ static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u
 		return false;
 	if (shape & SHAPE_PAYLOAD || checksum_state(skb) & 1)
 		return true; /* 1 and 3: the device has verified it, or it never was on a wire */
-	return fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)syn->segment, length, pseudo_sum(&syn->of, length))) == 0xffff;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)syn->segment, length, pseudo_sum(&syn->of, length));
+	return fold(sum) == 0xffff;
 }
 
 /* Writes the SYN-ACK behind the place of its IP header in `syn->answer`; its length. */
@@ -244,7 +245,7 @@ static __always_inline __u32 write_segment(struct syn *syn, __u32 at, __u32 cook
 	to->ack = 1;
 	to->window = 0xffff;
 	options[0] = bpf_htonl(2 << 24 | 4 << 16 | mss);
-	options[1] = syn->sack ? bpf_htonl(4 << 24 | 2 << 16 | 1 << 8 | 1) : bpf_htonl(1 << 24 | 3 << 16 | 3 << 8 | SCALE);
+	options[1] = bpf_htonl(syn->sack ? 4 << 24 | 2 << 16 | 1 << 8 | 1 : 1 << 24 | 3 << 16 | 3 << 8 | SCALE);
 	options[2] = bpf_htonl(1 << 24 | 3 << 16 | 3 << 8 | SCALE);
 	length += syn->sack ? 4 : 0;
 	length += syn->scale != OFFER_UNSCALED ? 4 : 0;
@@ -338,8 +339,8 @@ static __always_inline int spliced_syn(struct __sk_buff *skb, const struct contr
 }
 
 /* A packet to a spliced service. A worker gets those of known connections, and of others the one that begins them: the
- * first data, with the cookie. The rest, from the acknowledgement that ends the handshake on, tells nothing that the data
- * will not tell again. */
+ * first data, with the cookie. The rest, from the acknowledgement that ends the handshake on, tells nothing that the
+ * data will not tell again. */
 __noinline int spliced(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6,
 		       __u64 shape)
 {

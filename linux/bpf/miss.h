@@ -73,8 +73,8 @@ static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *sou
 	return exact || (!is_ours(destination) && is_local(skb, source, destination, ipv6));
 }
 
-/* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection is
- * policed even if it seems known: the same SYN can be sent again and again. */
+/* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection
+ * is policed even if it seems known: the same SYN can be sent again and again. */
 static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u64 shape)
 {
 	struct control *control_now = single(&control);

@@ -225,10 +225,11 @@ impl Keeper {
         }
     }
 
-    /// Gives workers the next secret of SYN cookies before its time comes.
+    /// Gives workers the next secret of SYN cookies long before its time comes. They are told whether it is new or not:
+    /// another process, one that is passing on to this one, may have drawn it, and a worker may have missed it.
     fn renew_cookies(&mut self) {
-        let renewed = self.plane.renew_cookies().and_then(|cookies| {
-            let Some(cookies) = cookies else { return Ok(()) };
+        let renewed = self.plane.renew_cookies().and_then(|()| {
+            let cookies = self.plane.cookies();
             self.crew.order(|_| Order::Cookies(cookies), || self.plane.beat())
         });
         if let Err(error) = renewed {

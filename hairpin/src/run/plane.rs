@@ -169,10 +169,9 @@ impl Plane {
         Cookies::new(self.control.cookie_keys())
     }
 
-    /// Draws the next secret of SYN cookies if it is time; returns what workers are to be told then.
-    pub(crate) fn renew_cookies(&self) -> Result<Option<Cookies>> {
-        let renewed = self.control.renew_cookie_key(cpu::now()).context("cannot draw a secret for SYN cookies")?;
-        Ok(renewed.then(|| self.cookies()))
+    /// Draws the next secret of SYN cookies if it is time.
+    pub(crate) fn renew_cookies(&self) -> Result<()> {
+        self.control.renew_cookie_key(cpu::now()).context("cannot draw a secret for SYN cookies").map(drop)
     }
 
     /// Tells the programs which packets of a worker's are finished with.
