@@ -40,7 +40,9 @@ pub(super) enum Fate {
 impl Splices {
     /// Sends a response of ours: the first `length` bytes of the scratch buffer.
     pub(super) fn reply<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, length: usize, close: bool) {
-        self.detach(cx, position, if close { Fate::Reset } else { Fate::Keep });
+        // Between two requests its back is in the middle of nothing.
+        let joined = self.fronts.get(position).is_some_and(|front| front.state == FrontState::Joined);
+        self.detach(cx, position, if close && joined { Fate::Reset } else { Fate::Keep });
         let Some(mut buffer) = self.buffers.take(length) else { return self.abandon(cx, position) };
         self.buffers.append(&mut buffer, &self.scratch[..length]);
         let Some(front) = self.fronts.get_mut(position) else { return self.buffers.release(buffer) };

@@ -38,7 +38,8 @@ impl Splices {
                     cx.drop(Drop::Unanswerable);
                 }
             }
-            ACK if at.end > at.payload => self.first(cx, frame, at, service),
+            // A client may say with its only request that it has no other.
+            flags if flags & !FIN == ACK && at.end > at.payload => self.first(cx, frame, at, service),
             _ => cx.drop(Drop::Unknown),
         }
     }
