@@ -29,7 +29,7 @@ fn main() {
             Ok(Ok(summary)) => all += summary,
             Ok(Err(failure)) => {
                 failed += 1;
-                let wrong: String = failure.wrong.join(" | ").chars().take(400).collect();
+                let wrong: String = failure.wrong.join(" | ").chars().take(2000).collect();
                 println!("seed {seed}: {wrong}");
             }
             Err(_) => {

@@ -206,10 +206,10 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     let uploaded = if uploads { content(random, 120_000, !old) } else { Content::none() };
     let mut status = [200, 200, 200, 200, 201, 404, 500, 204, 304][random.usize(..9)];
     let mut response = content(random, 300_000, !old);
-    if method == "HEAD" || status == 304 {
-        response = Content { framing: Framing::Told, trailers: Vec::new(), ..response };
-    } else if status == 204 {
+    if status == 204 {
         response = Content::none();
+    } else if method == "HEAD" || status == 304 {
+        response = Content { framing: Framing::Told, trailers: Vec::new(), ..response };
     } else if old && random.bool() {
         response.framing = Framing::Close;
     }
