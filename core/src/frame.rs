@@ -44,9 +44,11 @@ pub enum Checksum {
 /// What a plane knows of a frame beside its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta {
-    /// The interface it came in on, as the plane counts them.
+    /// The interface it came in on, as the plane counts them. For a frame of a worker's own, the interface from which its
+    /// way is looked up, as if it had come in there: a routing rule may ask for it. It must be one that the plane has, so
+    /// take that of a frame of the same connection, or of the one that this frame answers.
     pub port: u16,
-    /// The plane's own mark, kept as it is with the frame.
+    /// The plane's own mark, kept as it is with the frame; 0 for a frame of a worker's own.
     pub ticket: u32,
     /// Why it is here.
     pub arrival: Arrival,
@@ -54,7 +56,8 @@ pub struct Meta {
     pub egress: Egress,
     /// State of the transport checksum.
     pub checksum: Checksum,
-    /// Payload bytes per segment of a super-packet; 0: an ordinary packet.
+    /// Payload bytes per segment of a super-packet; 0: an ordinary packet. A TCP frame may become one, or be made one:
+    /// planes go by its headers. One whose payload is no longer than this is an ordinary packet whatever stands here.
     pub gso_size: u16,
 }
 
@@ -81,7 +84,9 @@ pub trait FrameIo {
     fn receive(&mut self, out: &mut Batch<Self::Frame>);
     /// Sends; what could not be sent stays in `batch`.
     fn transmit(&mut self, batch: &mut Batch<Self::Frame>);
-    /// An empty frame to fill, if there is one.
+    /// An empty frame to fill, if there is one: no bytes, [`Meta::default`], room for a super-packet of 65,535 bytes of IP
+    /// packet behind an Ethernet header with two VLAN tags ([`Frame::resize`]). Frames come from the same store that
+    /// [`FrameIo::receive`] fills: whoever keeps many for long keeps the plane from receiving.
     fn allocate(&mut self) -> Option<Self::Frame>;
 }
 

@@ -250,7 +250,9 @@ pub struct TapIo {
 }
 
 impl TapIo {
-    /// Frames through `tap`, in `buffers` buffers of 64 KiB that are touched only when used.
+    /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes that are touched only when used. So many
+    /// frames exist at a time: received, allocated, or still in a transmit batch. With none free, `allocate` gives `None`
+    /// and reading waits, the frames in the device's ring ([`Counters::no_buffer`]).
     pub fn new(tap: Tap, buffers: usize) -> io::Result<TapIo> {
         let pool = Pool::new(buffers)?;
         Ok(TapIo { tap, pool, counters: Counters::default() })

@@ -136,6 +136,50 @@ fn partial_checksums_and_segments_are_right_on_the_wire() {
     });
 }
 
+/// What a worker has made itself, whole or from a smaller packet that came, is cut and summed up like anybody's.
+#[test]
+fn frames_of_ones_own_are_right_on_the_wire() {
+    in_namespace(|| {
+        let (mut io, link) = device(8);
+        let peer = Link::wire_behind("tap-0");
+        for (packet, segment, grown) in [
+            (Packet::tcp4(20_000), 1400, false),
+            (Packet::tcp6(20_000), 1300, false),
+            (Packet::tcp4(65_495), 1448, false),
+            (Packet::tcp4(500), 0, false),
+            (Packet::tcp6(500), 1300, false),
+            (Packet::tcp4(9_000).tagged(7), 1400, false),
+            (Packet::tcp4(30_000), 1400, true),
+            (Packet::tcp6(1_000), 0, true),
+        ] {
+            let mut batch = if grown {
+                let small = Packet::udp4(60).destined(MARK_RECEIVED);
+                link.send(&Vnet::default(), &small.bytes);
+                received(&mut io, 1)
+            } else {
+                Batch::from_iter(io.allocate())
+            };
+            let frame = &mut batch[0];
+            assert!(frame.resize(packet.bytes.len()));
+            frame.bytes_mut().copy_from_slice(&packet.bytes);
+            let meta = frame.meta_mut();
+            (meta.port, meta.checksum, meta.gso_size) = (3, Checksum::Partial, segment);
+            io.transmit(&mut batch);
+            assert_eq!(io.counters().refused, 0);
+
+            let mut payload = Vec::new();
+            while payload.len() < packet.payload().len() {
+                let (_, bytes) = peer.receive().expect("a segment is missing");
+                let part = Packet::parse(&bytes);
+                assert!(part.checksum_is_right(), "segment at {} of {}", payload.len(), packet.payload().len());
+                assert!(segment == 0 || part.payload().len() <= usize::from(segment));
+                payload.extend_from_slice(part.payload());
+            }
+            assert_eq!(payload, packet.payload());
+        }
+    });
+}
+
 #[test]
 fn a_frame_with_new_contents_goes_out_complete() {
     in_namespace(|| {

@@ -58,40 +58,59 @@ impl Offload {
         Some(offload)
     }
 
-    /// The header for `frame` as `meta` now describes it. What it did not say when it came - a frame of the worker's own, or
-    /// one that has become a super-packet - is read from its headers. `None`: the two contradict each other - a checksum to
-    /// be filled in nobody knows where, segments of what cannot have any.
+    /// The header for `frame` as `meta` now describes it. Of TCP packets the frame's own headers say where the checksum goes
+    /// and how segments are cut: a worker may have made the frame itself, made a super-packet of an ordinary one, or put
+    /// another packet in the place of the one that came. Of all others that is what it said when they came, because it may
+    /// be about a packet inside the packet. Segments as long as the payload are none. `None`: frame and description
+    /// contradict each other - a checksum to be filled in nobody knows where, segments of what cannot have any.
     pub(crate) fn encode(&self, frame: &[u8], meta: &Meta) -> Option<[u8; BYTES]> {
         let mut header = [0; BYTES];
         let partial = meta.checksum == Checksum::Partial;
-        let known = !(partial && !self.checksum_fits(frame.len()) || meta.gso_size != 0 && self.gso_type == GSO_NONE);
-        let offload = if known { *self } else { Offload::of(frame, meta.gso_size != 0)? };
+        let (mut offload, mut gso_size) = (*self, meta.gso_size);
+        if (partial || gso_size != 0)
+            && let Some((own, payload)) = Offload::of(frame)
+        {
+            if own.gso_type != GSO_UDP_L4 {
+                // That the first segment alone carries CWR is not to be seen in a frame.
+                let ecn = if self.is_tcp() { self.gso_type & GSO_ECN } else { 0 };
+                offload = Offload { gso_type: own.gso_type | ecn, ..own };
+                gso_size = if payload > usize::from(gso_size) { gso_size } else { 0 };
+            } else if !self.checksum_fits(frame.len()) {
+                offload = Offload { gso_type: self.gso_type, ..own };
+            }
+        }
+        if partial && !offload.checksum_fits(frame.len()) || gso_size != 0 && offload.gso_type == GSO_NONE {
+            return None;
+        }
         let mut put = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_ne_bytes());
-        put(2, offload.headers(frame, partial, meta.gso_size != 0));
-        put(4, meta.gso_size);
+        put(2, offload.headers(frame, partial, gso_size != 0));
+        put(4, gso_size);
         if partial {
             put(6, offload.checksum_start);
             put(8, offload.checksum_offset);
             header[0] = NEEDS_CSUM;
         }
-        if meta.gso_size != 0 {
+        if gso_size != 0 {
             header[1] = offload.gso_type;
         }
         Some(header)
     }
 
-    /// What a frame's own headers say.
-    fn of(frame: &[u8], segments: bool) -> Option<Offload> {
+    /// What a frame's own headers say of it as a super-packet, and bytes of its payload.
+    fn of(frame: &[u8]) -> Option<(Offload, usize)> {
         let Ok(Parsed::Transport(at)) = wire::parse(frame) else { return None };
         let gso_type = match (at.key.protocol, at.key.is_ipv4()) {
-            _ if !segments => GSO_NONE,
             (Protocol::Tcp, true) => GSO_TCPV4,
             (Protocol::Tcp, false) => GSO_TCPV6,
             (Protocol::Udp, _) => GSO_UDP_L4,
         };
         let checksum_start = u16::try_from(at.l4).ok()?;
         let checksum_offset = u16::try_from(at.checksum_offset() - at.l4).ok()?;
-        Some(Offload { gso_type, checksum_start, checksum_offset })
+        Some((Offload { gso_type, checksum_start, checksum_offset }, at.end - at.payload))
+    }
+
+    fn is_tcp(&self) -> bool {
+        matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6)
     }
 
     /// Drops what does not fit a frame cut to `length` bytes.
@@ -127,6 +146,7 @@ impl Offload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hairpin_core::wire::checksum::Sum;
     use proptest::prelude::*;
 
     fn header(flags: u8, gso_type: u8, words: [u16; 4]) -> [u8; BYTES] {
@@ -189,6 +209,76 @@ mod tests {
         assert!(!refused(header(2, 0, [0, 0, 0xffff, 0xffff]), 60), "DATA_VALID says nothing about offsets");
     }
 
+    /// A TCP packet of `payload` bytes behind `tags` VLAN tags, with options of `words` words, and where its TCP header is.
+    fn tcp(ipv4: bool, tags: usize, words: usize, payload: usize) -> (Vec<u8>, usize) {
+        let mut frame = vec![2; 12];
+        for _ in 0..tags {
+            frame.extend([0x81, 0, 0, 7]);
+        }
+        let length = (20 + 4 * words + payload) as u16;
+        if ipv4 {
+            let mut ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 1, 0, 2, 10, 2, 0, 2];
+            ip[2..4].copy_from_slice(&(20 + length).to_be_bytes());
+            let checksum = Sum::of(&ip).checksum();
+            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+            frame.extend([[8, 0].as_slice(), &ip].concat());
+        } else {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend(length.to_be_bytes());
+            frame.extend([[6, 64].as_slice(), &[0x20; 16], &[0x21; 16]].concat());
+        }
+        let start = frame.len();
+        frame.extend([0, 80, 4, 0, 0, 0, 0, 1, 0, 0, 0, 2, (5 + words as u8) << 4, 0x10, 1, 0, 0, 0, 0, 0]);
+        frame.extend(vec![1; 4 * words]);
+        frame.extend(vec![9; payload]);
+        (frame, start)
+    }
+
+    fn described(checksum: Checksum, gso_size: u16) -> Meta {
+        Meta { checksum, gso_size, ..Meta::default() }
+    }
+
+    #[test]
+    fn a_received_frame_that_has_become_another_packet_is_described_as_what_it_is() {
+        // It came as a super-packet over IPv6 with a tag, and the worker wrote another over it.
+        let mut meta = Meta::default();
+        let came = header(NEEDS_CSUM, GSO_TCPV6 | GSO_ECN, [78, 1428, 58, 16]);
+        let offload = Offload::decode(came, 9000, &mut meta).unwrap();
+        let (frame, start) = tcp(true, 0, 3, 5000);
+        let out = offload.encode(&frame, &described(Checksum::Partial, 1448)).unwrap();
+        let headers = start as u16 + 32;
+        assert_eq!(out, header(NEEDS_CSUM, GSO_TCPV4 | GSO_ECN, [headers, 1448, start as u16, 16]));
+    }
+
+    #[test]
+    fn what_fits_one_segment_is_no_super_packet() {
+        for (payload, gso_size) in [(1449, 1448), (1448, 0), (1, 0), (0, 0)] {
+            let (frame, start) = tcp(true, 0, 3, payload);
+            let out = Offload::default().encode(&frame, &described(Checksum::Partial, 1448)).unwrap();
+            assert_eq!(out[4..6], u16::to_ne_bytes(gso_size), "{payload}");
+            assert_eq!((out[0], out[1]), (NEEDS_CSUM, if gso_size == 0 { GSO_NONE } else { GSO_TCPV4 }));
+            assert_eq!(out[6..8], u16::to_ne_bytes(start as u16));
+        }
+    }
+
+    #[test]
+    fn what_is_inside_a_datagram_is_known_only_to_who_sent_it() {
+        let (mut frame, start) = tcp(true, 0, 0, 200);
+        frame[14 + 9] = 17;
+        frame[24..26].fill(0);
+        let checksum = Sum::of(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        frame[start + 4..start + 6].copy_from_slice(&220u16.to_be_bytes());
+        assert!(matches!(wire::parse(&frame), Ok(Parsed::Transport(_))));
+        let mut meta = Meta::default();
+        let came = header(NEEDS_CSUM, GSO_NONE, [142, 0, 100, 16]);
+        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        assert_eq!(offload.encode(&frame, &meta), Some(came));
+        assert_eq!(Offload::default().encode(&frame, &meta).unwrap()[6..8], u16::to_ne_bytes(start as u16));
+        meta.gso_size = 100;
+        assert_eq!(Offload::default().encode(&frame, &meta), None, "datagrams are not ours to make many of");
+    }
+
     proptest! {
         #[test]
         fn any_header_on_any_frame_is_refused_or_encodable(
@@ -210,6 +300,37 @@ mod tests {
                     prop_assert!(usize::from(u16::from_ne_bytes([out[2], out[3]])) <= cut);
                 }
             }
+        }
+
+        #[test]
+        fn frames_of_ones_own_need_no_more_than_their_headers(
+            (ipv4, tags, words) in (any::<bool>(), 0usize..=2, 0usize..=10),
+            (payload, gso_size) in (0usize..4000, 0u16..2000),
+            (partial, padding) in (any::<bool>(), 0usize..10),
+            known: [u8; BYTES],
+        ) {
+            let (mut frame, start) = tcp(ipv4, tags, words, payload);
+            frame.extend(vec![0; padding]);
+            let meta = described(if partial { Checksum::Partial } else { Checksum::Complete }, gso_size);
+            // Whatever is known from another packet makes no difference, ECN aside.
+            let offload = Offload::decode(known, 65_535, &mut Meta::default()).unwrap_or_default();
+            let out = offload.encode(&frame, &meta).unwrap();
+            let mut again = Meta::default();
+            prop_assert!(Offload::decode(out, frame.len(), &mut again).is_some());
+            let segments = usize::from(gso_size) < payload && gso_size != 0;
+            prop_assert_eq!(again.gso_size, if segments { gso_size } else { 0 });
+            prop_assert_eq!(again.checksum, meta.checksum);
+            let word = |at: usize| usize::from(u16::from_ne_bytes([out[at], out[at + 1]]));
+            if partial {
+                prop_assert_eq!((word(6), word(8)), (start, 16));
+            }
+            if segments {
+                prop_assert_eq!(out[1] & !GSO_ECN, if ipv4 { GSO_TCPV4 } else { GSO_TCPV6 });
+            }
+            if segments && partial {
+                prop_assert_eq!(word(2), start + 20 + 4 * words);
+            }
+            prop_assert!(word(2) <= frame.len());
         }
     }
 }
