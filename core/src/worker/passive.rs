@@ -31,8 +31,8 @@ const OPTION_MD5: u8 = 19;
 /// TCP option: authentication (RFC 5925).
 const OPTION_AUTHENTICATION: u8 = 29;
 
-/// Whether it is a SYN that nobody answers because its checksum is wrong.
-pub(super) fn is_broken<F: Frame>(frame: &F, at: &Transport) -> bool {
+/// Whether its TCP checksum is wrong, so that its receiver would drop it.
+pub(crate) fn is_broken<F: Frame>(frame: &F, at: &Transport) -> bool {
     if at.key.protocol != Protocol::Tcp || frame.meta().checksum == Checksum::Partial {
         return false;
     }

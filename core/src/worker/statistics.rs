@@ -38,7 +38,8 @@ pub enum Drop {
     AnswerLimit,
     /// No frame or no room in the transmit batch for another piece of a packet.
     NoFrame,
-    /// A SYN with a wrong checksum, which no backend would answer.
+    /// A wrong TCP checksum: a SYN, which no backend would answer; bytes of a splice that would go on under a checksum of
+    /// our own.
     Checksum,
 }
 
