@@ -2,10 +2,10 @@
 
 use crate::segments::{acknowledgement, sequence, transport};
 use fastrand::Rng;
-use hairpin_core::flow::{Address, Endpoint};
+use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::frame::VecFrame;
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::wire::tcp::{ACK, FIN, RST, SEQUENCE, SYN};
+use hairpin_core::wire::tcp::{ACK, ACKNOWLEDGEMENT, FIN, RST, SEQUENCE, SYN};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::AnySocket;
@@ -15,6 +15,8 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
+/// Offset of the window in a TCP header.
+const WINDOW: usize = 14;
 /// Rounds of reading and sending at one instant at most.
 const ROUNDS_MAX: usize = 16;
 
@@ -126,8 +128,8 @@ pub struct Host {
     ends: Vec<End>,
     /// Packets that have arrived.
     queued: VecDeque<Vec<u8>>,
-    /// The last acknowledgement number that came from each remote end to each port.
-    acknowledged: BTreeMap<(Endpoint, u16), u32>,
+    /// The highest acknowledgement number that came from each remote end to each port, and the window with it.
+    acknowledged: BTreeMap<(Endpoint, u16), (u32, [u8; 2])>,
     /// The highest sequence number that went to each remote end from each port.
     highest: BTreeMap<(Endpoint, u16), u32>,
     /// What went wrong at connections that are closed.
@@ -223,27 +225,46 @@ impl Host {
         frame
     }
 
-    /// Whether smoltcp 0.14 would make a mistake of a packet, which is lost on its way instead:
-    /// - a third duplicate acknowledgement while nothing but the FIN is in flight stops its timer and sends nothing;
-    /// - a SYN that comes again may be taken by a listening socket though another one has its connection.
-    fn misleads(&mut self, packet: &[u8]) -> bool {
-        let frame = framed(packet);
-        let Some(at) = transport(&frame.data) else { return false };
-        let acknowledged = acknowledgement(&frame.data, &at);
-        let before = self.acknowledged.insert((at.key.source, at.key.destination.port), acknowledged);
-        let flags = at.tcp_flags & (SYN | FIN | RST | ACK);
-        let again = at.payload == at.end && flags == ACK && before == Some(acknowledged);
-        if !again && flags != SYN {
-            return false;
+    /// Keeps smoltcp 0.14 from mistakes that no other TCP makes. Lost on their way are:
+    /// - a third duplicate acknowledgement while nothing but the FIN is in flight: it stops the timer and sends nothing;
+    /// - a SYN that comes again: it may be taken by a listening socket though another one has its connection.
+    ///
+    /// And an old acknowledgement number, for which smoltcp throws away what comes with it, is brought up to date.
+    fn admit(&mut self, packet: Vec<u8>) -> Option<Vec<u8>> {
+        let mut frame = framed(&packet);
+        let Some(at) = transport(&frame.data) else { return Some(packet) };
+        let field = at.checksum_offset();
+        let right = at.transport_checksum(&frame.data).map(u16::to_be_bytes);
+        if at.key.protocol != Protocol::Tcp || right.is_none_or(|right| right != frame.data[field..field + 2]) {
+            return Some(packet);
         }
-        self.sockets.iter().filter_map(|(_, socket)| Socket::downcast(socket)).any(|socket| {
+        let said = acknowledgement(&frame.data, &at);
+        let window = [frame.data[at.l4 + WINDOW], frame.data[at.l4 + WINDOW + 1]];
+        let flags = at.tcp_flags & (SYN | FIN | RST | ACK);
+        let flow = (at.key.source, at.key.destination.port);
+        let last = self.acknowledged.entry(flow).or_insert((said, window));
+        let again = at.payload == at.end && flags == ACK && last.0 == said;
+        if flags & ACK == 0 {
+            self.acknowledged.remove(&flow);
+        } else if flags & SYN != 0 || said.wrapping_sub(last.0) < 1 << 31 {
+            *last = (said, window);
+        } else if flags & !FIN == ACK {
+            frame.data[at.l4 + ACKNOWLEDGEMENT..at.l4 + ACKNOWLEDGEMENT + 4].copy_from_slice(&last.0.to_be_bytes());
+            frame.data[at.l4 + WINDOW..at.l4 + WINDOW + 2].copy_from_slice(&last.1);
+            at.fill_checksum(&mut frame.data);
+        }
+        if !again && flags != SYN {
+            return Some(frame.data[at.l3..].to_vec());
+        }
+        let misled = self.sockets.iter().filter_map(|(_, socket)| Socket::downcast(socket)).any(|socket| {
             let remote = socket
                 .remote_endpoint()
                 .is_some_and(|remote| remote.port == at.key.source.port && remote.addr == ip(&at.key.source.address));
             let local = socket.local_endpoint().is_some_and(|local| local.port == at.key.destination.port);
             let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
             remote && local && (!again || closing && socket.send_queue() == 0)
-        })
+        });
+        (!misled).then_some(packet)
     }
 
     /// Does all there is to do now; what it sends goes to `out`.
@@ -252,7 +273,7 @@ impl Host {
         self.start(now);
         for _ in 0..ROUNDS_MAX {
             while let Some(packet) = self.queued.pop_front() {
-                if !self.misleads(&packet) {
+                if let Some(packet) = self.admit(packet) {
                     self.device.arrived.push_back(packet);
                     self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
                 }
