@@ -22,7 +22,7 @@ pub struct Status {
     pub connection_table: String,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
-    /// Its services, in the order of the configuration.
+    /// Its services, in the order of the configuration; groups of backends behind the service whose routes lead to them.
     pub services: Vec<ServiceStatus>,
     /// The rules.
     pub offload: OffloadStatus,
@@ -174,8 +174,14 @@ pub struct WorkerStatus {
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
-    /// Address, port and protocol.
+    /// Address, port and protocol; empty for a group.
     pub listen: String,
+    /// `tcp`, `udp`, `http`, `tls` or `group`: backends that routes of a service lead to.
+    #[serde(default)]
+    pub protocol: String,
+    /// The name of the service that a group belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_of: Option<String>,
     /// `nat` or `full-nat`.
     pub mode: String,
     /// How it chooses backends.

@@ -53,7 +53,11 @@ impl Chosen {
     /// # Errors
     /// It asks for a service or backend that there is not.
     pub(super) fn new(query: &Query, services: &[ServiceStatus]) -> Result<Chosen> {
-        let named = |service: &&ServiceStatus| query.service.as_ref().is_none_or(|name| *name == service.name);
+        // A service is meant with its groups.
+        let named = |service: &&ServiceStatus| {
+            let names = [Some(&service.name), service.group_of.as_ref()];
+            query.service.as_ref().is_none_or(|name| names.contains(&Some(name)))
+        };
         let meant: Vec<_> = services.iter().filter(named).collect();
         if meant.is_empty() {
             let name = query.service.as_deref().unwrap_or_default();
@@ -71,8 +75,14 @@ impl Chosen {
             short: false,
         };
         for service in meant {
-            let Some((vip, protocol)) = listen(&service.listen) else { continue };
-            chosen.vips.insert((vip, protocol));
+            let protocol = match (listen(&service.listen), &service.group_of) {
+                (Some((vip, protocol)), _) => {
+                    chosen.vips.insert((vip, protocol));
+                    protocol
+                }
+                (None, Some(_)) => Protocol::Tcp,
+                (None, None) => continue,
+            };
             for backend in &service.backends {
                 let named = query.backend.as_ref().is_none_or(|name| [&backend.name, &backend.address].contains(&name));
                 if let (true, Some(end)) = (named, end(&backend.address)) {
@@ -183,7 +193,7 @@ fn end(text: &str) -> Option<Endpoint> {
 fn listen(text: &str) -> Option<(Endpoint, Protocol)> {
     let (address, protocol) = text.split_once('/')?;
     let protocol = match protocol {
-        "tcp" => Protocol::Tcp,
+        "tcp" | "http" | "tls" => Protocol::Tcp,
         "udp" => Protocol::Udp,
         _ => return None,
     };

@@ -30,11 +30,14 @@ fn report_warnings(config: &Config) {
 pub(super) fn validate(file: &Path) -> Result<()> {
     let config = config::load(file)?;
     report_warnings(&config);
-    let services = config.snapshot.services.len();
-    let backends = config.snapshot.backends();
     let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let all = config.snapshot.services.len();
+    let groups = config.snapshot.services.iter().filter(|service| service.kind.is_group()).count();
+    let services = all - groups;
+    let of_groups = if groups == 0 { String::new() } else { format!("{groups} group{}, ", plural(groups)) };
+    let backends = config.snapshot.backends();
     print(&format!(
-        "{}: right: {services} service{}, {backends} backend{}\n",
+        "{}: right: {services} service{}, {of_groups}{backends} backend{}\n",
         file.display(),
         plural(services),
         plural(backends as usize)

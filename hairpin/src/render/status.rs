@@ -166,7 +166,11 @@ fn services(status: &Status) -> Table {
     );
     for service in &status.services {
         let standing = if service.state == "removed" { "removed" } else { "" };
-        let words = [&*service.name, &service.listen, &service.mode, &service.balance, "", standing];
+        let (listen, mode) = match service.group_of {
+            Some(_) => ("group", ""),
+            None => (&*service.listen, &*service.mode),
+        };
+        let words = [&*service.name, listen, mode, &service.balance, "", standing];
         let share = percent(service.offloaded_share);
         let connections = (service.connections, service.connections_total, service.connections_per_s);
         add(&mut table, &words, &traffic_cells(connections, &service.software, &service.offloaded, share));

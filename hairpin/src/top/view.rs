@@ -196,7 +196,8 @@ fn numbers(now: u64, per_s: f64, software: &Traffic, offloaded: &Traffic) -> [Ce
 
 fn service_row(service: &ServiceStatus) -> TableRow<'static> {
     let removed = if service.state == "removed" { "removed" } else { "" };
-    let words = [service.name.clone(), service.listen.clone(), removed.into(), String::new()].map(Cell::new);
+    let listen = if service.group_of.is_some() { "group" } else { &service.listen };
+    let words = [service.name.clone(), listen.to_string(), removed.into(), String::new()].map(Cell::new);
     let numbers = numbers(service.connections, service.connections_per_s, &service.software, &service.offloaded);
     TableRow::new(words.into_iter().chain(numbers)).style(Style::new().add_modifier(Modifier::BOLD))
 }
