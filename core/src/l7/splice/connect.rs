@@ -88,7 +88,7 @@ impl Splices {
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        let number = front.exchange.backend;
+        let (number, is_ruled) = (front.exchange.backend, front.ledger != Ledger::Software);
         if let Some(attached) = front.back {
             let usable = self.backs.get(attached).is_some_and(|back| {
                 back.number == number && back.state == BackState::Attached && !back.peer.has_closed
@@ -97,12 +97,12 @@ impl Splices {
                 cx.statistics.http.reused += 1;
                 return self.dispatch(cx, position);
             }
-            if front.ledger != Ledger::Software {
-                // The engine still leads to the other one: on when it has answered.
-                return self.remove_rules(cx, position);
-            }
-            self.detach(cx, position, Fate::Keep);
         }
+        if is_ruled {
+            // The engine still leads to another one, which may have gone already: on when it has answered.
+            return self.remove_rules(cx, position);
+        }
+        self.detach(cx, position, Fate::Keep);
         if let Some(idle) = self.idle.youngest(number) {
             self.idle.remove(&mut self.backs, idle);
             self.attach(cx, position, idle);
