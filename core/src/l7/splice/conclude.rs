@@ -57,13 +57,21 @@ impl Splices {
     fn conclude_endless<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
-        let both = front.peer.has_closed && back.peer.has_closed;
-        if both && front.peer.is_settled() && back.peer.is_settled() {
+        if !front.peer.has_closed || !back.peer.has_closed || !front.peer.is_settled() {
+            return;
+        }
+        if !back.peer.was_closed {
+            // The client's FIN came with its request and was ours to keep: the backend gets one of ours.
+            self.detach(cx, position, Fate::Close);
+            let Some(front) = self.fronts.get_mut(position) else { return };
+            front.state = FrontState::TimeWait;
+            front.deadline = cx.now + super::timers::TIME_WAIT;
+        } else if back.peer.is_settled() {
             // What either sends again is passed on for a while.
             front.deadline = front.deadline.min(cx.now + super::timers::TIME_WAIT);
-            let deadline = front.deadline;
-            self.stamp_front(position, deadline);
         }
+        let Some(deadline) = self.fronts.get(position).map(|front| front.deadline) else { return };
+        self.stamp_front(position, deadline);
     }
 }
 

@@ -161,6 +161,9 @@ impl Splices {
         if ends && is_endless {
             flags |= FIN;
             front.peer.has_closed = true;
+            if let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) {
+                back.peer.was_closed = true;
+            }
         }
         if rest {
             // The next request, or FIN that will be seen again: read in order, to be used when this exchange is over.
