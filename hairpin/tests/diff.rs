@@ -276,3 +276,114 @@ fn changes_are_in_the_order_of_the_file_and_warnings_are_the_new_file_s() {
     let again = between(&after, &after);
     assert_eq!((again.changes, again.later, again.warnings.len()), (vec![], vec![], 1));
 }
+
+const WEB: &str = "\
+interfaces = [\"eth0\"]
+pool.addresses = [\"10.0.9.1\"]
+[[service]]
+name = \"web\"
+listen = \"192.0.2.1:80/http\"
+backends = [\"10.0.0.1:80\"]
+#WEB
+[[service.group]]
+name = \"a\"
+backends = [\"10.0.0.2:80\"]
+#GROUP
+[[service.route]]
+host = \"one\"
+group = \"a\"
+#ROUTE
+[[service.route]]
+host = \"two\"
+reply.status = 404
+";
+
+/// Asserts what edits of `WEB` change.
+#[track_caller]
+fn http_changes(edits: &[(&str, &str)], expected: &[&str]) {
+    let mut text = WEB.to_string();
+    for (from, to) in edits {
+        assert!(text.contains(from), "{from}");
+        text = text.replace(from, to);
+    }
+    assert_eq!(between(WEB, &text).changes, expected);
+    assert_eq!(between(&text, &text).changes, [""; 0]);
+}
+
+#[test]
+fn http_services_and_groups_come_and_go() {
+    let none = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
+                \"192.0.2.9:1/udp\"\nbackends = [\"10.0.0.9:1\"]\n";
+    let found = between(none, WEB).changes;
+    assert_eq!(
+        found[..2],
+        [
+            "service web added: 192.0.2.1:80/http, round-robin, 1 backend, 2 routes",
+            "group web/a added: round-robin, 1 backend"
+        ]
+    );
+    let found = between(WEB, none).changes;
+    assert_eq!(
+        found[1..],
+        ["service web removed; its connections are ended", "group web/a removed; its connections go on for up to 1h"]
+    );
+    http_changes(
+        &[
+            ("#GROUP", "[[service.group]]\nname = \"b\"\nbackends = [\"10.0.0.3:80\"]"),
+            ("group = \"a\"", "groups = { b = 1, a = 2 }"),
+        ],
+        &[
+            "service web: route 1: host = \"one\", group = \"a\" -> host = \"one\", groups = { a = 2, b = 1 }",
+            "group web/b added: round-robin, 1 backend",
+        ],
+    );
+    let tcp =
+        none.to_string() + "[[service]]\nname = \"web\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
+    assert_eq!(between(&tcp, WEB).changes[0], "service web: protocol: tcp -> http; connections that exist are ended");
+}
+
+#[test]
+fn what_is_http_s_is_compared_field_by_field() {
+    for (text, expected) in [
+        ("http.upgrade = false", "http.upgrade: true -> false"),
+        ("http.offload_bytes_min = 4096", "http.offload_bytes_min: auto -> 4096"),
+        ("http.proxy_protocol = \"v2\"", "http.proxy_protocol: off -> v2"),
+        ("http.forwarded.x_real_ip = true", "http.forwarded.x_real_ip: false -> true"),
+        ("http.forwarded.trusted = [\"10.0.0.0/8\"]", "http.forwarded.trusted: [] -> [\"10.0.0.0/8\"]"),
+        ("http.limits.idle_timeout = \"1m\"", "http.limits.idle_timeout: 1m 15s -> 1m"),
+        ("http.limits.fields_max = 7", "http.limits.fields_max: 100 -> 7"),
+        ("http.sticky.cookie = \"c\"", "http.sticky: none -> { cookie = \"c\" }"),
+        ("http.response_headers.set = { X-A = \"1\" }", "http.response_headers: none -> { set = { X-A = \"1\" } }"),
+    ] {
+        http_changes(&[("#WEB", text)], &[&format!("service web: {expected}")]);
+    }
+    // Other words for the same.
+    http_changes(&[("#WEB", "http.limits = { idle_timeout = \"75s\", fields_max = 0x64 }\nhttp.upgrade = true")], &[]);
+    http_changes(&[("#GROUP", "balance = \"maglev\"")], &["group web/a: balance: round-robin -> maglev"]);
+    http_changes(&[("#GROUP", "health.check = \"tcp\"")], &["group web/a: health.check: none -> tcp"]);
+    // A group has its times from its service.
+    http_changes(&[("#WEB", "drain_limit = \"1m\"")], &["service web: drain_limit: 1h -> 1m"]);
+}
+
+#[test]
+fn routes_and_rules_are_compared_as_lists() {
+    let three = "[[service.route]]\nhost = \"three\"\nredirect.location = \"/\"";
+    http_changes(
+        &[("#ROUTE", three)],
+        &["service web: route 2 added: host = \"three\", redirect = { location = \"/\" }"],
+    );
+    http_changes(
+        &[("#ROUTE\n[[service.route]]\nhost = \"two\"\nreply.status = 404\n", "")],
+        &["service web: route 2 removed: host = \"two\", reply = { status = 404 }"],
+    );
+    http_changes(
+        &[("\"two\"", "[\"two\", \"2\"]")],
+        &[
+            "service web: route 2: host = \"two\", reply = { status = 404 } -> host = [\"two\", \"2\"], reply = { status = 404 }",
+        ],
+    );
+    http_changes(
+        &[("#ROUTE", "[[service.access]]\naction = \"deny\"\nclient = \"10.0.0.0/8\"")],
+        &["service web: access rule 1 added: action = \"deny\", client = \"10.0.0.0/8\""],
+    );
+}

@@ -5,7 +5,9 @@ use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyC
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
 mod health;
+mod http;
 mod tables;
+mod tls;
 
 use std::path::Path;
 use std::time::Duration;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 mod by_hand;
 mod file;
+mod groups;
 mod life;
 
 /// Services by port, each with its backends by port and what else is said about them.

@@ -93,8 +93,9 @@ impl Targets {
     /// Warns of groups that are none of those used; of none if a route is wrong, which may have been meant to lead there.
     pub(super) fn warn_unused(&self, service: &Table<'_>, used: Option<&[Group]>) {
         let Some(used) = used else { return };
-        for (number, name) in (self.number.saturating_add(1)..).zip(&self.groups) {
-            if !used.contains(&number) {
+        for (position, (number, name)) in (self.number.saturating_add(1)..).zip(&self.groups).enumerate() {
+            let is_double = self.groups[..position].iter().any(|earlier| earlier.value == name.value);
+            if !used.contains(&number) && !is_double {
                 let what = format!("no route leads to group \"{}\"", name.value);
                 service.warning(&name.span, what, "add one, or leave the group out");
             }

@@ -1,0 +1,110 @@
+//! Groups of backends: numbers by name, never taken for what clients connect to.
+
+use super::{Place, change, merged};
+use hairpin::config::{self, Config};
+use hairpin::control::BackendAction;
+use hairpin::registry::{KEPT_S, Registry};
+use hairpin_core::config::{BackendState, ServiceState};
+use hairpin_core::l7::config::{Action, Kind};
+
+/// A service with these groups, and a route to each.
+fn config(name: &str, listen: &str, groups: &[&str]) -> Config {
+    let mut text = format!(
+        "interfaces = [\"a\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"first\"\nlisten = \
+         \"192.0.2.9:1/tcp\"\nbackends = [\"10.0.0.9:1\"]\n[[service]]\nname = \"{name}\"\nlisten = \"{listen}\"\nbackends = \
+         [\"10.0.0.1:80\"]\n"
+    );
+    for group in groups {
+        text += &format!("[[service.group]]\nname = \"{group}\"\nbackends = [\"10.0.0.2:80\"]\n");
+        text += &format!("[[service.route]]\nhost = \"{group}\"\ngroup = \"{group}\"\n");
+    }
+    config::parse("t.toml", &text).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
+}
+
+/// Where the routes of service `number` lead.
+fn routes(merged: &hairpin::registry::Merged, number: usize) -> Vec<u16> {
+    let Kind::Http(http) = &merged.snapshot.services[number].kind else { panic!("{:?}", merged.snapshot.services) };
+    let to = |action: &Action| match action {
+        Action::Forward { groups, .. } => groups[0].0,
+        other => panic!("{other:?}"),
+    };
+    http.routes.iter().map(|route| to(&route.action)).collect()
+}
+
+const WEB: &str = "192.0.2.1:80/http";
+
+#[test]
+fn routes_lead_to_the_numbers_that_groups_have() {
+    let mut registry = Registry::default();
+    let one = merged(&mut registry, &config("web", WEB, &["a", "b"]), 0);
+    let names: Vec<&str> = one.snapshot.services.iter().map(|service| &*service.name).collect();
+    assert_eq!(names, ["first", "web", "web/a", "web/b"]);
+    assert_eq!(routes(&one, 1), [2, 3, 1]);
+    let backends: Vec<u16> = one.snapshot.services.iter().map(|service| service.backends[0].number).collect();
+    // In another order, with another one: each has the number that it had.
+    let two = merged(&mut registry, &config("web", WEB, &["c", "b", "a"]), 1);
+    assert_eq!(routes(&two, 1), [4, 3, 2, 1]);
+    assert_eq!(&*two.snapshot.services[4].name, "web/c");
+    let again: Vec<u16> = two.snapshot.services[..4].iter().map(|service| service.backends[0].number).collect();
+    assert_eq!(backends, again);
+    assert!(two.fresh_services.is_empty() && two.fresh_backends.is_empty());
+}
+
+#[test]
+fn a_group_that_is_no_more_stays_a_group_until_its_backends_are_free() {
+    let place = Place::new("groups");
+    let mut registry = Registry::default();
+    let one = merged(&mut registry, &config("web", WEB, &["a", "b"]), 0);
+    let backend = one.snapshot.services[2].backends[0].number;
+    let busy = |number: u16| u64::from(number == backend);
+    let two = registry.merge(&config("web", WEB, &["b"]), &busy, 1).unwrap();
+    let group = &two.snapshot.services[2];
+    assert!(group.kind.is_group() && group.state == ServiceState::Removed, "{group:?}");
+    assert_eq!(group.backends[0].state, BackendState::Removed);
+    assert_eq!(routes(&two, 1), [3, 1]);
+    // Also for the next process.
+    registry.save(&place.file()).unwrap();
+    let mut registry = Registry::load(&place.file()).unwrap();
+    let three = registry.merge(&config("web", WEB, &["b"]), &busy, 2 + KEPT_S).unwrap();
+    assert!(three.snapshot.services[2].kind.is_group());
+    let four = merged(&mut registry, &config("web", WEB, &["b"]), 3 + KEPT_S);
+    assert_eq!(four.freed_services, [2]);
+    assert_eq!(four.snapshot.services[2].state, ServiceState::Vacant);
+    assert_eq!(routes(&four, 1), [3, 1]);
+}
+
+#[test]
+fn a_service_that_spliced_is_none_that_forwards_once_it_is_removed() {
+    let mut registry = Registry::default();
+    merged(&mut registry, &config("web", WEB, &["a"]), 0);
+    let other = merged(&mut registry, &config("web", "192.0.2.2:80/http", &["a"]), 1);
+    // The group of the service at the other address is another one, although its name is the same.
+    let states: Vec<_> = other.snapshot.services.iter().map(|service| (&*service.name, service.state)).collect();
+    let (active, removed) = (ServiceState::Active, ServiceState::Removed);
+    assert_eq!(states, [("first", active), ("web", removed), ("web/a", removed), ("web", active), ("web/a", active)]);
+    assert!(matches!(other.snapshot.services[1].kind, Kind::Forward));
+    assert_eq!(routes(&other, 3), [4, 3]);
+}
+
+#[test]
+fn what_speaks_another_protocol_keeps_its_number() {
+    let mut registry = Registry::default();
+    merged(&mut registry, &config("web", "192.0.2.1:80/tcp", &[]), 0);
+    let http = merged(&mut registry, &config("web", WEB, &["a"]), 1);
+    assert!(matches!(http.snapshot.services[1].kind, Kind::Http(_)));
+    let tcp = merged(&mut registry, &config("web", "192.0.2.1:80/tcp", &[]), 2);
+    assert!(matches!(tcp.snapshot.services[1].kind, Kind::Forward));
+    assert!(tcp.snapshot.services[2].kind.is_group() && tcp.snapshot.services[2].state == ServiceState::Removed);
+}
+
+#[test]
+fn backends_of_groups_are_changed_by_hand_like_others() {
+    let mut registry = Registry::default();
+    let config = config("web", WEB, &["a"]);
+    merged(&mut registry, &config, 0);
+    let said = registry.set(&change("web/a", "10.0.0.2:80", BackendAction::Drain), &config).unwrap();
+    assert!(said.starts_with("service web/a: backend 10.0.0.2:80: enabled, weight 1 -> drain, weight 1"), "{said}");
+    let after = merged(&mut registry, &config, 1);
+    assert_eq!(after.snapshot.services[2].backends[0].state, BackendState::Draining);
+    assert_eq!(after.snapshot.services[1].backends[0].state, BackendState::Enabled);
+}
