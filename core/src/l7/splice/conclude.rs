@@ -35,7 +35,8 @@ impl Splices {
         back.peer.expected = later(response, if back.peer.has_closed { response.wrapping_add(1) } else { response });
         back.peer.highest = later(back.peer.highest, back.peer.expected);
         let close_back = exchange.close_back || back.peer.has_closed;
-        let close_front = exchange.close_front || front.peer.has_closed;
+        // A client that has closed may have requests waiting here.
+        let close_front = exchange.close_front || front.peer.has_closed && front.waiting() == 0;
         front.state = FrontState::Reading;
         front.deadline = cx.now + idle_timeout(cx.kind(front.service));
         let (deadline, front_waits) = (front.deadline, front.waiting() == 0);

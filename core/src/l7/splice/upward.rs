@@ -181,7 +181,7 @@ impl Splices {
             // Acknowledged when the exchange is over, with all that came before it.
             front.peer.has_closed = true;
             front.peer.expected = front.peer.expected.wrapping_add(1);
-            front.exchange.close_front = true;
+            front.exchange.close_front |= front.waiting() == 0;
         } else if ends && !is_done && !is_endless {
             return self.break_off(cx, position);
         }
