@@ -31,6 +31,8 @@ pub struct Server {
     sent: usize,
     resets: bool,
     closes: bool,
+    /// The request says that it is the last.
+    asked_to_close: bool,
     resumes: Time,
     saw_end: bool,
     closed: bool,
@@ -53,6 +55,7 @@ impl Server {
             sent: 0,
             resets: false,
             closes: false,
+            asked_to_close: false,
             resumes: Time::ZERO,
             saw_end: false,
             closed: false,
@@ -119,6 +122,7 @@ impl Server {
         self.reader.expect(framing, length);
         let expected = self.site.map_or_else(|| exchange.request(), |site| site.request(&exchange, &client));
         let hop = self.site.is_some();
+        self.asked_to_close = head.says("close");
         let group = (exchange.host == "b.example") == (self.number >= plans.group_from);
         if exchange.waits {
             self.outgoing.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -172,7 +176,7 @@ impl Server {
             response.truncate(after as usize);
             self.resets = true;
         }
-        self.closes |= exchange.closes || exchange.request().says("close");
+        self.closes |= exchange.closes || self.asked_to_close;
         self.outgoing.extend(response);
         self.serving = None;
     }
