@@ -1,5 +1,7 @@
 //! What runs in the servers: nginx with pages, iperf3, UDP echo.
 
+pub mod web;
+
 use crate::command;
 use crate::process::Process;
 use crate::tool::echo::UdpEcho;

@@ -2,7 +2,7 @@
 
 use super::control::{self, ConnectionView, OffloadView};
 use super::status::Status;
-use super::{START_TIMEOUT, Service};
+use super::{START_TIMEOUT, Service, Transport};
 use crate::command;
 use crate::namespace::{CONFIGURATION, Namespace};
 use crate::process::Process;
@@ -241,7 +241,9 @@ fn configuration(
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
-        writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
+        if matches!(service.transport, Transport::Tcp | Transport::Udp) {
+            writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
+        }
         if !service.balance.is_empty() {
             writeln!(text, "balance = {:?}", service.balance)?;
         }

@@ -17,13 +17,17 @@ use std::time::Duration;
 /// Longest time a balancer may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// TCP or UDP.
+/// What a service carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
+    /// HTTP over TCP, request by request. Only Hairpin.
+    Http,
+    /// TLS over TCP, by the server's name. Only Hairpin.
+    Tls,
 }
 
 impl Transport {
@@ -32,6 +36,8 @@ impl Transport {
         match self {
             Transport::Tcp => "tcp",
             Transport::Udp => "udp",
+            Transport::Http => "http",
+            Transport::Tls => "tls",
         }
     }
 }
@@ -43,7 +49,7 @@ pub struct Service {
     pub name: &'static str,
     /// Of the VIP and the servers.
     pub family: Family,
-    /// TCP or UDP.
+    /// What it carries.
     pub transport: Transport,
     /// The VIP's port.
     pub port: u16,
@@ -81,6 +87,11 @@ impl Service {
     /// The same for UDP.
     pub fn udp(name: &'static str, family: Family, port: u16) -> Service {
         Service { transport: Transport::Udp, ..Service::tcp(name, family, port) }
+    }
+
+    /// The same for HTTP, over IPv4.
+    pub fn http(name: &'static str, port: u16) -> Service {
+        Service { transport: Transport::Http, ..Service::tcp(name, Family::V4, port) }
     }
 
     /// `address:port` of the VIP.

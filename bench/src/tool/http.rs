@@ -1,8 +1,8 @@
-//! A plain HTTP/1.1 client on a TCP connection that stays, for servers of ours: answers have a `Content-Length`.
+//! A plain HTTP/1.1 client on a TCP connection that stays, which can also say what no client should.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Bytes of a head at most.
@@ -27,9 +27,25 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The value of the header `name`, written as the servers write it.
+    /// The first value of the header `name`, in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        self.headers(name).next()
+    }
+
+    /// All values of the header `name`, in any case.
+    pub fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+        let fields = self.head.lines().filter_map(|line| line.split_once(':'));
+        fields.filter(move |(have, _)| have.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+
+    /// Its head, status line and all.
+    pub fn head(&self) -> &str {
+        &self.head
+    }
+
+    /// Its body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// The name of the server that answered.
@@ -53,32 +69,106 @@ impl Connection {
 
     /// Asks for a page and waits for the answer, both within `timeout`. With `close` the server is asked to close.
     pub fn get(&mut self, page: &str, close: bool, timeout: Duration) -> Result<Answer> {
-        let deadline = Instant::now() + timeout;
         let last = if close { "Connection: close\r\n" } else { "" };
+        self.send(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n{last}\r\n").as_bytes(), timeout)?;
+        self.answer(false, timeout)
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> Result<()> {
         self.stream.set_write_timeout(Some(timeout))?;
-        self.stream
-            .write_all(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n{last}\r\n").as_bytes())
-            .context("send")?;
-        let head = loop {
-            if let Some(end) = self.ahead.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                let head: Vec<u8> = self.ahead.drain(..end + 4).collect();
-                break String::from_utf8_lossy(&head).into_owned();
-            }
-            ensure!(self.ahead.len() < HEAD_MAX, "a head of {} bytes", self.ahead.len());
-            self.read(deadline)?;
-        };
+        self.stream.write_all(bytes).context("send")
+    }
+
+    /// Says that no more will be sent.
+    pub fn finish(&mut self) -> Result<()> {
+        self.stream.shutdown(Shutdown::Write).context("half close")
+    }
+
+    /// The next answer (one of 1xx counts), complete within `timeout`. `to_head`: it is one to HEAD and has no body.
+    pub fn answer(&mut self, to_head: bool, timeout: Duration) -> Result<Answer> {
+        let deadline = Instant::now() + timeout;
+        let head = String::from_utf8_lossy(&self.take_until(b"\r\n\r\n", deadline)?).into_owned();
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let mut answer = Answer { status: status.context("no status")?, head, body: Vec::new() };
-        let length = answer.header("Content-Length").and_then(|length| length.trim().parse().ok());
-        let length: usize = length.with_context(|| format!("no length in {:?}", answer.head))?;
-        while self.ahead.len() < length {
-            self.read(deadline)?;
+        let mut answer =
+            Answer { status: status.with_context(|| format!("no status in {head:?}"))?, head, body: Vec::new() };
+        if to_head || matches!(answer.status, 100..200 | 204 | 304) {
+            return Ok(answer);
         }
-        answer.body = self.ahead.drain(..length).collect();
+        let chunked = answer.header("Transfer-Encoding").is_some_and(|coding| coding.ends_with("chunked"));
+        let length = answer.header("Content-Length").map(str::parse).transpose().context("Content-Length")?;
+        answer.body = match length {
+            _ if chunked => self.take_chunks(deadline)?,
+            Some(length) => self.take(length, deadline)?,
+            None => {
+                while self.read(deadline)? > 0 {}
+                std::mem::take(&mut self.ahead)
+            }
+        };
         Ok(answer)
     }
 
-    fn read(&mut self, deadline: Instant) -> Result<()> {
+    /// The next `length` bytes, whatever they are.
+    pub fn bytes(&mut self, length: usize, timeout: Duration) -> Result<Vec<u8>> {
+        self.take(length, Instant::now() + timeout)
+    }
+
+    /// What else comes until the connection is closed; fails if it is not within `timeout`, not if it is reset.
+    pub fn rest(&mut self, timeout: Duration) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.read(deadline) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(is_reset) => break,
+                Err(error) => return Err(error).context("still open"),
+            }
+        }
+        Ok(std::mem::take(&mut self.ahead))
+    }
+
+    fn take_until(&mut self, end: &[u8], deadline: Instant) -> Result<Vec<u8>> {
+        loop {
+            if let Some(at) = self.ahead.windows(end.len()).position(|bytes| bytes == end) {
+                return Ok(self.ahead.drain(..at + end.len()).collect());
+            }
+            ensure!(self.ahead.len() < HEAD_MAX, "a head of {} bytes", self.ahead.len());
+            self.read_some(deadline)?;
+        }
+    }
+
+    fn take(&mut self, length: usize, deadline: Instant) -> Result<Vec<u8>> {
+        while self.ahead.len() < length {
+            self.read_some(deadline)?;
+        }
+        Ok(self.ahead.drain(..length).collect())
+    }
+
+    /// A chunked body without its trailers.
+    fn take_chunks(&mut self, deadline: Instant) -> Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let line = String::from_utf8_lossy(&self.take_until(b"\r\n", deadline)?).into_owned();
+            let digits = line.split(';').next().unwrap_or_default().trim();
+            let size = usize::from_str_radix(digits, 16).with_context(|| format!("not a chunk's size: {line:?}"))?;
+            if size == 0 {
+                while self.take_until(b"\r\n", deadline)? != b"\r\n" {}
+                return Ok(body);
+            }
+            body.extend(self.take(size, deadline)?);
+            ensure!(self.take(2, deadline)? == b"\r\n", "a chunk of {size} bytes does not end there");
+        }
+    }
+
+    fn read_some(&mut self, deadline: Instant) -> Result<()> {
+        match self.read(deadline)? {
+            0 => bail!("closed before the answer was complete"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads on; 0 bytes at the stream's end.
+    fn read(&mut self, deadline: Instant) -> Result<usize> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             bail!("no answer in time");
@@ -86,13 +176,18 @@ impl Connection {
         self.stream.set_read_timeout(Some(left))?;
         let mut part = [0; 16 << 10];
         match self.stream.read(&mut part) {
-            Ok(0) => bail!("closed before the answer was complete"),
-            Ok(length) => self.ahead.extend_from_slice(&part[..length]),
+            Ok(length) => {
+                self.ahead.extend_from_slice(&part[..length]);
+                Ok(length)
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in time"),
-            Err(error) => return Err(error).context("receive"),
+            Err(error) => Err(error).context("receive"),
         }
-        Ok(())
     }
+}
+
+fn is_reset(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionReset
 }
 
 /// One request on a connection of its own; name of the server that answered. The page must be `expected`.

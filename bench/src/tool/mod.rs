@@ -12,5 +12,6 @@ pub mod http;
 pub mod inside;
 pub mod packet_socket;
 pub mod pcapng;
+pub mod recorder;
 pub mod requests;
 pub mod transfers;

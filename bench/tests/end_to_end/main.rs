@@ -10,6 +10,7 @@ mod commands;
 mod crash;
 mod health;
 mod hostile;
+mod http;
 mod intruders;
 mod leaks;
 mod lifecycle;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         intruders::trials(),
         survival::trials(),
         tables::trials(),
+        http::trials(),
         crash::trials(),
         leaks::trials(),
     ];

@@ -1,0 +1,99 @@
+//! Web servers beside nginx: Apache, Python's, Node.js, a WebSocket echo, and nginx with TLS.
+
+use super::{START_TIMEOUT, listening};
+use crate::command;
+use crate::process::Process;
+use crate::topology::Topology;
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::Command;
+
+/// Apache's port, on server1.
+pub const APACHE_PORT: u16 = 8081;
+/// Python's `http.server`, on server2.
+pub const PYTHON_PORT: u16 = 8082;
+/// Node.js, on server3.
+pub const NODE_PORT: u16 = 8083;
+/// The WebSocket echo, on server4.
+pub const WEBSOCKET_PORT: u16 = 8084;
+/// nginx with TLS, on server1 and server2.
+pub const TLS_PORT: u16 = 8443;
+
+/// Debian's Python, which has Debian's modules.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// Whether a program can be run: `program arguments` ends well.
+pub fn is_there(program: &str, arguments: &[&str]) -> bool {
+    command::output(Command::new(program).args(arguments)).is_ok()
+}
+
+fn started(topology: &Topology, server: usize, port: u16, name: &str, command: Command) -> Result<Process> {
+    let namespace = &topology.servers[server - 1];
+    let mut process = namespace.start(command, &topology.scratch.file(format!("{name}-{server}.log")))?;
+    process
+        .wait_until(START_TIMEOUT, || listening(namespace.name(), &[port]))
+        .with_context(|| format!("{name} does not listen on port {port} of server{server}"))?;
+    Ok(process)
+}
+
+/// Apache with the pages.
+pub fn apache(topology: &Topology) -> Result<Process> {
+    let text = include_str!("apache.conf")
+        .replace("PORT", &APACHE_PORT.to_string())
+        .replace("DIRECTORY", &topology.scratch.file("").display().to_string());
+    let file = topology.scratch.write("apache.conf", &text)?;
+    let mut apache = topology.servers[0].command("apache2");
+    apache.arg("-D").arg("FOREGROUND").arg("-f").arg(file);
+    started(topology, 1, APACHE_PORT, "apache", apache)
+}
+
+/// Python's `http.server` with the pages.
+pub fn python(topology: &Topology) -> Result<Process> {
+    let mut python = topology.servers[1].command(PYTHON);
+    python.args(["-m", "http.server", "--protocol", "HTTP/1.1", "--directory"]);
+    python.arg(topology.scratch.file("pages")).arg(PYTHON_PORT.to_string());
+    started(topology, 2, PYTHON_PORT, "python", python)
+}
+
+/// Node.js with the pages, in chunks; a request with a body is answered with its length.
+pub fn node(topology: &Topology) -> Result<Process> {
+    let file = topology.scratch.write("server.js", include_str!("server.js"))?;
+    let mut node = topology.servers[2].command("node");
+    node.arg(file).arg(NODE_PORT.to_string()).arg(topology.scratch.file("pages"));
+    started(topology, 3, NODE_PORT, "node", node)
+}
+
+/// A WebSocket echo in Python.
+pub fn websocket(topology: &Topology) -> Result<Process> {
+    let file = topology.scratch.write("websocket_echo.py", include_str!("websocket_echo.py"))?;
+    let mut echo = topology.servers[3].command(PYTHON);
+    echo.arg(file).arg(WEBSOCKET_PORT.to_string());
+    started(topology, 4, WEBSOCKET_PORT, "websocket", echo)
+}
+
+/// nginx with TLS and the pages on server1 and server2, which say who they are in `X-Server`. The certificate, for
+/// `one.example`, `*.two.example` and `nobody.example`, is `certificate.pem` of the scratch directory.
+pub fn tls(topology: &Topology) -> Result<Vec<Process>> {
+    let scratch = topology.scratch.file("");
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hairpin", "-addext"]);
+    openssl.arg("subjectAltName=DNS:one.example,DNS:*.two.example,DNS:nobody.example");
+    openssl.arg("-keyout").arg(scratch.join("key.pem")).arg("-out").arg(scratch.join("certificate.pem"));
+    command::output(&mut openssl)?;
+    (1..=2).map(|server| tls_server(topology, server, &scratch)).collect()
+}
+
+fn tls_server(topology: &Topology, server: usize, scratch: &Path) -> Result<Process> {
+    let directory = scratch.join(format!("tls{server}"));
+    std::fs::create_dir_all(&directory)?;
+    let text = include_str!("tls.conf")
+        .replace("PORT", &TLS_PORT.to_string())
+        .replace("SERVER", &format!("server{server}"))
+        .replace("SCRATCH", &scratch.display().to_string())
+        .replace("DIRECTORY", &directory.display().to_string());
+    std::fs::write(directory.join("nginx.conf"), text)?;
+    let mut nginx = topology.servers[server - 1].command("nginx");
+    nginx.arg("-c").arg(directory.join("nginx.conf")).arg("-p").arg(&directory);
+    nginx.arg("-e").arg(directory.join("error.log"));
+    started(topology, server, TLS_PORT, "tls", nginx)
+}

@@ -1,0 +1,34 @@
+//! HTTP and TLS services: real clients, real servers, and both as nobody should be.
+
+mod bodies;
+mod hostile;
+mod loss;
+mod messages;
+mod routes;
+mod servers;
+mod stage;
+mod tls;
+
+use libtest_mimic::Trial;
+use stage::{Stages, Which};
+use std::sync::Arc;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let stages = Arc::new(Stages::default());
+    let mut trials = Vec::new();
+    for which in [Which::Gso, Which::Wire, Which::Software] {
+        trials.extend(messages::trials(&stages, which));
+        trials.extend(bodies::trials(&stages, which));
+        trials.extend(loss::trials(&stages, which));
+    }
+    // What has little to do with how packets are carried.
+    trials.extend(routes::trials(&stages));
+    trials.extend(hostile::trials(&stages));
+    trials.extend(servers::trials(&stages));
+    trials.extend(tls::trials(&stages));
+    // Those on one stage one after the other.
+    trials.sort_by_key(|trial| {
+        [Which::Gso, Which::Wire, Which::Software].map(|which| trial.name().ends_with(&stage::suffix(which)))
+    });
+    trials
+}

@@ -1,0 +1,24 @@
+"""A WebSocket client: websocket.py URL."""
+import asyncio
+import os
+import sys
+
+import websockets
+
+
+async def main():
+    async with websockets.connect(sys.argv[1], max_size=None) as socket:
+        for i in range(500):
+            message = os.urandom(i * i % 40000)
+            await socket.send(message)
+            assert await asyncio.wait_for(socket.recv(), 20) == message, i
+        await socket.send("text")
+        assert await asyncio.wait_for(socket.recv(), 20) == "text"
+        large = os.urandom(5_000_000)
+        await socket.send(large)
+        assert await asyncio.wait_for(socket.recv(), 20) == large
+        await asyncio.wait_for(await socket.ping(), 20)
+    print("well")
+
+
+asyncio.run(main())
