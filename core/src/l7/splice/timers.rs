@@ -12,8 +12,9 @@ use crate::table::ageing::{Ageing, Deadlines};
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
 
-/// How long what an end sends again after both have closed is answered.
-pub(super) const TIME_WAIT: Duration = Duration::from_secs(1);
+/// How long what an end sends again after both have closed is answered: its FIN comes again after 1 s, and 2 s after that,
+/// if our acknowledgement was lost (RFC 6298, 2.1 and 5.5).
+pub(super) const TIME_WAIT: Duration = Duration::from_secs(5);
 /// Entries looked at per call at most.
 const DUE_MAX: usize = 32;
 /// How long an offloaded exchange lasts before software looks at its counters.
