@@ -247,7 +247,10 @@ impl Splices {
                     scratch[..put].copy_from_slice(&buffers.bytes(&input)[..put]);
                     let edited = front.down.edit(start, length as u32, put as u32);
                     buffers.consume(&mut input, length);
-                    entry.input = Some(input).filter(|input| input.len() > 0);
+                    match input.len() {
+                        0 => buffers.release(input),
+                        _ => entry.input = Some(input),
+                    }
                     front.exchange.response_floor = start.wrapping_add(length as u32);
                     if edited.is_none() || !self.own_for_client(cx, position, put) {
                         return self.bad_response(cx, position);
