@@ -340,7 +340,7 @@ impl<K: Key> Lookup<K> for Concurrent {
     }
 
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
-        self.look_burst(keys, entries, out, |_, _| {});
+        self.look_burst::<false, K, E>(keys, entries, out, |_, _| {});
     }
 }
 

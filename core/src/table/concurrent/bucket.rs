@@ -23,9 +23,17 @@ const CELL_BITS: u32 = 3;
 /// A counter that got here stays here.
 pub(super) const CELL_MAX: u32 = (1 << CELL_BITS) - 1;
 
-/// A set of slots: bit `s` is slot `s`.
+/// A set of slots: slot `s` is bits `2 * s` and `2 * s + 1`, both of them, as comparing lanes of 16 bits tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slots(pub(super) u8);
+pub(super) struct Slots(u16);
+
+impl Slots {
+    /// Of a bit for each slot.
+    #[cfg(test)]
+    pub(super) fn of(bits: u8) -> Slots {
+        Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
+    }
+}
 
 impl Iterator for Slots {
     type Item = usize;
@@ -35,9 +43,11 @@ impl Iterator for Slots {
         if self.0 == 0 {
             return None;
         }
-        let slot = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(slot)
+        let bit = self.0.trailing_zeros() as usize;
+        // SAFETY: one of 16 bits is set, and they are set in pairs.
+        unsafe { core::hint::assert_unchecked(bit < 2 * SLOTS && bit.is_multiple_of(2)) }
+        self.0 &= !(3 << bit);
+        Some(bit / 2)
     }
 }
 
@@ -71,20 +81,20 @@ impl Tags {
     #[inline]
     pub(super) fn guests(self) -> Slots {
         let away = |slot: &usize| self.at(*slot) & AWAY != 0;
-        Slots((0..SLOTS).filter(away).fold(0, |slots, slot| slots | 1 << slot))
+        Slots((0..SLOTS).filter(away).fold(0, |slots, slot| slots | 3 << (2 * slot)))
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn with_sse2(self, tag: u16) -> Slots {
-        use core::arch::x86_64::{_mm_cmpeq_epi16, _mm_movemask_epi8, _mm_packs_epi16, _mm_set_epi64x, _mm_set1_epi16};
+        use core::arch::x86_64::{_mm_cmpeq_epi16, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi16};
         let [low, high] = self.0;
         // SAFETY: SSE2 is part of x86-64.
         let mask = unsafe {
             let equal = _mm_cmpeq_epi16(_mm_set_epi64x(high as i64, low as i64), _mm_set1_epi16(tag as i16));
-            _mm_movemask_epi8(_mm_packs_epi16(equal, equal))
+            _mm_movemask_epi8(equal)
         };
-        Slots(mask as u8)
+        Slots(mask as u16)
     }
 
     #[cfg(any(test, not(target_arch = "x86_64")))]
@@ -96,9 +106,10 @@ impl Tags {
             let word = word ^ (u64::from(tag) * LANES);
             // 1 in the lowest bit of every lane that is zero, and exactly there: no carry runs between lanes.
             let zero = !(((word & LOW) + LOW) | word | LOW) >> 15;
-            (zero | zero >> 15 | zero >> 30 | zero >> 45) as u8 & 15
+            let zero = 3 * zero;
+            (zero | zero >> 14 | zero >> 28 | zero >> 42) as u16 & 0xff
         });
-        Slots(low | high << 4)
+        Slots(low | high << 8)
     }
 }
 

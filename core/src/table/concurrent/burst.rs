@@ -3,6 +3,7 @@
 use super::bucket::AWAY;
 use super::{Concurrent, Found, Place};
 use crate::table::{BURST, Entries, Key, prefetch_line};
+use core::mem::MaybeUninit;
 
 /// A set of keys of a burst.
 #[derive(Clone, Copy, Default)]
@@ -26,37 +27,36 @@ impl Set {
     }
 }
 
-/// What is known of the keys of a burst.
-#[derive(Clone, Copy, Default)]
-struct Sets {
-    /// There is an entry with the right tag.
-    candidate: Set,
-    /// There is none in the primary bucket, and perhaps one in the secondary one.
-    away: Set,
-    /// There is none in either, but one may just be on its way.
-    unclear: Set,
-}
+/// Room for the places of a burst.
+type Places = [MaybeUninit<Place>; BURST];
 
 impl Concurrent {
-    /// The places of up to [`BURST`] keys, with their primary buckets on their way into the cache.
-    #[inline]
-    fn places<K: Key>(&self, keys: &[K]) -> [Place; BURST] {
-        let mut places = [Place::default(); BURST];
+    /// The places of up to [`BURST`] keys, with their primary buckets on their way into the cache. (An array returned
+    /// would be copied, and the copy would wait until everything before it has been done.)
+    #[inline(always)]
+    fn places<'a, K: Key>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+        let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
-            *place = self.place_of(key);
-            prefetch_line(self.bucket(place.primary));
+            self.prefetch(place.write(self.place_of(key)).primary);
         }
-        places
+        // SAFETY: there are as many as there are keys, and all have been written.
+        unsafe { core::slice::from_raw_parts(places.as_ptr().cast(), places.len()) }
+    }
+
+    #[inline]
+    fn prefetch(&self, bucket: u32) {
+        prefetch_line(self.buckets.as_ptr().wrapping_add(bucket as usize));
     }
 
     #[inline]
     fn prefetch_secondary(&self, place: Place) {
-        prefetch_line(self.bucket(self.other(place.primary, place.tag)));
+        self.prefetch(self.other(place.primary, place.tag));
     }
 
-    /// Looks for all keys, and calls `hit` for each that was found.
+    /// Looks for all keys, and calls `hit` for each that was found if `TOLD`. (Where entries stand is remembered for
+    /// that only.)
     #[inline]
-    pub(super) fn look_burst<K: Key, E: Entries<K>>(
+    pub(super) fn look_burst<const TOLD: bool, K: Key, E: Entries<K>>(
         &self,
         keys: &[K],
         entries: &E,
@@ -64,76 +64,89 @@ impl Concurrent {
         hit: impl Fn(Place, Found),
     ) {
         let count = keys.len().min(out.len());
-        for (keys, out) in keys[..count].chunks(BURST).zip(out[..count].chunks_mut(BURST)) {
-            let places = &self.places(keys)[..keys.len()];
-            let mut candidates = [Found::default(); BURST];
-            let mut sets = self.primary_candidates(places, entries, &mut candidates);
-            self.secondary_candidates(places, entries, &mut candidates, &mut sets);
-            out.fill(None);
-            for i in sets.candidate.members() {
-                let found = if entries.is(candidates[i].value, &keys[i]) {
-                    Some(candidates[i])
-                } else {
-                    self.look(places[i], |value| entries.is(value, &keys[i]))
-                };
-                out[i] = found.map(|found| found.value);
-                found.into_iter().for_each(|found| hit(places[i], found));
-            }
-            for i in sets.unclear.members() {
-                let found = self.look(places[i], |value| entries.is(value, &keys[i]));
-                out[i] = found.map(|found| found.value);
-                found.into_iter().for_each(|found| hit(places[i], found));
-            }
+        let (mut keys, mut out) = (&keys[..count], &mut out[..count]);
+        while keys.len() > BURST {
+            let (now, later) = keys.split_at(BURST);
+            let (found, rest) = out.split_at_mut(BURST);
+            self.look_piece::<TOLD, K, E>(now, entries, found, &hit);
+            (keys, out) = (later, rest);
         }
+        self.look_piece::<TOLD, K, E>(keys, entries, out, &hit);
     }
 
-    /// Compares tags in the primary buckets. Each key then has a candidate there, or may stand in its secondary bucket,
-    /// which is on its way into the cache, or is surely absent.
-    #[inline]
-    fn primary_candidates<K, E: Entries<K>>(
+    /// [`Concurrent::look_burst`] of up to [`BURST`] keys, in as few instructions as can be (see there, in `cuckoo++`).
+    #[inline(never)]
+    fn look_piece<const TOLD: bool, K: Key, E: Entries<K>>(
         &self,
-        places: &[Place],
+        keys: &[K],
         entries: &E,
-        candidates: &mut [Found; BURST],
-    ) -> Sets {
-        let mut sets = Sets::default();
-        for (i, (place, candidate)) in places.iter().zip(candidates).enumerate() {
+        out: &mut [Option<u32>],
+        hit: &impl Fn(Place, Found),
+    ) {
+        let mut places = [const { MaybeUninit::uninit() }; BURST];
+        let places = self.places(keys, &mut places);
+        let mut at = [Found::default(); BURST];
+        let mut is_any_there = false;
+        let mut candidate = |i: usize, bucket: u32, slot: usize, value: u32| {
+            entries.prefetch(value);
+            if TOLD {
+                at[i] = Found { bucket, slot, value };
+            }
+            is_any_there = true;
+            Some(value)
+        };
+        // Tags in the primary buckets: each key has a candidate there, or may stand in its secondary bucket, which is on
+        // its way into the cache, or is surely absent.
+        let mut away = Set::default();
+        for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
             let primary = self.bucket(place.primary);
             let before = primary.version();
-            if let Some(slot) = primary.tags().with(place.tag).next() {
-                let value = primary.value(slot);
-                entries.prefetch(value);
-                *candidate = Found { bucket: place.primary, slot, value };
-                sets.candidate.add(i);
-            } else if primary.may_be_away(place.tag) || !before.is_same(primary.version()) {
-                self.prefetch_secondary(*place);
-                sets.away.add(i);
+            *found = if let Some(slot) = primary.tags().with(place.tag).next() {
+                candidate(i, place.primary, slot, primary.value(slot))
+            } else {
+                if primary.may_be_away(place.tag) || !before.is_same(primary.version()) {
+                    self.prefetch_secondary(*place);
+                    away.add(i);
+                }
+                None
+            };
+        }
+        // Tags in the secondary ones: a candidate, or none in either bucket, but it may just be on its way.
+        let mut unclear = Set::default();
+        for i in away.members() {
+            let number = self.other(places[i].primary, places[i].tag);
+            let secondary = self.bucket(number);
+            if let Some(slot) = secondary.tags().with(places[i].tag | AWAY).next() {
+                out[i] = candidate(i, number, slot, secondary.value(slot));
+            } else {
+                unclear.add(i);
             }
         }
-        sets
+        if is_any_there {
+            for (i, (key, found)) in keys.iter().zip(&mut *out).enumerate() {
+                let Some(value) = *found else { continue };
+                if !entries.is(value, key) {
+                    *found = None;
+                    unclear.add(i);
+                } else if TOLD {
+                    hit(places[i], at[i]);
+                }
+            }
+        }
+        for i in unclear.members() {
+            let found = self.start_over(places[i], &keys[i], entries);
+            out[i] = found.map(|found| found.value);
+            if TOLD && let Some(found) = found {
+                hit(places[i], found);
+            }
+        }
     }
 
-    /// Compares tags in the secondary buckets, where need be.
-    #[inline]
-    fn secondary_candidates<K, E: Entries<K>>(
-        &self,
-        places: &[Place],
-        entries: &E,
-        candidates: &mut [Found; BURST],
-        sets: &mut Sets,
-    ) {
-        for i in sets.away.members() {
-            let bucket = self.other(places[i].primary, places[i].tag);
-            let secondary = self.bucket(bucket);
-            if let Some(slot) = secondary.tags().with(places[i].tag | AWAY).next() {
-                let value = secondary.value(slot);
-                entries.prefetch(value);
-                candidates[i] = Found { bucket, slot, value };
-                sets.candidate.add(i);
-            } else {
-                sets.unclear.add(i);
-            }
-        }
+    /// Looks for one key after all.
+    #[cold]
+    #[inline(never)]
+    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<Found> {
+        self.look(place, |value| entries.is(value, key))
     }
 
     /// Has the buckets brought into the cache that an insertion may turn to if the primary one is full.
@@ -150,7 +163,8 @@ impl Concurrent {
     pub(super) fn insert_many<K: Key>(&self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
-            let places = &self.places(keys)[..keys.len()];
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
             for place in places {
                 self.prefetch_room(*place);
             }
@@ -169,7 +183,8 @@ impl Concurrent {
     pub(super) fn remove_many<K: Key>(&self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
-            let places = &self.places(keys)[..keys.len()];
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
             for (place, value) in places.iter().zip(values) {
                 if self.bucket(place.primary).position(place.tag, *value).is_none() {
                     self.prefetch_secondary(*place);

@@ -38,7 +38,7 @@ impl Concurrent {
         stamp: u8,
         out: &mut [Option<u32>],
     ) {
-        self.look_burst(keys, entries, out, |place, found| self.refresh(place, found, stamp));
+        self.look_burst::<true, K, E>(keys, entries, out, |place, found| self.refresh(place, found, stamp));
     }
 
     /// [`crate::table::Shared::scan`] with stamps; one bucket per step.

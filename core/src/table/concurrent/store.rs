@@ -150,7 +150,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
     #[inline]
     fn entry(&self, position: Position) -> Option<&[AtomicU64]> {
         let start = (position as usize).checked_mul(Self::WORDS)?;
-        self.words.get(start..)?.get(..Self::WORDS)
+        self.words.get(start..start.checked_add(Self::WORDS)?)
     }
 
     /// The first word of a free entry: what is next to it in its chain.
@@ -176,10 +176,9 @@ impl<K: Plain + PartialEq, V: Plain> Entries<K> for SharedStore<K, V> {
 
     #[inline]
     fn prefetch(&self, value: u32) {
-        if let Some([first, .., last] | [first @ last]) = self.entry(value) {
-            prefetch_line(first);
-            prefetch_line(last);
-        }
+        let first = self.words.as_ptr().wrapping_add((value as usize).wrapping_mul(Self::WORDS));
+        prefetch_line(first);
+        prefetch_line(first.wrapping_add(Self::WORDS - 1));
     }
 }
 

@@ -2,7 +2,7 @@
 //! filter say. (Threads: `core/tests/concurrent_stress.rs`; all orders of a few steps:
 //! `core/tests/concurrent_loom.rs`.)
 
-use super::bucket::{AWAY, SLOTS, Tags};
+use super::bucket::{AWAY, SLOTS, Slots, Tags};
 use super::quiescence::Quiescence;
 use super::store::{SharedStore, StillRead};
 use super::{Concurrent, LOAD_PERCENT};
@@ -269,8 +269,8 @@ proptest! {
             *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
         }
         let wanted: u8 = (0..SLOTS).map(|slot| u8::from(tags.at(slot) == tag) << slot).sum();
-        prop_assert_eq!(tags.with(tag).0, wanted);
-        prop_assert_eq!(tags.with_scalar(tag).0, wanted);
+        prop_assert_eq!(tags.with(tag), Slots::of(wanted));
+        prop_assert_eq!(tags.with_scalar(tag), Slots::of(wanted));
     }
 
     /// An entry's other bucket is another one, exists, and leads back.
