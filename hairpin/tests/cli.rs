@@ -47,7 +47,11 @@ impl Drop for Scratch {
 
 #[test]
 fn validate_accepts_the_examples() {
-    for (name, counts) in [("minimal", "1 service, 2 backends"), ("full", "4 services, 8 backends")] {
+    for (name, counts) in [
+        ("minimal", "1 service, 2 backends"),
+        ("full", "4 services, 8 backends"),
+        ("http", "2 services, 3 groups, 8 backends"),
+    ] {
         let path = root().join(format!("examples/{name}.toml"));
         let output = hairpin(&["validate", "-c", path.to_str().unwrap()]);
         assert!(output.status.success(), "{}", err(&output));

@@ -242,3 +242,44 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     }
     lines.join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    const HEAD: &str = "interfaces = [\"a\"]\npool.addresses = [\"10.0.9.1\"]\n";
+    const OTHER: &str = "[[service]]\nname = \"o\"\nlisten = \"192.0.2.9:1/tcp\"\nbackends = [\"10.0.0.9:1\"]\n";
+    const GROUP: &str =
+        "[[service.group]]\nname = \"g\"\nbackends = [\"10.0.0.2:80\"]\n[[service.route]]\ngroup = \"g\"\n";
+
+    fn web(protocol: &str) -> String {
+        format!("[[service]]\nname = \"w\"\nlisten = \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n")
+    }
+
+    /// Which backends' connections a reload from the one to the other ends, as numbers.
+    fn between(before: &str, after: &str) -> Vec<u16> {
+        let mut registry = Registry::default();
+        let mut snapshot = |text: &str| {
+            let config = parse("t", &format!("{HEAD}{OTHER}{text}")).unwrap_or_else(|problems| panic!("{problems}"));
+            registry.merge(&config, &|_| 1, 0).unwrap().snapshot
+        };
+        let (before, after) = (snapshot(before), snapshot(after));
+        ended(&before, &after).into_iter().map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn connections_end_with_the_protocol_that_their_service_spoke() {
+        let http = web("http") + GROUP;
+        assert_eq!(between(&http, &http), [0; 0]);
+        assert_eq!(between(&web("tcp"), &web("tcp")), [0; 0]);
+        assert_eq!(between(&http, &web("tls")), [1, 2]);
+        assert_eq!(between(&http, &web("tcp")), [1, 2]);
+        assert_eq!(between(&web("tcp"), &http), [1]);
+        // Of what is removed: requests cannot be routed any more, forwarded connections go on.
+        assert_eq!(between(&http, ""), [1, 2]);
+        assert_eq!(between(&web("tcp"), ""), [0; 0]);
+        // A group alone drains.
+        assert_eq!(between(&http, &web("http")), [0; 0]);
+    }
+}

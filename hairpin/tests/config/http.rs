@@ -194,6 +194,10 @@ fn actions_and_edits_arrive() {
     assert_eq!(&*location, b"https://{host}{path}");
     let Action::Reply { status: 503, body } = action("reply = { status = 503, body = \"later\" }") else { panic!() };
     assert_eq!(&*body, b"later");
+    let Action::Reply { body, .. } = action("reply.status = 404") else { panic!() };
+    assert_eq!(&*body, b"404 Not Found\n");
+    let Action::Reply { body, .. } = action("reply.status = 204") else { panic!() };
+    assert!(body.is_empty());
 }
 
 #[test]
@@ -488,7 +492,7 @@ fn mistakes_in_http_settings_have_their_place() {
     );
     refuses(
         &http("sticky.cookie = \"a b\""),
-        "16:17: error: `cookie` is \"a b\"; use 1 to 64 letters, digits and !#$%&'*+-.^_`|~",
+        "16:17: error: `cookie` is \"a b\"; a cookie's name is made of 1 to 64 letters, digits and !#$%&'*+-.^_`|~",
     );
     refuses(
         &http("sticky = { cookie = \"__Host-a\", secure = true, domain = \"a.example\" }"),
@@ -501,7 +505,7 @@ fn mistakes_in_http_settings_have_their_place() {
     );
     refuses(
         &http("sticky = { cookie = \"a\", path = \"/;x\" }"),
-        "16:33: error: `path` is \"/;x\"; write a path of up to 256 visible ASCII characters, without `;`",
+        "16:33: error: `path` is \"/;x\"; write a path of up to 128 visible ASCII characters, without `;`",
     );
     refuses(
         &http("sticky = { cookie = \"a\", domain = \"*.a.example\" }"),

@@ -202,6 +202,35 @@ fn the_template_is_a_right_file_with_every_default() {
     assert_eq!(format!("{:?}", config.snapshot.pool), format!("{:?}", explicit.snapshot.pool));
 }
 
+#[test]
+fn the_template_s_sections_for_http_and_tls_are_right_with_every_default() {
+    let template = config::template();
+    for section in reference::SPLICED {
+        let begins = format!("\n#{}\n", section.header);
+        let (_, rest) = template.split_once(&begins).unwrap_or_else(|| panic!("{}", section.header));
+        let own = rest.split("\n#[").next().unwrap();
+        // Fields with a default, and those that must be given; the others exclude each other.
+        let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
+        let route = if section.header.starts_with("[service.route.") { "[[service.route]]\n" } else { "" };
+        let backend = match section.header {
+            "[[service.group]]" => {
+                "[[service.group.backend]]\naddress = \"10.0.0.2:1\"\n[[service.route]]\ngroup = \"static\"\n"
+            }
+            _ => "",
+        };
+        let protocol = if section.header == "[service.tls]" { "tls" } else { "http" };
+        let text = format!(
+            "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
+             \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{route}{}\n{}\n{backend}",
+            section.header,
+            fields.join("\n"),
+        );
+        let text = text.replace("backends = []\n[[service.group.backend]]", "[[service.group.backend]]");
+        assert_eq!(good(&text).warnings, [], "{text}");
+    }
+}
+
 /// Whether the line sets a field to a default that could stand in the file (not one that merely shows an example).
 fn is_field(line: &str) -> bool {
     let name = line.split(" = ").next().unwrap_or("");

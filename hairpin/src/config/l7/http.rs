@@ -4,13 +4,13 @@ use super::super::Said;
 use super::super::reader::Table;
 use super::super::reference;
 use super::super::words::SameSite;
-use super::conditions::{is_token, networks};
+use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::route::host::HostPattern;
 
-/// Bytes of a cookie's name at most.
-const COOKIE_NAME_MAX: usize = 64;
+/// Bytes of a cookie's path at most.
+const PATH_BYTES_MAX: usize = 128;
 
 /// An HTTP service, and what the file says about it.
 pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Http, Said) {
@@ -98,9 +98,10 @@ fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
     }
     let path = table.text("path").filter(|path| {
         let visible = |byte: u8| byte.is_ascii_graphic() && byte != b';';
-        let right = path.value.starts_with('/') && path.value.len() <= 256 && path.value.bytes().all(visible);
+        let right =
+            path.value.starts_with('/') && path.value.len() <= PATH_BYTES_MAX && path.value.bytes().all(visible);
         if !right {
-            let remedy = "write a path of up to 256 visible ASCII characters, without `;`";
+            let remedy = format!("write a path of up to {PATH_BYTES_MAX} visible ASCII characters, without `;`");
             table.error(&path.span, format!("`path` is \"{}\"", path.value), remedy);
         }
         right
@@ -122,13 +123,9 @@ fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
         return None;
     }
     let cookie = table.text("cookie")?;
-    if !is_token(&cookie.value) || cookie.value.len() > COOKIE_NAME_MAX {
-        let remedy = format!("use 1 to {COOKIE_NAME_MAX} letters, digits and !#$%&'*+-.^_`|~");
-        table.error(&cookie.span, format!("`cookie` is \"{}\"", cookie.value), remedy);
-    }
     prefixes(&table, &cookie.value, secure, path.as_ref().is_some_and(|path| path.value == "/") && domain.is_none());
-    let mut attributes = String::new();
-    let mut add = |attribute: String| attributes.extend(["; ", &attribute]);
+    let mut attributes: Vec<String> = Vec::new();
+    let mut add = |attribute: String| attributes.push(attribute);
     path.into_iter().for_each(|path| add(format!("Path={}", path.value)));
     domain.into_iter().for_each(|domain| add(format!("Domain={}", domain.value)));
     max_age.into_iter().for_each(|max_age| add(format!("Max-Age={}", max_age.as_secs())));
@@ -139,7 +136,8 @@ fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
         SameSite::Strict => "SameSite=Strict".to_string(),
         SameSite::None => "SameSite=None".to_string(),
     });
-    Some(Sticky { cookie: cookie.value.into_bytes().into(), attributes: attributes.into_bytes().into() })
+    let wrong = |right: &&str| table.error(&cookie.span, format!("`cookie` is \"{}\"", cookie.value), *right);
+    Sticky::parse(&cookie.value, &attributes.join("; ")).inspect_err(wrong).ok()
 }
 
 /// Names that browsers attach conditions to (RFC 6265bis, 4.1.3).

@@ -8,7 +8,7 @@ use super::{ROUTES_MAX, Targets, bounded, edits, number};
 use hairpin_core::l7::config::{Action, Edits, Route};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, Conditions, Verdict};
-use hairpin_core::l7::{edit, route};
+use hairpin_core::l7::{edit, reply, route};
 
 /// What a route can lead to; it has one of them.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
@@ -158,18 +158,26 @@ fn read_redirect(table: &Table<'_>) -> Option<Action> {
     Some(Action::Redirect { status, location: location.inspect_err(wrong).ok()? })
 }
 
+fn has_body(status: u16) -> bool {
+    !matches!(status, 204 | 205 | 304)
+}
+
 fn read_reply(table: &Table<'_>) -> Option<Action> {
     if !table.has("status") {
         table.missing("status");
         return None;
     }
     let status: u16 = number(table, "status");
+    if !table.has("body") {
+        let body = if has_body(status) { reply::text(status) } else { "" };
+        return Some(Action::Reply { status, body: body.as_bytes().into() });
+    }
     let body = table.text("body")?;
     if body.value.len() > BODY_BYTES_MAX {
         let what = format!("`body` has {} bytes", body.value.len());
         table.error(&body.span, what, format!("have {BODY_BYTES_MAX} at most"));
     }
-    if matches!(status, 204 | 205 | 304) && !body.value.is_empty() {
+    if !has_body(status) && !body.value.is_empty() {
         table.error(&body.span, format!("a response with status {status} has no body"), "leave `body` out");
     }
     Some(Action::Reply { status, body: body.value.into_bytes().into() })

@@ -185,9 +185,9 @@ pub const REPLY: Section = Section {
         field(
             "body",
             Kind::Text,
-            Value(""),
+            From("the status and its meaning"),
             "\"ok\\n\"",
-            "The body, plain text of 4096 bytes at most. Empty: the status and its meaning, if that status has a body.",
+            "The body, plain text of 4096 bytes at most.",
         ),
     ],
 };
