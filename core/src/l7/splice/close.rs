@@ -116,7 +116,7 @@ impl Splices {
         let Some(front) = self.fronts.get(position) else { return };
         // Only the very number expected resets; another in the window may have been guessed (RFC 5961, 3.2).
         let expected = [front.peer.expected, front.peer.told, front.peer.highest];
-        if front.rules == 0 && !expected.contains(&segment.sequence) {
+        if !front.uploads_by_engine() && !expected.contains(&segment.sequence) {
             return self.acknowledge_front(cx, position);
         }
         let idle = matches!(front.state, FrontState::Reading);
@@ -163,10 +163,12 @@ impl Splices {
         let front = self.fronts.get(entry.front?)?;
         let exchange = &front.exchange;
         let unseen = entry.peer.owned.as_ref().is_some_and(|owned| entry.peer.acknowledged == owned.start);
+        // A body that went through is its sender's, who would not know that it has to be sent again.
         let fresh = front.state == FrontState::Joined
             && !exchange.has_begun
             && matches!(exchange.response, Message::Head)
             && exchange.request.is_done()
+            && exchange.request_end == Some(exchange.request_floor)
             && exchange.is_idempotent;
         if !unseen || !fresh || entry.requests < 2 {
             return None;
@@ -323,13 +325,13 @@ impl Splices {
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
             backend.connections_now = backend.connections_now.saturating_sub(1);
         }
-        cx.statistics.http.backs_now = self.backs.len().into();
+        self.tell(&mut cx.statistics.http);
     }
 
     /// Forgets a front, as soon as the engine holds no rule of it.
     pub(super) fn remove_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        let (key, was) = (front.key, front.state);
+        let (key, was, service) = (front.key, front.state, front.service);
         front.state = FrontState::Doomed;
         front.peer.disown(&mut self.buffers);
         let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
@@ -341,12 +343,15 @@ impl Splices {
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);
             cx.known.remove(cx.steering.hash(&key.source));
+            if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
+                service.fronts_now = service.fronts_now.saturating_sub(1);
+            }
         }
         if ledger != Ledger::Software {
             return self.remove_rules(cx, position);
         }
         self.release_front(position);
-        cx.statistics.http.fronts_now = self.fronts.len().into();
+        self.tell(&mut cx.statistics.http);
     }
 
     /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.

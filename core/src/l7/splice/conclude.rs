@@ -67,6 +67,7 @@ impl Splices {
             let Some(front) = self.fronts.get_mut(position) else { return };
             front.state = FrontState::TimeWait;
             front.deadline = cx.now + super::timers::TIME_WAIT;
+            self.acknowledge_front(cx, position);
         } else if back.peer.is_settled() {
             // What either sends again is passed on for a while.
             front.deadline = front.deadline.min(cx.now + super::timers::TIME_WAIT);

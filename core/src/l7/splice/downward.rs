@@ -2,7 +2,7 @@
 
 use super::connect::{facts, no_route, route_of};
 use super::entry::{BackState, FrontState, Inadmissible, Message};
-use super::numbers::{before, beyond, later};
+use super::numbers::{before, beyond, earlier, later};
 use super::peer::Owned;
 use super::read::USELESS;
 use super::segment::{Abilities, Own, Segment, replace_payload};
@@ -115,8 +115,15 @@ impl Splices {
     ) {
         let Some(entry) = self.backs.get_mut(back) else { return };
         if segment.has(RST) {
-            let window = 1 << 24;
+            let Some(front) = self.fronts.get_mut(position) else { return };
+            // What the engine has carried, software does not know of; this number tells.
+            let carried = front.downloads_by_engine();
+            let window = if carried { (1 << 24) + (1 << 30) } else { 1 << 24 };
             let is_near = segment.sequence.wrapping_sub(entry.peer.told).wrapping_add(window) <= 2 * window;
+            if is_near && carried {
+                let out = segment.sequence.wrapping_add(front.down.delta_at_end());
+                front.peer.sent = later(front.peer.sent, out);
+            }
             return if is_near { self.lost_back(cx, back) } else { cx.drop(USELESS) };
         }
         let Some(heard) = entry.peer.hear(cx.now, segment, &mut self.buffers) else { return cx.drop(USELESS) };
@@ -158,7 +165,11 @@ impl Splices {
         if entry.peer.holds(segment.acknowledgement) {
             return;
         }
-        let sequence = segment.sequence.wrapping_add(front.down.delta_at_end());
+        let mut sequence = segment.sequence.wrapping_add(front.down.delta_at_end());
+        if matches!(front.exchange.response, Message::Head | Message::Chunked(_) | Message::Done) {
+            // What of a message that is read in order lies behind a gap has not gone on.
+            sequence = earlier(sequence, front.peer.sent);
+        }
         self.pass(cx, frame, at, segment, (position, Direction::FromBackend), (sequence, ACK));
         self.conclude(cx, position);
     }
@@ -188,13 +199,12 @@ impl Splices {
         if entry.input.is_none() {
             let seen = self.see(cx, position, Some(fresh), back);
             match seen {
-                Seen::Interim { length } if length == fresh.len() => {
-                    return self.interim(cx, frame, at, segment, (position, back), skip);
-                }
                 Seen::Final { .. } => {
                     return self.head(cx, frame, at, segment, (position, back), (skip, seen));
                 }
                 Seen::Bad => return self.bad_response(cx, position),
+                // An interim response is ours to deliver too: as long as no head follows, nobody else could tell where
+                // in the client's numbers it lies.
                 Seen::Partial | Seen::Interim { .. } => {}
             }
         }
@@ -242,6 +252,7 @@ impl Splices {
                     return self.bad_response(cx, position);
                 }
                 Seen::Interim { length } => {
+                    cx.statistics.http.responses[0] += 1;
                     // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
                     let put = if front.exchange.version == Version::Http11 { length } else { 0 };
                     scratch[..put].copy_from_slice(&buffers.bytes(&input)[..put]);
@@ -376,36 +387,6 @@ impl Splices {
         }
     }
 
-    /// An interim response that comes by itself goes on as it is.
-    fn interim<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        mut frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
-        skip: usize,
-    ) {
-        let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
-        let start = segment.sequence.wrapping_add(skip as u32);
-        let length = segment.payload as usize - skip;
-        entry.peer.expected = start.wrapping_add(length as u32);
-        entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        cx.statistics.http.responses[0] += 1;
-        if front.exchange.version == Version::Http10 {
-            let _ = front.down.edit(start, length as u32, 0);
-            front.exchange.response_floor = entry.peer.expected;
-            return self.acknowledge_back(cx, back);
-        }
-        front.exchange.has_begun = true;
-        let out = start.wrapping_add(front.down.delta_at_end());
-        let Some((at, segment)) = trim(&mut frame, at, segment, (skip, skip + length)) else {
-            return cx.drop(Drop::NoFrame);
-        };
-        let flags = ACK | segment.flags & PSH;
-        self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
-    }
-
     /// A whole head, at the beginning of a segment.
     fn head<IO: FrameIo>(
         &mut self,
@@ -458,7 +439,7 @@ impl Splices {
         let out = front.peer.sent;
         let mut flags = ACK | PSH;
         if segment.has(FIN) && admitted == rest {
-            flags |= self.closed_by_backend(position, back);
+            flags |= self.closed_by_backend(position, back, segment.payload_end());
         }
         let Some(front) = self.fronts.get(position) else { return };
         let put = &self.scratch[..written];
@@ -508,20 +489,25 @@ impl Splices {
         }
     }
 
-    /// The backend's FIN has come, behind all it had to say. Returns the flag that goes to the client.
-    fn closed_by_backend(&mut self, position: u32, back: u32) -> u8 {
+    /// The backend's FIN has come, with number `end`, behind all it had to say. Returns the flag that goes to the client.
+    fn closed_by_backend(&mut self, position: u32, back: u32, end: u32) -> u8 {
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return 0 };
         entry.peer.has_closed = true;
         entry.closed_first = !entry.peer.was_closed;
-        front.exchange.close_back = true;
-        if front.exchange.response.is_done() {
+        let exchange = &mut front.exchange;
+        exchange.close_back = true;
+        if exchange.response.end(exchange.response_end) == Some(end) {
+            // Where the response ends, whether all of it has come by here or not.
+            (exchange.response, exchange.response_end) = (Message::Done, Some(end));
+        }
+        if exchange.response.is_done() {
             // Acknowledged when the client has it all.
             return 0;
         }
-        // Its end is the response's, or it was cut short: then the client is to see that.
-        front.exchange.response = Message::Endless;
-        front.exchange.request = Message::Endless;
-        front.exchange.close_front = true;
+        // Its end is the response's, or it was cut short: then the client is to see that. What is not of this request still
+        // does not go to the backend, which may go on reading.
+        exchange.response = Message::Endless;
+        exchange.close_front = true;
         front.peer.was_closed = true;
         FIN
     }
@@ -570,7 +556,7 @@ impl Splices {
         let mut flags = ACK | segment.flags & PSH;
         let closes = segment.has(FIN) && all;
         if closes {
-            flags |= self.closed_by_backend(position, back);
+            flags |= self.closed_by_backend(position, back, segment.payload_end());
         }
         if admitted == 0 && flags & FIN == 0 {
             // All of it is ours, or was there before.

@@ -273,6 +273,16 @@ impl Front {
         self.input.as_ref().map_or(0, Buffer::len)
     }
 
+    /// Whether the engine may carry bytes of the client's that software does not see.
+    pub(super) fn uploads_by_engine(&self) -> bool {
+        self.rules != 0 && matches!(self.exchange.request, Message::Bytes { .. })
+    }
+
+    /// The same of the backend's.
+    pub(super) fn downloads_by_engine(&self) -> bool {
+        self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. })
+    }
+
     /// The client's number of the first byte that waits.
     pub(super) fn input_start(&self) -> u32 {
         self.peer.expected.wrapping_sub(self.waiting() as u32)

@@ -1,7 +1,7 @@
 //! One of the two TCP ends of a splice, as we see it, and what of our own it has to get.
 
 use super::buffers::{Buffer, Buffers};
-use super::numbers::{before, beyond, later};
+use super::numbers::{before, later};
 use super::segment::{Abilities, Segment};
 use crate::l7::cookie;
 use crate::time::{Duration, Time};
@@ -55,6 +55,8 @@ pub(super) struct Peer {
     pub(super) told: u32,
     /// One past the highest number it was sent.
     pub(super) sent: u32,
+    /// One past the highest number that an engine may have carried to it; of no meaning below `sent`.
+    pub(super) reach: u32,
     /// The highest acknowledgement number it has sent.
     pub(super) acknowledged: u32,
     /// Bytes it was ready to take beyond `acknowledged` when it last said so.
@@ -93,6 +95,7 @@ impl Peer {
             expected,
             told: expected,
             sent,
+            reach: sent,
             acknowledged: sent,
             window: 0,
             scale: abilities.scale.unwrap_or(0),
@@ -110,8 +113,9 @@ impl Peer {
     /// mean anything; the segment is to be dropped.
     pub(super) fn hear(&mut self, now: Time, segment: &Segment, buffers: &mut Buffers) -> Option<Heard> {
         let ack = segment.acknowledgement;
-        // What an engine has carried to it, software does not know of: beyond `sent` by up to a guard's range.
-        if before(ack, self.acknowledged.wrapping_sub(1 << 30)) || beyond(self.sent, ack) > 1 << 30 {
+        // Whoever could acknowledge what was never sent would have its exchange taken for over, and its backend's connection
+        // left to others with numbers that the backend does not know.
+        if before(ack, self.acknowledged.wrapping_sub(1 << 30)) || before(later(self.sent, self.reach), ack) {
             return None;
         }
         let mut heard = Heard::default();
@@ -122,6 +126,7 @@ impl Peer {
             self.window = window;
             self.acknowledged = ack;
             self.sent = later(self.sent, ack);
+            self.reach = later(self.reach, ack);
         }
         if let Some(owned) = &mut self.owned {
             if !before(ack, owned.end()) {

@@ -2,7 +2,7 @@
 
 use super::close::Fate;
 use super::entry::{Inadmissible, Message};
-use super::numbers::{before, beyond, later};
+use super::numbers::{before, beyond, earlier, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
 use super::{Context, FrontState, Splices};
@@ -35,7 +35,7 @@ impl Splices {
         if segment.has(SYN) {
             return self.newcomer(cx, frame, at, service);
         }
-        let near = if front.rules != 0 { NEAR_OFFLOADED } else { NEAR };
+        let near = if front.uploads_by_engine() { NEAR_OFFLOADED } else { NEAR };
         let apart = segment.sequence.wrapping_sub(front.peer.highest).wrapping_add(near);
         let is_near = apart <= 2 * near;
         if segment.has(RST) {
@@ -102,7 +102,13 @@ impl Splices {
                 Some(end) if before(end, segment.sequence) => end,
                 _ => segment.sequence,
             };
-            let sequence = number.wrapping_add(front.up.delta_at_end());
+            let mut sequence = number.wrapping_add(front.up.delta_at_end());
+            if matches!(front.exchange.request, Message::Chunked(_))
+                && let Some(back) = front.back.and_then(|back| self.backs.get(back))
+            {
+                // What of a body that is read in order lies behind a gap has not gone on.
+                sequence = earlier(sequence, back.peer.sent);
+            }
             if is_probe {
                 return self.acknowledge_front(cx, position);
             }
@@ -134,6 +140,8 @@ impl Splices {
         if segment.payload > 0 && !untouched && is_broken(&frame, at) {
             return cx.drop(Drop::Checksum);
         }
+        // Sent again, by a client that does not know that it was received, though it may have been told.
+        let is_old = before(segment.sequence, front.peer.told) && !before(front.peer.told, segment.payload_end());
         let exchange = &mut front.exchange;
         let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
         let start = segment.sequence.wrapping_add(skip);
@@ -183,10 +191,14 @@ impl Splices {
             front.peer.expected = front.peer.expected.wrapping_add(1);
             front.exchange.close_front |= front.waiting() == 0;
         } else if ends && !is_done && !is_endless {
-            return self.break_off(cx, position);
+            // At the body's end it has overtaken the rest of it, and comes again; before that, there will be no rest.
+            let exchange = &front.exchange;
+            if exchange.request.end(exchange.request_end).is_none_or(|end| before(segment.payload_end(), end)) {
+                return self.break_off(cx, position);
+            }
         }
         if admitted == 0 && flags & FIN == 0 {
-            return self.acknowledgement_upward(cx, frame, at, segment, position);
+            return self.acknowledgement_upward(cx, frame, at, segment, position, is_old);
         }
         front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
         let cut = (skip as usize, skip as usize + admitted);
@@ -204,21 +216,22 @@ impl Splices {
         at: &Transport,
         segment: &Segment,
         position: u32,
+        is_old: bool,
     ) {
         let Some(front) = self.fronts.get(position) else { return };
         let told = front.back.and_then(|back| self.backs.get(back)).map(|back| back.peer.told);
         let translated = front.down.acknowledgement(segment.acknowledgement);
         let is_news = told.is_some_and(|told| before(told, translated));
-        let is_again = front.peer.told != front.peer.expected && beyond(segment.sequence, front.peer.expected) > 0;
         if is_news && !front.peer.holds(segment.acknowledgement) {
             let sent = front.back.and_then(|back| self.backs.get(back)).map_or(0, |back| back.peer.sent);
             let Some((at, segment)) = trim(&mut frame, at, segment, (0, 0)) else { return cx.drop(Drop::NoFrame) };
             self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (sent, ACK));
             return self.conclude(cx, position);
         }
-        if is_again {
+        if is_old {
             self.acknowledge_front(cx, position);
         }
+        self.conclude(cx, position);
     }
 
     /// Acknowledges to a back what its last exchange has left unacknowledged, if nothing else does.
