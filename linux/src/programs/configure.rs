@@ -78,3 +78,42 @@ fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
     addresses.dedup();
     addresses
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hairpin_core::config::{Backend, BackendState, Pool};
+    use hairpin_core::flow::Endpoint;
+    use hairpin_core::l7::config::Kind;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    fn service(kind: Kind, port: u16, backend: u16) -> Service {
+        let end = |last, port| Endpoint::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)), port);
+        let backend = Backend {
+            number: backend,
+            name: "".into(),
+            endpoint: end(backend as u8 + 10, 80),
+            weight: 1,
+            state: BackendState::Enabled,
+        };
+        let (state, forwarding, backends) = (ServiceState::Active, Forwarding::FullNat, Box::from([backend]));
+        Service { state, kind, endpoint: end(1, port), forwarding, backends, ..Service::vacant() }
+    }
+
+    #[test]
+    fn a_group_has_backends_but_no_end() {
+        let services = [service(Kind::Forward, 80, 0), service(Kind::Group, 0, 1)];
+        let pool = Pool { addresses: Box::default(), port_first: 1024, port_last: 2048, time_wait: Duration::ZERO };
+        let snapshot = Snapshot::new(services.into(), pool);
+        let ends = ends(&snapshot);
+        assert_eq!(ends.len(), 3);
+        let roles = |end: &Endpoint| ends.get(&abi::End::of(end, hairpin_core::flow::Protocol::Tcp));
+        let [web, group] = &*snapshot.services else { unreachable!() };
+        assert!(roles(&web.endpoint).is_some_and(|roles| roles.roles == abi::END_SERVICE));
+        assert!(roles(&group.endpoint).is_none());
+        let backend = roles(&group.backends[0].endpoint);
+        assert!(backend.is_some_and(|roles| roles.roles == abi::END_BACKEND && roles.backend_service == 1));
+        assert_eq!(addresses(&snapshot), [web.endpoint.address.0]);
+    }
+}
