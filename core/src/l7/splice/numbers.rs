@@ -12,6 +12,12 @@ pub(super) fn later(a: u32, b: u32) -> u32 {
     if before(a, b) { b } else { a }
 }
 
+/// The earlier of two.
+#[inline(always)]
+pub(super) fn earlier(a: u32, b: u32) -> u32 {
+    if before(a, b) { a } else { b }
+}
+
 /// How far `to` is beyond `from`; 0 if it is not.
 #[inline(always)]
 pub(super) fn beyond(from: u32, to: u32) -> u32 {

@@ -55,7 +55,10 @@ impl Splices {
             resegment(&mut frame, at, largest);
         }
         to.tell(acknowledgement, window);
-        to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
+        // A bare acknowledgement may come before what its number stands behind.
+        if segment.payload > 0 || phantoms(flags) > 0 {
+            to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
+        }
         front.carried[direction as usize].add(packets, bytes);
         cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
         cx.send(frame);
