@@ -146,12 +146,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let standings_seen = standings.version();
         let shares = (0..BACKENDS_MAX as u16).map(|number| standings.share(number)).collect();
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&standings));
+        let splices = Splices::new(splices_max, Hasher::new(seeds), cookies);
+        let mut statistics = Statistics::new(&snapshot, capacity);
+        splices.tell(&mut statistics.http);
         Worker {
             ports,
             table,
             stateless,
             stamps: Stamps::new(capacity, TICK),
-            statistics: Statistics::new(&snapshot, capacity),
+            statistics,
             slab: Slab::new(memory),
             answers: Answers::default(),
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
@@ -160,7 +163,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             rules: 0,
             passes: 0,
             unfinished: Unfinished::default(),
-            splices: Splices::new(splices_max, Hasher::new(seeds), cookies),
+            splices,
             passes_max: (capacity / 8).max(1),
             snapshot,
             steering,

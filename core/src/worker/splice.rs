@@ -143,7 +143,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Takes an answer of the engine about a splice's rule.
     pub(super) fn handle_splice_completion(&mut self, now: Time, completion: &Completion) {
-        let Worker { splices, ops, .. } = self;
+        let Worker { splices, ops, statistics, .. } = self;
         splices.handle_completion(now, completion, &mut |op| ops.push_back(op));
+        splices.tell(&mut statistics.http);
     }
 }

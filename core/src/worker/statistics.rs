@@ -96,6 +96,10 @@ pub struct ServiceStatistics {
     pub speculative: u64,
     /// Connections refused, for whatever reason.
     pub refused: u64,
+    /// Clients' connections now, of an HTTP or TLS service.
+    pub fronts_now: u64,
+    /// Its requests; of a TLS service, ClientHellos.
+    pub requests: u64,
 }
 
 /// Numbers of one backend.

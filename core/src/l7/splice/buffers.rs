@@ -152,6 +152,11 @@ impl Buffers {
         buffer.length -= count as u32;
     }
 
+    /// Buffers there are.
+    pub(super) fn count(&self) -> u32 {
+        self.pools.iter().map(|pool| pool.count).sum()
+    }
+
     /// Buffers in use.
     pub(super) fn in_use(&self) -> u32 {
         self.pools.iter().map(|pool| pool.fresh - pool.free.len() as u32).sum()
@@ -174,7 +179,7 @@ mod tests {
         buffers.consume(&mut buffer, 4000);
         assert!(buffers.bytes(&buffer).iter().all(|&byte| byte == 9));
         buffers.release(buffer);
-        assert_eq!((buffers.in_use(), buffers.exhausted), (0, 0));
+        assert_eq!((buffers.in_use(), buffers.exhausted, buffers.count()), (0, 0, 3));
     }
 
     #[test]

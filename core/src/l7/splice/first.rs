@@ -101,8 +101,9 @@ impl Splices {
         if let Some(service) = statistics.services.get_mut(usize::from(service)) {
             service.created += 1;
             service.established += 1;
+            service.fronts_now += 1;
         }
-        statistics.http.fronts_now = self.fronts.len().into();
+        self.tell(&mut statistics.http);
         statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.fronts.len().into());
         self.take(cx, frame, at, &segment, position);
     }

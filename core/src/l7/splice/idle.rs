@@ -12,17 +12,23 @@ const NOBODY: u32 = u32::MAX;
 pub(super) struct Idle {
     youngest: Box<[u32]>,
     counts: Box<[u16]>,
+    total: u32,
 }
 
 impl Idle {
     /// For backends with numbers below `backends`.
     pub(super) fn new(backends: usize) -> Idle {
-        Idle { youngest: vec![NOBODY; backends].into(), counts: vec![0; backends].into() }
+        Idle { youngest: vec![NOBODY; backends].into(), counts: vec![0; backends].into(), total: 0 }
     }
 
     /// How many a backend has.
     pub(super) fn count(&self, number: u16) -> u16 {
         self.counts.get(usize::from(number)).copied().unwrap_or(0)
+    }
+
+    /// How many all of them have.
+    pub(super) fn total(&self) -> u32 {
+        self.total
     }
 
     /// The youngest of a backend.
@@ -37,6 +43,7 @@ impl Idle {
         let next = Some(*youngest).filter(|&next| next != NOBODY);
         *youngest = position;
         self.counts[number] += 1;
+        self.total += 1;
         if let Some(next) = next.and_then(|next| backs.get_mut(next)) {
             next.previous_idle = Some(position);
         }
@@ -62,5 +69,6 @@ impl Idle {
             next.previous_idle = previous;
         }
         self.counts[number] = self.counts[number].saturating_sub(1);
+        self.total = self.total.saturating_sub(1);
     }
 }

@@ -160,6 +160,16 @@ impl Splices {
         (self.buffers.in_use(), self.buffers.exhausted)
     }
 
+    /// Writes down how much there is of everything.
+    pub(crate) fn tell(&self, statistics: &mut HttpStatistics) {
+        statistics.fronts_now = self.fronts.len().into();
+        statistics.fronts_max = self.fronts_max.into();
+        statistics.backs_now = self.backs.len().into();
+        statistics.idle_now = self.idle.total().into();
+        (statistics.buffers_now, statistics.buffers_exhausted) = (self.buffers.in_use().into(), self.buffers.exhausted);
+        statistics.buffers_max = self.buffers.count().into();
+    }
+
     /// How many fronts and backs there are.
     pub(crate) fn len(&self) -> (u32, u32) {
         (self.fronts.len(), self.backs.len())
@@ -234,6 +244,14 @@ impl<IO: FrameIo> Context<'_, IO> {
     /// What a service is.
     fn kind(&self, service: u16) -> &Kind {
         self.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind)
+    }
+
+    /// Counts a request to a service.
+    fn count_request(&mut self, service: u16) {
+        self.statistics.http.requests += 1;
+        if let Some(service) = self.statistics.services.get_mut(usize::from(service)) {
+            service.requests += 1;
+        }
     }
 
     /// Sends a frame, or counts that there was no room.

@@ -25,8 +25,8 @@ enum Found {
     Partial,
     /// It goes to a backend of this group.
     Forward { group: Group, exchange: Exchange, sticky: Option<u64> },
-    /// It is answered: so many bytes in the scratch buffer.
-    Reply { length: usize, head: usize, close: bool },
+    /// It is answered: so many bytes in the scratch buffer; `why` if that is a refusal.
+    Reply { length: usize, head: usize, close: bool, why: Option<Refused> },
     /// It cannot be read.
     Refuse { status: u16, why: Refused },
     /// It cannot be answered either.
@@ -134,7 +134,8 @@ impl Splices {
                 }
                 return;
             }
-            let found = match cx.kind(front.service) {
+            let service = front.service;
+            let found = match cx.kind(service) {
                 Kind::Http(http) => self.examine(cx.now, http, position),
                 Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
                 Kind::Forward | Kind::Group => Found::Reset,
@@ -148,11 +149,14 @@ impl Splices {
                     return deadline.into_iter().for_each(|deadline| self.stamp_front(position, deadline));
                 }
                 Found::Forward { group, exchange, sticky } => {
-                    cx.statistics.http.requests += 1;
+                    cx.count_request(service);
                     self.begin(cx, position, group, exchange, sticky);
                 }
-                Found::Reply { length, head, close } => {
-                    cx.statistics.http.requests += 1;
+                Found::Reply { length, head, close, why } => {
+                    cx.count_request(service);
+                    if let Some(why) = why {
+                        cx.statistics.http.refused[why as usize] += 1;
+                    }
                     self.consume(position, head);
                     self.reply(cx, position, length, close);
                 }
@@ -297,6 +301,7 @@ fn answer(scratch: &mut [u8], request: &Request<'_>, status: u16, close: bool, w
     match write_reply(scratch, request, status, None, &[], close) {
         // Counted where refusals are.
         Found::Reply { close: true, .. } => Found::Refuse { status, why },
+        Found::Reply { length, head, close, .. } => Found::Reply { length, head, close, why: Some(why) },
         found => found,
     }
 }
@@ -312,7 +317,7 @@ fn write_reply(
     let close = close || request.body != crate::l7::body::Length::None;
     let answer = Reply { status, location, body, head_only: request.method == Method::Head, close };
     match reply::write(out, &answer) {
-        Ok(length) => Found::Reply { length, head: request.bytes.len(), close },
+        Ok(length) => Found::Reply { length, head: request.bytes.len(), close, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
     }
 }

@@ -91,7 +91,7 @@ pub struct HttpStatistics {
     pub cookies_sent: u64,
     /// First data with a wrong or expired cookie, dropped.
     pub cookies_invalid: u64,
-    /// Requests whose head was complete and in order.
+    /// Requests whose head was complete and in order; of a TLS service, ClientHellos.
     pub requests: u64,
     /// Responses of backends, by class: 1xx to 5xx.
     pub responses: [u64; 5],
@@ -109,6 +109,8 @@ pub struct HttpStatistics {
     pub out_of_order: u64,
     /// Buffers in use.
     pub buffers_now: u64,
+    /// Buffers there are, of all sizes.
+    pub buffers_max: u64,
     /// How often there was no buffer.
     pub buffers_exhausted: u64,
     /// Refusals, by [`Refused`].

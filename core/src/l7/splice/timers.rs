@@ -59,10 +59,7 @@ impl Splices {
                 Some(back) => self.back_due(cx, back),
             }
         }
-        let (in_use, exhausted) = self.buffers();
-        let statistics = &mut cx.statistics.http;
-        (statistics.buffers_now, statistics.buffers_exhausted) = (in_use.into(), exhausted);
-        (statistics.fronts_now, statistics.backs_now) = (self.fronts.len().into(), self.backs.len().into());
+        self.tell(&mut cx.statistics.http);
     }
 
     /// The engine holds no rule of a front any more that waited for that.
