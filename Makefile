@@ -9,7 +9,7 @@ TABLES ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts soak-tables sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts soak-tables soak-sim sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -38,6 +38,12 @@ OPERATIONS ?= 100000000
 soak-tables:
 	HAIRPIN_TABLE_OPERATIONS=$(OPERATIONS) $(CARGO) test --release --package hairpin-core \
 		--test cuckoo_soak --test concurrent_stress -- --show-output
+
+# So many seeds of each simulation; HAIRPIN_SIM_FIRST is the first, HAIRPIN_SIM_PCAP=1 captures to target/sim.
+SEEDS ?= 5000
+
+soak-sim:
+	HAIRPIN_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --package hairpin-sim -- --show-output
 
 # Thread sanitizer and Miri on the tables. Needs a nightly toolchain.
 sanitize:
