@@ -3,7 +3,7 @@
 use super::connect::{facts, no_route, route_of};
 use super::entry::{BackState, FrontState, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, later};
-use super::peer::Owned;
+use super::peer::{Heard, Owned, Peer};
 use super::read::USELESS;
 use super::segment::{Abilities, Own, Segment, replace_payload};
 use super::upward::trim;
@@ -128,10 +128,7 @@ impl Splices {
         }
         let Some(heard) = entry.peer.hear(cx.now, segment, &mut self.buffers) else { return cx.drop(USELESS) };
         let acknowledged = entry.peer.acknowledged;
-        if heard.again {
-            cx.statistics.http.retransmitted += 1;
-            self.send_owned_back(cx, back);
-        }
+        self.go_on_to_back(cx, back, heard);
         let Some(front) = self.fronts.get_mut(position) else { return };
         front.last_seen = cx.now;
         front.up.settle(acknowledged);
@@ -208,18 +205,20 @@ impl Splices {
                 Seen::Partial | Seen::Interim { .. } => {}
             }
         }
-        let fits = self.gather(back, fresh);
-        let closes = segment.has(FIN);
-        drop(frame);
-        if !fits {
+        // No head is longer; what is not taken comes again.
+        let some = &fresh[..fresh.len().min(HEAD_ROOM)];
+        if !self.gather(back, some) {
             return self.bad_response(cx, position);
         }
-        self.gathered(cx, (position, back));
-        if closes {
-            // It comes again, and is then seen behind all that came before it.
-            return;
+        if self.gathered(cx, (position, back)) {
+            return self.body_downward(cx, frame, at, segment, (position, back), None);
         }
-        if self.backs.get(back).is_some_and(|entry| entry.input.is_some()) {
+        drop(frame);
+        let Some(entry) = self.backs.get(back) else { return };
+        if segment.has(FIN) && segment.payload_end() == entry.peer.expected {
+            return self.lost_back(cx, back);
+        }
+        if entry.input.is_some() {
             self.acknowledge_back(cx, back);
         }
     }
@@ -237,19 +236,24 @@ impl Splices {
         stored == bytes.len()
     }
 
-    /// Goes on with a head that came in pieces: all of it, and what came with it, is ours to send.
-    fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, back): (u32, u32)) {
+    /// Goes on with a head that came in pieces, or behind another: it is ours to send. Returns whether the response's body
+    /// follows.
+    fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, back): (u32, u32)) -> bool {
         loop {
             let seen = self.see(cx, position, None, back);
             let Splices { fronts, backs, buffers, scratch, .. } = self;
-            let (Some(front), Some(entry)) = (fronts.get_mut(position), backs.get_mut(back)) else { return };
-            let Some(mut input) = entry.input.take() else { return };
+            let (Some(front), Some(entry)) = (fronts.get_mut(position), backs.get_mut(back)) else { return false };
+            let Some(mut input) = entry.input.take() else { return false };
             let start = entry.peer.expected.wrapping_sub(input.len() as u32);
             match seen {
-                Seen::Partial => return entry.input = Some(input),
+                Seen::Partial => {
+                    entry.input = Some(input);
+                    return false;
+                }
                 Seen::Bad => {
                     buffers.release(input);
-                    return self.bad_response(cx, position);
+                    self.bad_response(cx, position);
+                    return false;
                 }
                 Seen::Interim { length } => {
                     cx.statistics.http.responses[0] += 1;
@@ -263,8 +267,9 @@ impl Splices {
                         _ => entry.input = Some(input),
                     }
                     front.exchange.response_floor = start.wrapping_add(length as u32);
-                    if edited.is_none() || !self.own_for_client(cx, position, put) {
-                        return self.bad_response(cx, position);
+                    if !edited.is_some_and(|output| self.own_for_client(cx, position, output, put)) {
+                        self.bad_response(cx, position);
+                        return false;
                     }
                 }
                 Seen::Final { length, written, message, status, closes } => {
@@ -272,57 +277,61 @@ impl Splices {
                         scratch[..length].copy_from_slice(&buffers.bytes(&input)[..length]);
                         length
                     });
+                    // Where it ends is only now known: what lies behind it comes by itself.
                     let body_start = start.wrapping_add(length as u32);
+                    entry.peer.expected = body_start;
                     let exchange = &mut front.exchange;
                     exchange.response = Message::of(message, body_start);
                     exchange.response_end = exchange.response.is_done().then_some(body_start);
-                    let rest = &buffers.bytes(&input)[length..];
-                    let mut expected = body_start;
-                    let admitted = exchange.response.admit(&mut exchange.response_end, &mut expected, body_start, rest);
-                    let Ok(admitted) = admitted else {
-                        buffers.release(input);
-                        return self.bad_response(cx, position);
-                    };
-                    let put = head + admitted;
-                    if put > scratch.len() {
-                        buffers.release(input);
-                        return self.bad_response(cx, position);
-                    }
-                    scratch[head..put].copy_from_slice(&rest[..admitted]);
-                    exchange.close_back |= closes || admitted < rest.len();
-                    exchange.response_floor = entry.peer.expected;
-                    let edited = front.down.edit(start, (length + admitted) as u32, put as u32);
+                    exchange.close_back |= closes;
+                    exchange.response_floor = body_start;
+                    let edited = front.down.edit(start, length as u32, head as u32);
                     buffers.release(input);
-                    if edited.is_none() || !self.own_for_client(cx, position, put) {
-                        return self.bad_response(cx, position);
+                    if !edited.is_some_and(|output| self.own_for_client(cx, position, output, head)) {
+                        self.bad_response(cx, position);
+                        return false;
                     }
-                    return self.answered(cx, position, message, status);
+                    self.answered(cx, position, message, status);
+                    return true;
                 }
             }
         }
     }
 
-    /// Makes the first bytes of the scratch buffer ours to deliver to the client, behind what already is.
-    fn own_for_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, length: usize) -> bool {
-        if !self.keep_for_client(cx, position, length) {
+    /// Makes the first bytes of the scratch buffer ours to deliver to the client, from its number `output` on, behind what
+    /// already is.
+    fn own_for_client<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        output: u32,
+        length: usize,
+    ) -> bool {
+        if !self.keep_for_client(cx, position, output, length) {
             return false;
         }
-        self.send_owned_front(cx, position);
+        self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
         true
     }
 
     /// The same without sending it.
-    fn keep_for_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, length: usize) -> bool {
+    fn keep_for_client<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        output: u32,
+        length: usize,
+    ) -> bool {
         let Splices { fronts, buffers, scratch, .. } = self;
         let Some(front) = fronts.get_mut(position) else { return false };
         let bytes = &scratch[..length];
-        front.exchange.has_begun = true;
         if bytes.is_empty() {
             return true;
         }
+        front.exchange.has_begun = true;
         match &mut front.peer.owned {
             Some(Owned { buffer: Some(buffer), length: owned, start, fin: false, .. })
-                if start.wrapping_add(*owned) == front.peer.sent =>
+                if start.wrapping_add(*owned) == output =>
             {
                 let fits = buffers.append(buffer, bytes) == bytes.len();
                 *owned = buffer.len() as u32;
@@ -332,7 +341,7 @@ impl Splices {
             none => {
                 let Some(mut buffer) = buffers.take(length) else { return false };
                 buffers.append(&mut buffer, bytes);
-                *none = Some(Owned::new(cx.now, front.peer.sent, Some(buffer), false));
+                *none = Some(Owned::new(cx.now, output, Some(buffer), false));
                 true
             }
         }
@@ -415,16 +424,15 @@ impl Splices {
         };
         exchange.response_floor = body_start;
         let edited = front.down.edit(start, length as u32, written as u32);
-        if edited.is_none() || !self.keep_for_client(cx, position, written) {
-            return self.bad_response(cx, position);
-        }
+        let kept = edited.filter(|&output| self.keep_for_client(cx, position, output, written));
+        let Some(out) = kept else { return self.bad_response(cx, position) };
         self.answered(cx, position, message, status);
         let behind = skip + length;
         let rest = segment.payload as usize - behind;
         if written + rest > PAYLOAD_MAX
-            || self.fronts.get(position).is_none_or(|front| is_crowded(&front.peer, written))
+            || self.fronts.get(position).is_none_or(|front| is_crowded(&front.peer, out, written))
         {
-            self.send_owned_front(cx, position);
+            self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
             return self.body_downward(cx, frame, at, segment, (position, back), None);
         }
         let Some(front) = self.fronts.get_mut(position) else { return };
@@ -436,7 +444,6 @@ impl Splices {
         let Ok(admitted) = admitted else { return self.break_off(cx, position) };
         exchange.close_back |= admitted < rest;
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        let out = front.peer.sent;
         let mut flags = ACK | PSH;
         if segment.has(FIN) && admitted == rest {
             flags |= self.closed_by_backend(position, back, segment.payload_end());
@@ -455,6 +462,9 @@ impl Splices {
         let due = front.peer.owned.as_ref().map(|owned| owned.due);
         let segment = Segment { payload: total, ..*segment };
         self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
+        if let Some(front) = self.fronts.get_mut(position) {
+            front.peer.has_sent(out.wrapping_add(written as u32));
+        }
         due.into_iter().for_each(|due| self.stamp_front(position, due));
         self.offer(cx, position);
     }
@@ -588,8 +598,9 @@ impl Splices {
     }
 }
 
-/// Whether what we want to put in front of a segment does not fit into what the client takes now.
-fn is_crowded(peer: &super::peer::Peer, written: usize) -> bool {
+/// Whether what we want to put in front of a segment, from number `out` on, does not fit into what the client takes now, or
+/// waits behind something else that did not.
+fn is_crowded(peer: &Peer, out: u32, written: usize) -> bool {
     let limit = peer.acknowledged.wrapping_add(peer.window);
-    beyond(peer.sent, limit) < written as u32
+    beyond(out, limit) < written as u32 || peer.owned.as_ref().is_some_and(|owned| before(owned.sent, out))
 }

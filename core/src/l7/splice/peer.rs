@@ -26,6 +26,8 @@ pub(super) struct Owned {
     pub(super) length: u32,
     /// Whether FIN follows.
     pub(super) fin: bool,
+    /// One past the last number of it that was sent.
+    pub(super) sent: u32,
     /// When it is sent again.
     pub(super) due: Time,
     pub(super) tries: u8,
@@ -35,7 +37,7 @@ pub(super) struct Owned {
 impl Owned {
     pub(super) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len() as u32);
-        Owned { buffer, start, length, fin, due: now + RETRANSMIT_AFTER, tries: 0, duplicates: 0 }
+        Owned { buffer, start, length, fin, sent: start, due: now + RETRANSMIT_AFTER, tries: 0, duplicates: 0 }
     }
 
     /// One past its last number.
@@ -85,6 +87,8 @@ pub(super) struct Heard {
     pub(super) delivered: bool,
     /// What we own is to be sent again from here.
     pub(super) again: bool,
+    /// There is room now for what of it was not sent yet.
+    pub(super) more: bool,
 }
 
 impl Peer {
@@ -139,11 +143,26 @@ impl Peer {
                 owned.duplicates = owned.duplicates.saturating_add(1);
                 heard.again = owned.duplicates == DUPLICATES;
             }
+            let limit = self.acknowledged.wrapping_add(self.window);
+            heard.more = before(owned.sent, owned.end()) && before(owned.sent, limit);
+            if self.window == 0 && !before(ack, owned.start) {
+                // Whoever says that it takes nothing now has not vanished; how long that may last is not for here.
+                owned.tries = owned.tries.min(RETRANSMITS_MAX - 1);
+            }
         }
         if heard.delivered {
+            heard.more = false;
             self.disown(buffers);
         }
         Some(heard)
+    }
+
+    /// Of what we own, all before `end` has been sent.
+    pub(super) fn has_sent(&mut self, end: u32) {
+        self.sent = later(self.sent, end);
+        if let Some(owned) = &mut self.owned {
+            owned.sent = later(owned.sent, end);
+        }
     }
 
     /// Lets go of what we own.

@@ -2,6 +2,7 @@
 
 use super::entry::{Back, BackState, Front, FrontState};
 use super::numbers::{before, beyond, later};
+use super::peer::{Heard, Peer};
 use super::segment::{Abilities, Own};
 use super::{Context, Splices};
 use crate::frame::FrameIo;
@@ -12,6 +13,15 @@ use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 pub(super) const RECEIVE_WINDOW: u32 = 65_535;
 /// Payload of one frame at most; a super-packet is 64 KiB with its headers.
 const PAYLOAD_MAX: u32 = 65_000;
+
+/// What of what we own is sent.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// All that is not acknowledged.
+    All,
+    /// What was never sent.
+    Unsent,
+}
 
 /// Sends a segment of our own, or counts that it could not be sent.
 pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&[u8]; 2]) {
@@ -96,12 +106,26 @@ impl Splices {
 
     /// Sends what we own to a client, from the first byte it has not acknowledged on, as far as its window goes.
     pub(super) fn send_owned_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.send_to_front(cx, position, Part::All);
+    }
+
+    /// The same, after what the client has just said.
+    pub(super) fn go_on_to_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
+        if heard.again {
+            cx.statistics.http.retransmitted += 1;
+            self.send_to_front(cx, position, Part::All);
+        } else if heard.more {
+            self.send_to_front(cx, position, Part::Unsent);
+        }
+    }
+
+    fn send_to_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
         let Some(front) = self.fronts.get(position) else { return };
         let own = self.own_of_front(front, ACK, front.peer.sent);
-        if let Some(end) = self.send_owned(cx, &front.peer, own)
+        if let Some(end) = self.send_owned(cx, &front.peer, own, part)
             && let Some(front) = self.fronts.get_mut(position)
         {
-            front.peer.sent = later(front.peer.sent, end);
+            front.peer.has_sent(end);
             front.peer.tell(own.acknowledgement, own.window);
             let due = front.peer.owned.as_ref().map(|owned| owned.due);
             due.into_iter().for_each(|due| self.stamp_front(position, due));
@@ -110,12 +134,26 @@ impl Splices {
 
     /// The same to a backend.
     pub(super) fn send_owned_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.send_to_back(cx, position, Part::All);
+    }
+
+    /// The same, after what the backend has just said.
+    pub(super) fn go_on_to_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
+        if heard.again {
+            cx.statistics.http.retransmitted += 1;
+            self.send_to_back(cx, position, Part::All);
+        } else if heard.more {
+            self.send_to_back(cx, position, Part::Unsent);
+        }
+    }
+
+    fn send_to_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
         let Some(back) = self.backs.get(position) else { return };
         let own = self.own_of_back(back, ACK, back.peer.sent);
-        if let Some(end) = self.send_owned(cx, &back.peer, own)
+        if let Some(end) = self.send_owned(cx, &back.peer, own, part)
             && let Some(back) = self.backs.get_mut(position)
         {
-            back.peer.sent = later(back.peer.sent, end);
+            back.peer.has_sent(end);
             back.peer.tell(own.acknowledgement, own.window);
             let due = back.peer.owned.as_ref().map(|owned| owned.due);
             due.into_iter().for_each(|due| self.stamp_back(position, due));
@@ -123,10 +161,14 @@ impl Splices {
     }
 
     /// Sends it in as few frames as it fits into; returns one past the last number sent.
-    fn send_owned<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, peer: &super::peer::Peer, own: Own) -> Option<u32> {
+    fn send_owned<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, peer: &Peer, own: Own, part: Part) -> Option<u32> {
         let owned = peer.owned.as_ref()?;
         let bytes = owned.buffer.as_ref().map_or(&[][..], |buffer| self.buffers.bytes(buffer));
-        let mut from = beyond(owned.start, peer.acknowledged).min(owned.length);
+        let first = match part {
+            Part::All => peer.acknowledged,
+            Part::Unsent => later(peer.acknowledged, owned.sent),
+        };
+        let mut from = beyond(owned.start, first).min(owned.length);
         // A closed window is probed with one byte.
         let limit = peer.acknowledged.wrapping_add(peer.window.max(1));
         let end = owned.length.min(beyond(owned.start, limit));

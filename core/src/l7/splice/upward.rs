@@ -50,10 +50,7 @@ impl Splices {
         };
         let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
         front.last_seen = cx.now;
-        if heard.again {
-            cx.statistics.http.retransmitted += 1;
-            self.send_owned_front(cx, position);
-        }
+        self.go_on_to_front(cx, position, heard);
         match self.fronts.get(position).map(|front| front.state) {
             Some(FrontState::Joined) => self.upward(cx, frame, at, &segment, position),
             Some(_) => self.take(cx, frame, at, &segment, position),

@@ -123,3 +123,37 @@ fn a_request_in_two_segments_is_acknowledged() {
     let (_, sent) = Script::backend(&mut stage, &syn);
     assert_eq!(only(sent).text(), REQUEST);
 }
+
+#[test]
+fn what_is_there_and_what_was_done_is_counted() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let statistics = stage.worker.statistics();
+    let http = &statistics.http;
+    assert_eq!((http.fronts_now, http.fronts_peak, http.backs_now, http.idle_now, http.requests), (1, 1, 1, 0, 1));
+    assert_eq!((statistics.services[0].fronts_now, statistics.services[0].requests), (1, 1));
+    assert!(http.fronts_max > 0 && http.buffers_max > 0);
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    client.gets(&response);
+    let own = client.own;
+    for sent in client.says(&mut stage, ACK | FIN, b"").iter().filter(|sent| sent.to == own) {
+        client.gets(sent);
+    }
+    client.acknowledges(&mut stage);
+    stage.wait(Duration::from_secs(6));
+    let statistics = stage.worker.statistics();
+    let http = &statistics.http;
+    assert_eq!((http.fronts_now, http.fronts_peak, http.backs_now, http.idle_now), (0, 1, 1, 1));
+    assert_eq!((statistics.services[0].fronts_now, http.responses, http.replies), (0, [0, 1, 0, 0, 0], 0));
+}
+
+#[test]
+fn a_refusal_is_counted_also_where_the_connection_goes_on() {
+    let mut stage = Stage::new(|http| http.routes = [].into());
+    let mut client = Script::client(&mut stage, 1000);
+    let reply = only(client.sends(&mut stage, REQUEST));
+    assert!(reply.text().starts_with("HTTP/1.1 404"), "{reply:?}");
+    assert!(!reply.segment.has(FIN));
+    let http = &stage.worker.statistics().http;
+    assert_eq!((http.requests, http.replies, http.refused[super::Refused::NoRoute as usize]), (1, 1, 1));
+}

@@ -8,7 +8,7 @@ use crate::flow::{Endpoint, Protocol, Steering};
 use crate::frame::{Batch, Frame, FrameIo, VecFrame};
 use crate::l4::connection::Connection;
 use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
-use crate::l7::cookie::Cookies;
+use crate::l7::cookie::{self, Cookies};
 use crate::l7::splice::numbers::before;
 use crate::l7::splice::segment::{Abilities, Own, Segment};
 use crate::offload::Never;
@@ -22,6 +22,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+
+/// Clients' connections there can be.
+pub(super) const SPLICES_MAX: u32 = 64;
+/// What both ends can, unless a test says otherwise.
+pub(super) const USUAL: Abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
 
 pub(super) struct NoPort;
 
@@ -42,6 +47,9 @@ pub(super) struct Sent {
     pub(super) segment: Segment,
     pub(super) bytes: Vec<u8>,
     pub(super) abilities: Abilities,
+    /// The header's bytes from the 20th on.
+    pub(super) options: Vec<u8>,
+    pub(super) gso_size: u16,
 }
 
 impl Sent {
@@ -55,7 +63,14 @@ impl Sent {
             segment: Segment::of(frame.bytes(), &at),
             bytes,
             abilities: Abilities::of(frame.bytes(), &at),
+            options: frame.bytes()[at.l4 + 20..at.payload].to_vec(),
+            gso_size: frame.meta().gso_size,
         }
+    }
+
+    /// Sequence number, acknowledgement number, flags and payload.
+    pub(super) fn what(&self) -> (u32, u32, u8, &str) {
+        (self.segment.sequence, self.segment.acknowledgement, self.segment.flags, self.text())
     }
 
     pub(super) fn text(&self) -> &str {
@@ -90,6 +105,61 @@ pub(super) fn http() -> Http {
     }
 }
 
+/// A service of this kind with `count` backends, and a group with as many.
+pub(super) fn snapshot(count: u16, kind: Kind) -> Snapshot {
+    let backend = |number: u16| Backend {
+        number,
+        name: "backend".into(),
+        endpoint: end(100 + number as u8, 8080),
+        weight: 1,
+        state: BackendState::Enabled,
+    };
+    let service = |kind, first: u16| Service {
+        endpoint: end(1, 80),
+        protocol: Protocol::Tcp,
+        kind,
+        forwarding: Forwarding::FullNat,
+        backends: (first..first + count).map(backend).collect(),
+        state: Default::default(),
+        name: "web".into(),
+        ..Service::vacant()
+    };
+    let pool = Pool {
+        addresses: vec![end(50, 0).address].into(),
+        port_first: 20_000,
+        port_last: 20_999,
+        time_wait: Duration::from_secs(60),
+    };
+    Snapshot::new(vec![service(kind, 0), service(Kind::Group, count)].into(), pool)
+}
+
+fn worker(snapshot: Snapshot) -> Worker<Never> {
+    Worker::new(WorkerOptions {
+        snapshot: Arc::new(snapshot),
+        steering: Steering { key: [1, 2], workers: 1 },
+        worker: 0,
+        seeds: [1, 2, 3, 4],
+        table: AnyTable::new(64, Hasher::new([7, 2, 3, 4])),
+        stateless: None,
+        memory: boxed::<Connection>(32),
+        loads: Loads::default(),
+        standings: Standings::new(),
+        known: Known::default(),
+        caps: EngineCaps {
+            rules_max: 1000,
+            ops_in_flight_max: 1000,
+            rewrites_sequence: true,
+            rewrites_sack: true,
+            rewrites_window: true,
+            checks_guards: true,
+            counts: true,
+        },
+        policy: Never,
+        splices_max: SPLICES_MAX,
+        cookies: Cookies::new([[1, 2], [3, 4]]),
+    })
+}
+
 pub(super) struct Stage {
     pub(super) worker: Worker<Never>,
     pub(super) now: Time,
@@ -97,7 +167,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// With one backend.
+    /// With one backend. Whatever a test leaves behind, [`Stage::over`] wants to be gone after a while.
     pub(super) fn new(change: impl FnOnce(&mut Http)) -> Stage {
         Stage::with_backends(1, change)
     }
@@ -105,65 +175,46 @@ impl Stage {
     pub(super) fn with_backends(count: u16, change: impl FnOnce(&mut Http)) -> Stage {
         let mut kind = http();
         change(&mut kind);
-        let backend = |number: u16| Backend {
-            number,
-            name: "backend".into(),
-            endpoint: end(100 + number as u8, 8080),
-            weight: 1,
-            state: BackendState::Enabled,
-        };
-        let vip = end(1, 80);
-        let service = Service {
-            endpoint: vip,
-            protocol: Protocol::Tcp,
-            kind: Kind::Http(kind.into()),
-            forwarding: Forwarding::FullNat,
-            backends: (0..count).map(backend).collect(),
-            state: Default::default(),
-            name: "web".into(),
-            ..Service::vacant()
-        };
-        let pool = Pool {
-            addresses: vec![end(50, 0).address].into(),
-            port_first: 20_000,
-            port_last: 20_999,
-            time_wait: Duration::from_secs(60),
-        };
-        let worker = Worker::new(WorkerOptions {
-            snapshot: Arc::new(Snapshot::new(vec![service].into(), pool)),
-            steering: Steering { key: [1, 2], workers: 1 },
-            worker: 0,
-            seeds: [1, 2, 3, 4],
-            table: AnyTable::new(64, Hasher::new([7, 2, 3, 4])),
-            stateless: None,
-            memory: boxed::<Connection>(32),
-            loads: Loads::default(),
-            standings: Standings::new(),
-            known: Known::default(),
-            caps: EngineCaps {
-                rules_max: 1000,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
-                rewrites_sack: true,
-                rewrites_window: true,
-                checks_guards: true,
-                counts: true,
-            },
-            policy: Never,
-            splices_max: 64,
-            cookies: Cookies::new([[1, 2], [3, 4]]),
-        });
+        Stage::of(count, Kind::Http(kind.into()))
+    }
+
+    /// With a service of this kind and `count` backends of its own, beside a group (number 1) with as many others.
+    pub(super) fn of(count: u16, kind: Kind) -> Stage {
+        let snapshot = snapshot(count, kind);
+        let vip = snapshot.services[0].endpoint;
+        let worker = worker(snapshot);
         Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip }
     }
 
     /// A segment arrives; what the worker sends for it.
     pub(super) fn arrives(&mut self, own: &Own, bytes: &[u8]) -> Vec<Sent> {
+        self.arrives_with(own, &[], bytes)
+    }
+
+    /// The same with options.
+    pub(super) fn arrives_with(&mut self, own: &Own, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
         let mut frame = VecFrame::default();
-        assert!(own.write(&mut frame, [bytes, &[]]));
+        assert!(own.write(&mut frame, [options, bytes]));
+        if !options.is_empty() {
+            // They stand where the payload begins: what they are is a matter of the header's length.
+            assert!(own.abilities.is_none() && options.len().is_multiple_of(4));
+            frame.bytes_mut()[14 + 20 + 12] = ((20 + options.len()) / 4 << 4) as u8;
+        }
+        self.comes(frame)
+    }
+
+    /// A frame arrives.
+    pub(super) fn comes(&mut self, frame: VecFrame) -> Vec<Sent> {
         let mut rx: Batch<VecFrame> = [frame].into_iter().collect();
         let mut tx = Batch::new();
         self.worker.handle_batch(self.now, &mut NoPort, &mut rx, &mut tx);
         tx.iter().map(Sent::of).collect()
+    }
+
+    /// Both ends have vanished, or are done: after a while nothing is left, whatever there was.
+    pub(super) fn over(&mut self) {
+        self.wait(Duration::from_secs(400));
+        assert_eq!(self.worker.splices(), (0, 0, 0), "connections of clients, of backends, buffers");
     }
 
     /// Time passes; what the worker sends meanwhile.
@@ -195,7 +246,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn own(&self, flags: u8, abilities: Option<Abilities>) -> Own {
+    pub(super) fn own(&self, flags: u8, abilities: Option<Abilities>) -> Own {
         Own {
             source: self.own,
             destination: self.peer,
@@ -211,31 +262,41 @@ impl Script {
 
     /// A client that has a connection.
     pub(super) fn client(stage: &mut Stage, port: u16) -> Script {
-        let mut client = Script { own: end(10, port), peer: stage.vip, next: 5000, expected: 0, window: 1000 };
-        let abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
+        Script::client_with(stage, port, 5000, USUAL)
+    }
+
+    /// The same with a first number and abilities of its own.
+    pub(super) fn client_with(stage: &mut Stage, port: u16, first: u32, abilities: Abilities) -> Script {
+        let mut client = Script { own: end(10, port), peer: stage.vip, next: first, expected: 0, window: 1000 };
         let answers = stage.arrives(&client.own(SYN, Some(abilities)), b"");
         assert_eq!(answers.len(), 1, "{answers:?}");
-        assert_eq!(answers[0].segment.flags, SYN | ACK);
-        assert_eq!(answers[0].segment.acknowledgement, 5001);
-        client.next += 1;
-        client.expected = answers[0].segment.sequence.wrapping_add(1);
+        let answer = &answers[0];
+        assert_eq!((answer.segment.flags, answer.segment.acknowledgement), (SYN | ACK, first.wrapping_add(1)));
+        let scale = abilities.scale.map(|_| cookie::SCALE);
+        assert_eq!((answer.abilities.scale, answer.abilities.sack), (scale, abilities.sack), "no more than it can");
+        client.next = first.wrapping_add(1);
+        client.expected = answer.segment.sequence.wrapping_add(1);
         assert!(client.says(stage, ACK, b"").is_empty(), "no state for a bare acknowledgement");
         client
     }
 
     /// A backend that takes up the connection whose SYN this is.
     pub(super) fn backend(stage: &mut Stage, syn: &Sent) -> (Script, Vec<Sent>) {
+        Script::backend_with(stage, syn, 900_000, Abilities { scale: Some(9), ..USUAL })
+    }
+
+    /// The same with a first number and abilities of its own.
+    pub(super) fn backend_with(
+        stage: &mut Stage,
+        syn: &Sent,
+        first: u32,
+        abilities: Abilities,
+    ) -> (Script, Vec<Sent>) {
         assert_eq!(syn.segment.flags, SYN, "{syn:?}");
-        let mut backend = Script {
-            own: syn.to,
-            peer: syn.from,
-            next: 900_000,
-            expected: syn.segment.sequence.wrapping_add(1),
-            window: 60_000,
-        };
-        let abilities = Abilities { mss: 1460, scale: Some(9), sack: true };
+        let expected = syn.segment.sequence.wrapping_add(1);
+        let mut backend = Script { own: syn.to, peer: syn.from, next: first, expected, window: 60_000 };
         let sent = stage.arrives(&backend.own(SYN | ACK, Some(abilities)), b"");
-        backend.next += 1;
+        backend.next = first.wrapping_add(1);
         backend.window = 1000;
         (backend, sent)
     }
@@ -246,6 +307,11 @@ impl Script {
         let phantom = u32::from(flags & crate::wire::tcp::FIN != 0);
         self.next = self.next.wrapping_add(bytes.len() as u32 + phantom);
         stage.arrives(&own, bytes)
+    }
+
+    /// It sends a segment with options, which takes no numbers.
+    pub(super) fn repeats(&self, stage: &mut Stage, sequence: u32, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
+        stage.arrives_with(&Own { sequence, ..self.own(ACK, None) }, options, bytes)
     }
 
     /// It sends data.
