@@ -67,8 +67,16 @@ enum Gate {
 
 struct Installed {
     rule: Rule,
+    /// The rule that it took the place of.
+    before: Option<RuleId>,
     counters: Counters,
     gate: Gate,
+}
+
+impl Installed {
+    fn is_named(&self, id: RuleId) -> bool {
+        self.rule.id == id || self.before == Some(id)
+    }
 }
 
 struct Asked {
@@ -160,10 +168,13 @@ impl Engine {
             }
             RuleOp::Install(rule) => {
                 let gate = if self.options.fence { Gate::Fresh } else { Gate::Active };
-                self.rules.insert(rule.key, Installed { rule, counters: Counters::default(), gate });
+                let replaced = self.rules.get(&rule.key);
+                let counters = replaced.map(|there| there.counters).unwrap_or_default();
+                let before = replaced.map(|there| there.rule.id);
+                self.rules.insert(rule.key, Installed { rule, before, counters, gate });
                 Completion::Installed(rule.id)
             }
-            RuleOp::Remove { id, key } if self.rules.get(&key).is_some_and(|there| there.rule.id == id) => {
+            RuleOp::Remove { id, key } if self.rules.get(&key).is_some_and(|there| there.is_named(id)) => {
                 let counters = self.rules[&key].counters;
                 if self.options.bug != Some(EngineBug::KeepsRules) {
                     self.rules.remove(&key);
@@ -288,7 +299,7 @@ impl FlowEngine for Engine {
 
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
         for (id, key) in rules {
-            let there = self.rules.get(key).filter(|there| there.rule.id == *id);
+            let there = self.rules.get(key).filter(|there| there.is_named(*id));
             out.push(there.map(|there| there.counters));
         }
     }

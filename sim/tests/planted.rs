@@ -3,6 +3,7 @@
 use hairpin_core::config::Forwarding;
 use hairpin_sim::balancer::Bug;
 use hairpin_sim::engine::EngineBug;
+use hairpin_sim::http;
 use hairpin_sim::scenario::{Between, streams};
 
 /// Seeds tried before a bug counts as not found.
@@ -61,6 +62,13 @@ fn rules_that_are_not_removed_are_found() {
 #[test]
 fn rules_that_lead_to_another_port_are_found() {
     found(Bug::Engine(EngineBug::WrongPort), Forwarding::Nat);
+}
+
+#[test]
+fn guards_that_are_not_looked_at_are_found() {
+    let bug = Some(Bug::Engine(EngineBug::IgnoresGuards));
+    let mut failures = (0..SEEDS).filter_map(|seed| http::run(seed, Between::Layer7, bug).err());
+    assert!(failures.next().is_some(), "rules without guards were not found");
 }
 
 #[test]
