@@ -118,7 +118,8 @@ impl Message {
                 let ahead = i64::from(start.wrapping_sub(*next) as i32);
                 let room = (*left as i64).saturating_sub(ahead).max(0);
                 let admitted = (length as i64).min(room) as usize;
-                let through = start.wrapping_add(admitted as u32);
+                // A segment that begins behind the end has nothing of it, and does not move it.
+                let through = if admitted > 0 { start.wrapping_add(admitted as u32) } else { *next };
                 let progress = beyond(*next, through);
                 *next = later(*next, through);
                 *left -= u64::from(progress).min(*left);
@@ -331,5 +332,31 @@ impl Back {
 
     pub(super) fn endpoint(&self) -> Endpoint {
         self.key.source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_ends_where_its_length_says_whatever_overtakes_it() {
+        for start in [1000u32, u32::MAX - 5] {
+            let mut message = Message::of(Length::Bytes(20), start);
+            let (mut end, mut expected) = (None, start);
+            let mut admit = |from: u32, length: usize, message: &mut Message| {
+                message.admit(&mut end, &mut expected, start.wrapping_add(from), &[0; 64][..length])
+            };
+            assert_eq!(admit(30, 10, &mut message), Ok(0), "the next request, before this one's body");
+            assert_eq!(admit(20, 10, &mut message), Ok(0));
+            assert_eq!(admit(10, 5, &mut message), Ok(5));
+            assert!(!message.is_done());
+            assert_eq!(message.end(None), Some(start.wrapping_add(20)));
+            assert_eq!(admit(15, 20, &mut message), Ok(5));
+            assert!(message.is_done());
+            assert_eq!(admit(0, 10, &mut message), Ok(10), "what was missing");
+            assert_eq!(admit(20, 1, &mut message), Ok(0));
+            assert_eq!(end, Some(start.wrapping_add(20)));
+        }
     }
 }

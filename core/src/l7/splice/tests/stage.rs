@@ -18,6 +18,7 @@ use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
 use crate::worker::{Known, Worker, WorkerOptions};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -331,5 +332,15 @@ impl Script {
         assert!(!before(self.next, sent.segment.acknowledgement), "acknowledges what was sent: {sent:?}");
         let phantom = u32::from(sent.segment.has(crate::wire::tcp::FIN));
         self.expected = self.expected.wrapping_add(sent.segment.payload + phantom);
+    }
+
+    /// What it gets of these segments, which must come in order.
+    pub(super) fn receives(&mut self, sent: &[Sent]) -> String {
+        let own = self.own;
+        let mine = sent.iter().filter(|sent| sent.to == own);
+        mine.fold(String::new(), |text, sent| {
+            self.gets(sent);
+            text + sent.text()
+        })
     }
 }
