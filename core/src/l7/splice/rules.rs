@@ -6,6 +6,7 @@
 //! front gets another back.
 
 use super::entry::{Exchange, FrontState, Message};
+use super::numbers::later;
 use super::{Context, Splices, value};
 use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
@@ -55,6 +56,8 @@ impl Splices {
         else {
             return;
         };
+        // How far either may acknowledge what it got from the engine, which software does not see.
+        let reaches = [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
         let (first, length) = if client.sequence_length > 0 {
             (client.sequence, client.sequence_length)
         } else {
@@ -97,7 +100,13 @@ impl Splices {
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
+        if let Some(back) = self.fronts.get(position).and_then(|front| front.back)
+            && let Some(back) = self.backs.get_mut(back)
+        {
+            back.peer.reach = later(back.peer.sent, reaches[1]);
+        }
         if let Some(front) = self.fronts.get_mut(position) {
+            front.peer.reach = later(front.peer.sent, reaches[0]);
             self.rules += 2 - front.rules.count_ones();
             front.ledger = Ledger::Installing;
             front.answers_due = 2;
