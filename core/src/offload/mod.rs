@@ -40,6 +40,10 @@ pub trait OffloadPolicy {
     fn name(&self) -> &'static str;
     /// What to do with a connection that has just had a packet.
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict;
+    /// Whether anything may go to the engine at all.
+    fn offloads(&self) -> bool {
+        true
+    }
 }
 
 /// Every established connection goes to the engine.
@@ -65,5 +69,8 @@ impl OffloadPolicy for Never {
     }
     fn on_packet(&mut self, _: Time, _: &FlowStats, _: EngineRoom) -> Verdict {
         Verdict::Keep
+    }
+    fn offloads(&self) -> bool {
+        false
     }
 }

@@ -17,6 +17,7 @@ use crate::wire::{ErrorKind, IcmpError, Transport};
 /// What the worker lends, and the splices it lends it to: its fields, each by itself.
 macro_rules! lend {
     ($worker:ident, $now:expr, $io:expr, $tx:expr) => {{
+        let offloads = $worker.policy.offloads();
         let Worker { splices, snapshot, balancers, ports, loads, known, steering, statistics, ops, caps, .. } = $worker;
         let context = Context {
             now: $now,
@@ -31,6 +32,7 @@ macro_rules! lend {
             statistics,
             ops,
             caps,
+            offloads,
         };
         (splices, context)
     }};

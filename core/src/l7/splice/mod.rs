@@ -86,6 +86,8 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) statistics: &'a mut Statistics,
     pub(crate) ops: &'a mut VecDeque<RuleOp>,
     pub(crate) caps: &'a EngineCaps,
+    /// Whether bodies may go to the engine.
+    pub(crate) offloads: bool,
 }
 
 /// All fronts and backs of a worker.
@@ -254,8 +256,12 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
     }
 
-    /// Sends a frame, or counts that there was no room.
+    /// Sends a frame, or counts that there was no room. A packet can lead to more than one of ours: what fills the batch goes
+    /// out at once.
     fn send(&mut self, frame: IO::Frame) {
+        if self.tx.is_full() {
+            self.io.transmit(self.tx);
+        }
         match self.tx.try_push(frame) {
             Ok(()) => self.statistics.forwarded += 1,
             Err(_) => self.statistics.drops[crate::worker::Drop::NoFrame as usize] += 1,

@@ -48,14 +48,18 @@ impl Splices {
             cx.caps.checks_guards && cx.caps.rewrites_sequence && cx.caps.rewrites_sack && cx.caps.rewrites_window;
         let same_sack = front.peer.sack == back.peer.sack;
         let settled = back.peer.owned.is_none() && front.up.is_settled();
-        if !able || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
+        if !able || !cx.offloads || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
             return;
         }
-        let Some((client, backend)) =
+        let Some((mut client, backend)) =
             guards(&front.exchange, least, front.down.delta_at_end(), front.up.delta_at_end())
         else {
             return;
         };
+        // Who closes when the client has it all has to see the acknowledgement that says so.
+        if client.sequence_length == 0 && (front.exchange.close_front || front.peer.has_closed) {
+            client.acknowledgement_length = client.acknowledgement_length.saturating_sub(1);
+        }
         // How far either may acknowledge what it got from the engine, which software does not see.
         let reaches = [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
         let (first, length) = if client.sequence_length > 0 {

@@ -187,6 +187,8 @@ impl Splices {
             front.peer.has_closed = true;
             front.peer.expected = front.peer.expected.wrapping_add(1);
             front.exchange.close_front |= front.waiting() == 0;
+            // The acknowledgement of the response's end has to come by here.
+            self.remove_rules(cx, position);
         } else if ends && !is_done && !is_endless {
             // At the body's end it has overtaken the rest of it, and comes again; before that, there will be no rest.
             let exchange = &front.exchange;
@@ -194,6 +196,7 @@ impl Splices {
                 return self.break_off(cx, position);
             }
         }
+        let Some(front) = self.fronts.get_mut(position) else { return };
         if admitted == 0 && flags & FIN == 0 {
             return self.acknowledgement_upward(cx, frame, at, segment, position, is_old);
         }
