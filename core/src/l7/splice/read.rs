@@ -83,7 +83,9 @@ impl Splices {
         }
         if before(front.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
-            return self.acknowledge_front(cx, position);
+            self.acknowledge_front(cx, position);
+            // What it acknowledges counts all the same.
+            return self.closing(cx, position);
         }
         let had = beyond(segment.sequence, front.peer.expected);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
