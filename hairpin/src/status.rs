@@ -26,6 +26,9 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// The rules.
     pub offload: OffloadStatus,
+    /// HTTP and TLS services, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,
@@ -186,12 +189,15 @@ pub struct ServiceStatus {
     pub mode: String,
     /// How it chooses backends.
     pub balance: String,
-    /// Connections now.
+    /// Connections now; of an HTTP or TLS service those of clients.
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
     /// New connections per second.
     pub connections_per_s: f64,
+    /// Requests to an HTTP service, ClientHellos to a TLS service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Count>,
     /// Connections so far that were established.
     pub established_total: u64,
     /// Connections so far that were refused.
@@ -264,4 +270,47 @@ pub struct OffloadStatus {
     /// Sum of all of them, in seconds.
     #[serde(default)]
     pub latency_sum_s: f64,
+}
+
+/// HTTP and TLS services, all together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HttpStatus {
+    /// Clients' connections now.
+    pub clients: u64,
+    /// The most there were.
+    pub clients_peak: u64,
+    /// Clients' connections there can be.
+    pub clients_max: u64,
+    /// Connections to backends now, idle ones among them.
+    pub backend_connections: u64,
+    /// Idle ones.
+    pub backend_connections_idle: u64,
+    /// Requests whose head was complete and in order, and ClientHellos.
+    pub requests: Count,
+    /// Responses of backends, by class: `1xx` to `5xx`.
+    pub responses: BTreeMap<String, Count>,
+    /// Responses of Hairpin's own: of routes that reply or redirect, and refusals.
+    pub replies: Count,
+    /// Requests that were refused, and connections that were reset, by reason. Reasons that never occurred are left out.
+    pub refused: BTreeMap<String, Count>,
+    /// Requests that went over a connection to the backend that was there already.
+    pub reused_total: u64,
+    /// Requests for which another backend was tried.
+    pub retries_total: u64,
+    /// Bodies that were handed to the engine.
+    pub offloaded_total: u64,
+    /// Segments of Hairpin's own that were sent again.
+    pub retransmitted_total: u64,
+    /// Segments dropped because they came out of order where order is needed.
+    pub out_of_order_total: u64,
+    /// Buffers in use.
+    pub buffers: u64,
+    /// Buffers there are.
+    pub buffers_max: u64,
+    /// How often there was none.
+    pub buffers_exhausted_total: u64,
+    /// SYNs that workers have answered with a cookie; those that the kernel has answered are among the events.
+    pub cookies_sent_total: u64,
+    /// First data with a wrong or expired cookie, dropped.
+    pub cookies_invalid_total: u64,
 }

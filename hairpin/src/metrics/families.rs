@@ -3,6 +3,8 @@
 //! The exposition and the table in `docs/metrics.md` are written from here. How many series there are follows from the
 //! configuration and from lists of reasons in the code, never from what packets or clients say.
 
+mod http;
+
 use super::counts::Counts;
 use super::labels::Names;
 use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
@@ -110,8 +112,14 @@ macro_rules! family {
     };
 }
 
+use family;
+
 /// All of them, in the order in which they are written.
-pub const FAMILIES: &[Family] = &[
+pub fn all() -> impl Iterator<Item = &'static Family> {
+    GENERAL.iter().chain(http::FAMILIES).chain(SERVER)
+}
+
+const GENERAL: &[Family] = &[
     // The process.
     family!(Info, "build", &["version", "name"], "Version, and the instance's name; always 1.", |view, emit| {
         emit(&[&view.status.version, &view.status.instance], Value::Count(1));
@@ -373,7 +381,10 @@ pub const FAMILIES: &[Family] = &[
         "1 if the last reload was applied, 0 if it was refused. No sample before the first.",
         |view, emit| reloaded(view, emit, view.status.reloads.last_succeeded.into())
     ),
-    // This server.
+];
+
+/// Of this server.
+const SERVER: &[Family] = &[
     family!(
         Counter,
         "metrics_answers",
@@ -474,7 +485,7 @@ fn fullness(state: &str) -> u64 {
 /// The table of all metrics, as it stands in `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
-    for family in FAMILIES {
+    for family in all() {
         let kind = match family.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",

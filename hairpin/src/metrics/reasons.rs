@@ -1,6 +1,7 @@
 //! What is counted by reason, and which reasons there are.
 
 use super::families::Emit;
+use hairpin_core::l7::splice::Refused;
 use hairpin_core::wire::Malformed;
 use hairpin_core::worker::Drop;
 use hairpin_linux::abi;
@@ -59,4 +60,9 @@ pub(super) fn event_names() -> impl Iterator<Item = String> {
 /// Every reason why something is not offloaded.
 pub(super) fn offload_reasons() -> impl Iterator<Item = String> {
     OFFLOAD_REASONS.into_iter().map(String::from)
+}
+
+/// Every reason why a request is refused.
+pub(super) fn refusals() -> impl Iterator<Item = String> {
+    Refused::ALL.iter().map(|reason| reason.name().to_string())
 }

@@ -4,7 +4,7 @@
 //! there `# TYPE` names the series, suffix and all.
 
 use super::counts::Counts;
-use super::families::{FAMILIES, Family, Kind, Value, View};
+use super::families::{self, Family, Kind, Value, View};
 use super::labels::Names;
 use crate::status::Status;
 use prometheus_client::collector::Collector;
@@ -38,7 +38,7 @@ struct Exposition {
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let view = View { status: &self.status, names: Names::of(&self.status), counts: &self.counts };
-        for family in FAMILIES {
+        for family in families::all() {
             let metric_type = match family.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,

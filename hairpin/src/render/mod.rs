@@ -2,6 +2,7 @@
 
 mod changes;
 mod connections;
+mod http;
 mod offload;
 mod status;
 mod units;

@@ -1,5 +1,6 @@
 //! The status as tables.
 
+use super::http;
 use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
 use crate::status::{BackendStatus, Count, Status, Traffic};
 use comfy_table::{Cell, Table};
@@ -35,6 +36,9 @@ fn status_at(status: &Status, now: f64) -> String {
     }
     let _ = writeln!(out, "\n{}", workers(status));
     let _ = writeln!(out, "\n{}", offload(status));
+    if let Some(http) = &status.http {
+        let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));
+    }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");
     }

@@ -1,5 +1,7 @@
 //! From raw counters at two moments to a status.
 
+pub(crate) mod http;
+
 use crate::config::Settings;
 use crate::config::words::spoken;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
@@ -52,6 +54,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         workers: workers(per_s, before, now),
         services: Vec::new(),
         offload: offload(settings, per_s, before, now),
+        http: http::status(snapshot, per_s, before, now),
         drops: BTreeMap::new(),
         events: BTreeMap::new(),
         ..Status::default()
@@ -209,6 +212,7 @@ fn service_status(
         reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number)).map(of).sum()
     };
     let created = [before, now].map(|reading| sum(reading, |s| s.created));
+    let requests = [before, now].map(|reading| sum(reading, |s| s.requests));
     let mut status = ServiceStatus {
         name: service.name.to_string(),
         listen: match service.kind {
@@ -227,6 +231,10 @@ fn service_status(
         connections_per_s: per_s.of(created[0], created[1]),
         established_total: sum(now, |s| s.established),
         refused_total: sum(now, |s| s.refused),
+        requests: service
+            .kind
+            .is_spliced()
+            .then(|| Count { total: requests[1], per_s: per_s.of(requests[0], requests[1]) }),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()
     };
@@ -256,6 +264,10 @@ fn service_status(
         status.software += backend.software;
         status.offloaded += backend.offloaded;
         status.backends.push(backend);
+    }
+    if service.kind.is_spliced() {
+        // Clients' connections; those to backends are others.
+        status.connections = sum(now, |s| s.fronts_now);
     }
     let packets = status.software.packets + status.offloaded.packets;
     if packets > 0 {
@@ -309,7 +321,7 @@ mod tests {
         [[service]]\nname = \"a\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n\
         [[service]]\nname = \"b\"\nlisten = \"192.0.2.1:53/udp\"\nbackends = [\"10.0.0.1:53\", \"10.0.0.2:53\"]\n";
 
-    fn reading(snapshot: &Snapshot, uptime_s: u64, workers: usize) -> Reading {
+    pub(super) fn reading(snapshot: &Snapshot, uptime_s: u64, workers: usize) -> Reading {
         let worker = WorkerReading {
             cpu: 0,
             busy: Duration::ZERO,
@@ -394,13 +406,7 @@ mod tests {
             .services
             .iter()
             .map(|s| {
-                (
-                    &*s.name,
-                    &*s.listen,
-                    &*s.protocol,
-                    s.group_of.as_deref(),
-                    &*s.backends[..].first().map_or("", |b| &b.name),
-                )
+                (&*s.name, &*s.listen, &*s.protocol, s.group_of.as_deref(), s.backends.first().map_or("", |b| &b.name))
             })
             .collect();
         let web = "192.0.2.1:80/http";

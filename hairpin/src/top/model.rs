@@ -110,7 +110,9 @@ impl Model {
             News::Away(why) => self.away = Some(why),
             News::Figures(status, offload) => {
                 self.away = None;
-                self.history.push_front(status.services.iter().map(|service| service.connections).sum());
+                // Clients' connections: those to groups of backends are others.
+                let clients = status.services.iter().filter(|service| service.group_of.is_none());
+                self.history.push_front(clients.map(|service| service.connections).sum());
                 self.history.truncate(HISTORY);
                 if !self.paused {
                     (self.status, self.offload) = (Some(status), offload);

@@ -3,7 +3,8 @@ use super::poll::{self, News};
 use super::view;
 use crate::control::{Answer, LatencyView, OffloadView, Request, serve};
 use crate::status::{
-    BackendStatus, CapacityStatus, Count, HealthStatus, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus,
+    BackendStatus, CapacityStatus, Count, HealthStatus, HttpStatus, OffloadStatus, ServiceStatus, Status, Traffic,
+    WorkerStatus,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -235,4 +236,30 @@ fn an_instance_may_go_away_and_come_back() {
     let text = screen(&mut model, 120, 30).join("\n");
     assert!(text.contains("instance edge") && !text.contains("AWAY"), "{text}");
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn http_services_have_a_line_and_groups_do_not_count_twice() {
+    let mut status = example();
+    let count = |per_s| Count { total: 9, per_s };
+    status.http = Some(HttpStatus {
+        clients: 6,
+        clients_max: 55,
+        backend_connections: 4,
+        backend_connections_idle: 1,
+        requests: count(1500.0),
+        responses: [("2xx".to_string(), count(1400.0)), ("4xx".to_string(), count(0.0))].into(),
+        replies: count(100.0),
+        refused: [("no-route".to_string(), count(60.0)), ("denied".to_string(), count(20.0))].into(),
+        ..HttpStatus::default()
+    });
+    let group = ServiceStatus { group_of: Some("web".into()), connections: 4, ..ServiceStatus::default() };
+    status.services.push(group);
+    let mut model = Model::default();
+    model.take(figures(status));
+    let text = screen(&mut model, 120, 30).join("\n");
+    let line = "requests 1.50 k/s 2xx 1.40 k/s own 100/s refused 80/s 6 clients, 4 connections to backends, 1 idle";
+    for expected in [line, "connections: 42 of 100"] {
+        assert!(text.contains(expected), "{expected}\n---\n{text}");
+    }
 }

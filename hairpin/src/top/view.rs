@@ -2,7 +2,7 @@
 
 use super::model::{Model, Row, Totals};
 use crate::render::{brief, number, percent, scaled, span};
-use crate::status::{BackendStatus, ServiceStatus, Status, Traffic, WorkerStatus};
+use crate::status::{BackendStatus, HttpStatus, ServiceStatus, Status, Traffic, WorkerStatus};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -22,9 +22,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let workers = model.status.as_ref().map_or(0, |status| status.workers.len());
     let side_by_side = (usize::from(area.width) / WORKER_WIDTH).max(1);
     let worker_lines = (workers.div_ceil(side_by_side) as u16).clamp(1, WORKER_LINES) + 1;
+    let figures = figures(model);
     let rows = [
         Constraint::Length(1),
-        Constraint::Length(6),
+        Constraint::Length(figures.len() as u16 + 1),
         Constraint::Length(5),
         Constraint::Length(worker_lines),
         Constraint::Min(4),
@@ -33,7 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     ];
     let [top, traffic, history, load, table, happening, keys] = Layout::vertical(rows).areas(area);
     frame.render_widget(header(model), top);
-    frame.render_widget(Paragraph::new(figures(model)).block(titled("traffic")), traffic);
+    frame.render_widget(Paragraph::new(figures).block(titled("traffic")), traffic);
     draw_history(frame, model, history);
     let bars = bars(model.status.as_deref(), side_by_side);
     frame.render_widget(Paragraph::new(bars).block(titled("workers")), load);
@@ -81,7 +82,26 @@ fn figures(model: &Model) -> Vec<Line<'static>> {
         share(&totals),
     ];
     lines.push(Line::from(rules(model)));
+    lines.extend(model.status.as_ref().and_then(|status| status.http.as_ref()).map(|http| Line::from(requests(http))));
     lines
+}
+
+/// HTTP and TLS services.
+fn requests(http: &HttpStatus) -> String {
+    let mut line = format!(" {:<12} {:>16} ", "requests", scaled(http.requests.per_s).trim_end().to_string() + "/s");
+    for (class, count) in http.responses.iter().filter(|(_, count)| count.per_s > 0.0) {
+        line.push_str(&format!(" {class} {}/s", scaled(count.per_s).trim_end()));
+    }
+    if http.replies.per_s > 0.0 {
+        line.push_str(&format!(" own {}/s", scaled(http.replies.per_s).trim_end()));
+    }
+    let refused: f64 = http.refused.values().map(|count| count.per_s).sum();
+    if refused > 0.0 {
+        line.push_str(&format!(" refused {}/s", scaled(refused).trim_end()));
+    }
+    let numbers = [http.clients, http.backend_connections, http.backend_connections_idle].map(|n| number(n as f64));
+    let [clients, backends, idle] = numbers;
+    line + &format!(" {clients} clients, {backends} connections to backends, {idle} idle")
 }
 
 fn share(totals: &Totals) -> Line<'static> {
@@ -114,8 +134,9 @@ fn draw_history(frame: &mut Frame<'_>, model: &Model, area: Rect) {
     let now = model.history.front().copied().unwrap_or(0);
     let mut title = format!("connections: {}", number(now as f64));
     let mut style = Style::new().fg(Color::Cyan);
+    let clients_max = model.status.as_ref().and_then(|status| status.http.as_ref()).map_or(0, |http| http.clients_max);
     if let Some(capacity) = model.status.as_ref().map(|status| &status.capacity).filter(|c| c.connections_max > 0) {
-        title.push_str(&format!(" of {}", number(capacity.connections_max as f64)));
+        title.push_str(&format!(" of {}", number((capacity.connections_max + clients_max) as f64)));
         match &*capacity.connections_state {
             "nearly-full" => (title, style) = (title + ", NEARLY FULL", Style::new().fg(Color::Yellow)),
             "full" => (title, style) = (title + ", FULL", Style::new().fg(Color::Red)),

@@ -2,7 +2,7 @@
 
 use crate::client::{get, get_with, server};
 use crate::parser::{Format, Page, parse};
-use hairpin::metrics::families::FAMILIES;
+use hairpin::metrics::families;
 use hairpin::status::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,6 +58,26 @@ pub(crate) fn full_status() -> Status {
         backends: vec![web_1, web_2],
         ..ServiceStatus::default()
     };
+    let count = |total| Count { total, per_s: 0.0 };
+    let shop = ServiceStatus {
+        name: "shop".into(),
+        listen: "192.0.2.1:8080/http".into(),
+        connections: 4,
+        requests: Some(count(31)),
+        ..ServiceStatus::default()
+    };
+    let http = HttpStatus {
+        clients_peak: 7,
+        clients_max: 512,
+        backend_connections: 9,
+        backend_connections_idle: 6,
+        responses: BTreeMap::from([("2xx".into(), count(27)), ("5xx".into(), count(1))]),
+        replies: count(3),
+        refused: BTreeMap::from([("no-route".into(), count(2))]),
+        offloaded_total: 13,
+        buffers_max: 640,
+        ..HttpStatus::default()
+    };
     let worker = WorkerStatus { busy_s: 1.5, connections: 6, connections_max: 100, ..WorkerStatus::default() };
     Status {
         version: "1.2.3".into(),
@@ -65,7 +85,8 @@ pub(crate) fn full_status() -> Status {
         connection_table: "two-choice".into(),
         uptime_s: 61.5,
         workers: vec![worker, WorkerStatus { id: 1, frames: 7, ..WorkerStatus::default() }],
-        services: vec![service],
+        services: vec![service, shop],
+        http: Some(http),
         offload: OffloadStatus {
             rules: 12,
             rules_max: 1000,
@@ -150,6 +171,19 @@ fn numbers_are_where_they_belong() {
         assert_eq!([0.000_001, 0.001, 1.0, f64::INFINITY].map(bucket), [1.0, 3.0, 7.0, 7.0]);
         assert_eq!(page.value("hairpin_drops_total", &[("reason", "worker.table-full")]), 9.0);
         assert_eq!(page.value("hairpin_drops_total", &[("reason", "kernel.new-in-this-version")]), 1.0);
+        let shop = [("service", "shop")];
+        assert_eq!(page.value("hairpin_http_requests_total", &shop), 31.0);
+        assert_eq!(page.value("hairpin_http_clients", &shop), 4.0);
+        assert_eq!(page.named("hairpin_http_clients").count(), 1, "no other service speaks HTTP");
+        assert_eq!([7.0, 512.0], ["peak", "max"].map(|what| page.value(&format!("hairpin_http_clients_{what}"), &[])));
+        assert_eq!(page.value("hairpin_http_backend_connections", &[("state", "busy")]), 3.0);
+        assert_eq!(page.value("hairpin_http_backend_connections", &[("state", "idle")]), 6.0);
+        assert_eq!(page.value("hairpin_http_responses_total", &[("class", "2xx")]), 27.0);
+        assert_eq!(page.value("hairpin_http_replies_total", &[]), 3.0);
+        assert_eq!(page.value("hairpin_http_refusals_total", &[("reason", "no-route")]), 2.0);
+        assert_eq!(page.value("hairpin_http_refusals_total", &[("reason", "vanished")]), 0.0);
+        assert_eq!(page.value("hairpin_http_bodies_offloaded_total", &[]), 13.0);
+        assert_eq!(page.value("hairpin_http_buffers_max", &[]), 640.0);
         assert_eq!(page.value("hairpin_reloads_total", &[("result", "success")]), 2.0);
         assert_eq!(page.value("hairpin_reloads_total", &[("result", "failure")]), 1.0);
         assert_eq!(page.value("hairpin_last_reload_timestamp_seconds", &[]), 1_700_000_100.0);
@@ -162,7 +196,7 @@ fn both_forms_have_the_same_series_and_every_family_has_some() {
     let [open_metrics, prometheus] = pages(&full_status());
     let series = |page: &Page| page.series.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(series(&open_metrics), series(&prometheus));
-    assert_eq!(open_metrics.families.len(), FAMILIES.len());
+    assert_eq!(open_metrics.families.len(), families::all().count());
     for (family, (kind, help)) in &prometheus.families {
         let base = if kind == "histogram" { format!("{family}_count") } else { family.clone() };
         assert!(prometheus.named(&base).next().is_some(), "{family} has no sample");
@@ -177,6 +211,7 @@ fn a_status_with_nothing_in_it_is_fine() {
     assert_eq!(page.value("hairpin_rule_insertion_seconds_count", &[("engine", "kernel")]), 0.0);
     assert_eq!(page.named("hairpin_backend_up").count(), 0);
     assert_eq!(page.named("hairpin_last_reload_timestamp_seconds").count(), 0);
+    assert_eq!(page.named("hairpin_http_replies_total").count(), 0);
     // A rate over these sees the first one only if it has seen them at zero.
     assert_eq!(page.value("hairpin_drops_total", &[("reason", "worker.table-full")]), 0.0);
     assert_eq!(page.value("hairpin_drops_total", &[("reason", "kernel.policed-client")]), 0.0);

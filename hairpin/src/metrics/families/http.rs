@@ -1,0 +1,129 @@
+//! What is measured of HTTP and TLS services. Without any, there are no samples.
+
+use super::{Emit, Family, Kind, NONE, View, family};
+use crate::metrics::reasons::{reasons, refusals};
+use crate::status::{Count, HttpStatus};
+
+/// All of them, in the order in which they are written.
+pub(super) const FAMILIES: &[Family] = &[
+    family!(
+        Counter,
+        "http_requests",
+        &["service"],
+        "Requests to an HTTP service, ClientHellos to a TLS service.",
+        |view, emit| services(view, &mut |name, _, requests| emit(&[name], requests.total.into()))
+    ),
+    family!(
+        Gauge,
+        "http_clients",
+        &["service"],
+        "Clients' connections to an HTTP or TLS service now.",
+        |view, emit| {
+            services(view, &mut |name, clients, _| emit(&[name], clients.into()));
+        }
+    ),
+    family!(Gauge, "http_clients_peak", NONE, "The most clients' connections there were.", |view, emit| {
+        number(view, emit, |http| http.clients_peak);
+    }),
+    family!(Gauge, "http_clients_max", NONE, "Clients' connections there can be.", |view, emit| {
+        number(view, emit, |http| http.clients_max);
+    }),
+    family!(
+        Gauge,
+        "http_backend_connections",
+        &["state"],
+        "Connections of HTTP and TLS services to backends: idle ones wait for a request, the others are busy.",
+        |view, emit| {
+            if let Some(http) = &view.status.http {
+                let idle = http.backend_connections_idle;
+                emit(&["busy"], http.backend_connections.saturating_sub(idle).into());
+                emit(&["idle"], idle.into());
+            }
+        }
+    ),
+    family!(Counter, "http_responses", &["class"], "Responses of backends, by class: 1xx to 5xx.", |view, emit| {
+        for (class, count) in view.status.http.iter().flat_map(|http| &http.responses) {
+            emit(&[class], count.total.into());
+        }
+    }),
+    family!(
+        Counter,
+        "http_replies",
+        NONE,
+        "Responses of Hairpin's own: of routes that reply or redirect, and refusals.",
+        |view, emit| number(view, emit, |http| http.replies.total)
+    ),
+    family!(
+        Counter,
+        "http_refusals",
+        &["reason"],
+        "Requests that were refused and connections that were reset, by reason.",
+        |view, emit| {
+            if let Some(http) = &view.status.http {
+                reasons(emit, &[], &http.refused, refusals(), |count: &Count| count.total);
+            }
+        }
+    ),
+    family!(
+        Counter,
+        "http_requests_reused",
+        NONE,
+        "Requests that went over a connection to the backend that was there already.",
+        |view, emit| number(view, emit, |http| http.reused_total)
+    ),
+    family!(Counter, "http_retries", NONE, "Requests for which another backend was tried.", |view, emit| {
+        number(view, emit, |http| http.retries_total);
+    }),
+    family!(Counter, "http_bodies_offloaded", NONE, "Bodies that were handed to the engine.", |view, emit| {
+        number(view, emit, |http| http.offloaded_total);
+    }),
+    family!(Counter, "http_retransmitted", NONE, "Segments of Hairpin's own that were sent again.", |view, emit| {
+        number(view, emit, |http| http.retransmitted_total);
+    }),
+    family!(
+        Counter,
+        "http_out_of_order",
+        NONE,
+        "Segments dropped because they came out of order where order is needed.",
+        |view, emit| number(view, emit, |http| http.out_of_order_total)
+    ),
+    family!(Gauge, "http_buffers", NONE, "Buffers in use, for heads and what else Hairpin keeps.", |view, emit| {
+        number(view, emit, |http| http.buffers);
+    }),
+    family!(Gauge, "http_buffers_max", NONE, "Buffers there are.", |view, emit| {
+        number(view, emit, |http| http.buffers_max);
+    }),
+    family!(Counter, "http_buffers_exhausted", NONE, "How often there was no buffer.", |view, emit| {
+        number(view, emit, |http| http.buffers_exhausted_total);
+    }),
+    family!(
+        Counter,
+        "http_cookies_sent",
+        NONE,
+        "SYNs that workers answered with a cookie; those that the kernel answered are among the events.",
+        |view, emit| number(view, emit, |http| http.cookies_sent_total)
+    ),
+    family!(
+        Counter,
+        "http_cookies_invalid",
+        NONE,
+        "First data of a connection with a wrong or expired cookie, dropped.",
+        |view, emit| number(view, emit, |http| http.cookies_invalid_total)
+    ),
+];
+
+/// Counters and gauges alike: their suffix makes the difference.
+fn number(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> u64) {
+    if let Some(http) = &view.status.http {
+        emit(&[], value(http).into());
+    }
+}
+
+/// HTTP and TLS services: name, clients' connections, requests.
+fn services(view: &View<'_>, each: &mut dyn FnMut(&str, u64, Count)) {
+    for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
+        if let Some(requests) = service.requests {
+            each(name, service.connections, requests);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! HTTP and TLS services, as tables.
+
+use super::{add, aligned, number};
+use crate::status::{Count, HttpStatus};
+use comfy_table::Table;
+
+/// What there is, and what there can be.
+pub(super) fn room(http: &HttpStatus) -> Table {
+    let mut table = aligned(&["HTTP AND TLS"], &["NOW", "PEAK", "MAX"]);
+    let numbers = |numbers: [Option<u64>; 3]| numbers.map(|n| n.map_or_else(String::new, |n| number(n as f64)));
+    let clients = [Some(http.clients), Some(http.clients_peak), Some(http.clients_max)];
+    add(&mut table, &["clients' connections"], &numbers(clients));
+    add(&mut table, &["connections to backends"], &numbers([Some(http.backend_connections), None, None]));
+    add(&mut table, &["  idle"], &numbers([Some(http.backend_connections_idle), None, None]));
+    add(&mut table, &["buffers"], &numbers([Some(http.buffers), None, Some(http.buffers_max)]));
+    table
+}
+
+/// What was done so far. What never happened is left out, but for requests and responses.
+pub(super) fn counts(http: &HttpStatus) -> Table {
+    let mut table = aligned(&["SO FAR"], &["TOTAL", "/s"]);
+    let mut row = |name: &str, count: &Count| {
+        add(&mut table, &[name], &[number(count.total as f64), number(count.per_s)]);
+    };
+    row("requests", &http.requests);
+    for (class, count) in http.responses.iter().filter(|(class, count)| *class == "2xx" || count.total > 0) {
+        row(&format!("responses {class}"), count);
+    }
+    if http.replies.total > 0 {
+        row("replies of Hairpin's own", &http.replies);
+    }
+    for (reason, count) in &http.refused {
+        row(&format!("refused: {reason}"), count);
+    }
+    let totals = [
+        ("requests over a connection that was there", http.reused_total),
+        ("tried on another backend", http.retries_total),
+        ("bodies handed to the engine", http.offloaded_total),
+        ("sent again", http.retransmitted_total),
+        ("dropped out of order", http.out_of_order_total),
+        ("no buffer", http.buffers_exhausted_total),
+        ("cookies sent by workers", http.cookies_sent_total),
+        ("cookies invalid", http.cookies_invalid_total),
+    ];
+    for (name, total) in totals.into_iter().filter(|(_, total)| *total > 0) {
+        add(&mut table, &[name], &[number(total as f64), String::new()]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::squeezed;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn what_never_happened_is_left_out() {
+        let count = |total, per_s| Count { total, per_s };
+        let responses = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| (class.to_string(), Count::default()));
+        let mut http = HttpStatus {
+            clients: 3,
+            clients_peak: 12,
+            clients_max: 65_536,
+            backend_connections: 5,
+            backend_connections_idle: 4,
+            requests: count(1234, 12.0),
+            responses: BTreeMap::from(responses),
+            buffers: 2,
+            buffers_max: 70_000,
+            reused_total: 1000,
+            ..HttpStatus::default()
+        };
+        http.responses.insert("5xx".into(), count(4, 1.0));
+        http.refused.insert("no-route".into(), count(7, 0.0));
+        let room = squeezed(&room(&http).to_string());
+        assert_eq!(
+            room,
+            [
+                "HTTP AND TLS NOW PEAK MAX",
+                "clients' connections 3 12 65536",
+                "connections to backends 5",
+                "idle 4",
+                "buffers 2 70000",
+            ]
+        );
+        let counts = squeezed(&counts(&http).to_string());
+        assert_eq!(
+            counts,
+            [
+                "SO FAR TOTAL /s",
+                "requests 1234 12",
+                "responses 2xx 0 0",
+                "responses 5xx 4 1",
+                "refused: no-route 7 0",
+                "requests over a connection that was there 1000",
+            ]
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What workers have counted of HTTP and TLS services.
+
+use super::{Rates, Reading};
+use crate::status::{Count, HttpStatus};
+use hairpin_core::config::Snapshot;
+use hairpin_core::l7::splice::{HttpStatistics, Refused};
+use std::collections::BTreeMap;
+
+/// Classes of responses, as the status calls them.
+pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What they did, if there are such services, or have been any that did something.
+pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
+    let configured = snapshot.services.iter().any(|service| service.kind.is_spliced());
+    let sum = |reading: &Reading, of: &dyn Fn(&HttpStatistics) -> u64| -> u64 {
+        reading.workers.iter().map(|worker| of(&worker.statistics.http)).sum()
+    };
+    let count = |of: &dyn Fn(&HttpStatistics) -> u64| -> Count {
+        let [earlier, total] = [before, now].map(|reading| sum(reading, of));
+        Count { total, per_s: per_s.of(earlier, total) }
+    };
+    let total = |of: fn(&HttpStatistics) -> u64| sum(now, &of);
+    if !configured && total(|http| http.fronts_peak) == 0 {
+        return None;
+    }
+    let responses = CLASSES.iter().enumerate();
+    let refused =
+        Refused::ALL.iter().enumerate().map(|(at, why)| (why.name().to_string(), count(&|http| http.refused[at])));
+    Some(HttpStatus {
+        clients: total(|http| http.fronts_now),
+        clients_peak: total(|http| http.fronts_peak),
+        clients_max: total(|http| http.fronts_max),
+        backend_connections: total(|http| http.backs_now),
+        backend_connections_idle: total(|http| http.idle_now),
+        requests: count(&|http| http.requests),
+        responses: responses.map(|(at, class)| (class.to_string(), count(&|http| http.responses[at]))).collect(),
+        replies: count(&|http| http.replies),
+        refused: refused.filter(|(_, count)| count.total > 0).collect::<BTreeMap<_, _>>(),
+        reused_total: total(|http| http.reused),
+        retries_total: total(|http| http.retries),
+        offloaded_total: total(|http| http.offloaded),
+        retransmitted_total: total(|http| http.retransmitted),
+        out_of_order_total: total(|http| http.out_of_order),
+        buffers: total(|http| http.buffers_now),
+        buffers_max: total(|http| http.buffers_max),
+        buffers_exhausted_total: total(|http| http.buffers_exhausted),
+        cookies_sent_total: total(|http| http.cookies_sent),
+        cookies_invalid_total: total(|http| http.cookies_invalid),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::reading;
+    use super::*;
+
+    #[test]
+    fn what_workers_did_adds_up() {
+        let file = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n\
+            [[service]]\nlisten = \"192.0.2.1:80/http\"\nbackends = [\"10.0.0.1:80\"]\n";
+        let config = crate::config::parse("t", file).unwrap();
+        let before = reading(&config.snapshot, 10, 2);
+        let mut now = reading(&config.snapshot, 12, 2);
+        for worker in &mut now.workers {
+            let statistics = &mut worker.statistics;
+            statistics.services[0].fronts_now = 3;
+            statistics.services[0].requests = 50;
+            statistics.backends[0].connections_now = 2;
+            let http = &mut statistics.http;
+            (http.fronts_now, http.fronts_peak, http.fronts_max) = (3, 5, 100);
+            (http.backs_now, http.idle_now) = (2, 1);
+            (http.requests, http.replies) = (50, 4);
+            http.responses = [0, 40, 0, 0, 6];
+            http.refused[Refused::NoRoute as usize] = 2;
+        }
+        let status = super::super::status(&config.settings, &config.snapshot, &before, &now);
+        let http = status.http.expect("there is a service");
+        assert_eq!((http.clients, http.clients_peak, http.clients_max), (6, 10, 200));
+        assert_eq!((http.backend_connections, http.backend_connections_idle), (4, 2));
+        assert_eq!(http.requests, Count { total: 100, per_s: 50.0 });
+        let responses: Vec<_> = http.responses.iter().map(|(class, count)| (&**class, count.total)).collect();
+        assert_eq!(responses, [("1xx", 0), ("2xx", 80), ("3xx", 0), ("4xx", 0), ("5xx", 12)]);
+        assert_eq!(http.refused, BTreeMap::from([("no-route".to_string(), Count { total: 4, per_s: 2.0 })]));
+        let service = &status.services[0];
+        assert_eq!(
+            (service.connections, service.backends[0].connections),
+            (6, 4),
+            "clients', and those to the backend"
+        );
+        assert_eq!(service.requests, Some(Count { total: 100, per_s: 50.0 }));
+    }
+
+    #[test]
+    fn without_such_services_there_is_nothing_to_say() {
+        let file =
+            "interfaces = [\"eth0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
+        let config = crate::config::parse("t", file).unwrap();
+        let now = reading(&config.snapshot, 10, 2);
+        let status = super::super::status(&config.settings, &config.snapshot, &now, &now);
+        assert_eq!((status.http, status.services[0].requests), (None, None));
+    }
+}
