@@ -1,4 +1,4 @@
-# make build | test | demo | bench | bench-tables | bench-ageing | fuzz | deb | clean
+# make build | test | demo | bench | bench-tables | bench-ageing | bench-l7 | fuzz | deb | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -6,10 +6,12 @@ CARGO ?= cargo
 BENCH ?=
 # More for the benchmark of tables: make bench-tables TABLES="--entries 8M --only cuckoo++,rte-hash/lock-free" QUICK=1
 TABLES ?=
+# More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
+L7 ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing fuzz clean deps crashes restarts soak-tables soak-sim sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing bench-l7 fuzz clean deps crashes restarts soak-tables soak-sim sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -64,6 +66,10 @@ bench-tables: deps
 bench-ageing: deps
 	$(CARGO) build --release --package hairpin-bench
 	target/release/hairpin-bench ageing $(if $(QUICK),--quick)
+
+# HTTP services beside nginx, HAProxy and no balancer, on two cores: about an hour, QUICK=1 about two minutes.
+bench-l7: build
+	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

@@ -76,7 +76,8 @@ pub fn wrk_command(client: &Namespace, target: &str, processes: usize, options: 
     wrk
 }
 
-fn parse_wrk(text: &str) -> Result<Wrk> {
+/// What one wrk printed, as numbers.
+pub(crate) fn parse_wrk(text: &str) -> Result<Wrk> {
     let field = |label: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(label))?;
         line.trim_start()[label.len()..].split_whitespace().next().map(str::to_owned)

@@ -32,6 +32,8 @@ pub struct HairpinOptions {
     pub tables: String,
     /// Lines of TOML of every service.
     pub service: String,
+    /// The cores it may use, as taskset's list; empty: all.
+    pub cpus: &'static str,
 }
 
 /// A running Hairpin; stopped with everything it made when dropped.
@@ -41,6 +43,7 @@ pub struct Hairpin {
     directory: PathBuf,
     file: PathBuf,
     instance: String,
+    cpus: &'static str,
     /// Dropped when the process has ended.
     _remnants: Remnants,
 }
@@ -73,8 +76,9 @@ impl Hairpin {
         let remnants = Remnants::of(&instance);
         let text = configuration(topology, &instance, &directory, services, options)?;
         let file = topology.scratch.write(CONFIGURATION, &text)?;
-        let process = spawn(&topology.balancer, &file, &topology.scratch.file("hairpin.log"), &[])?;
-        let mut hairpin = Hairpin { process, directory, file, instance, _remnants: remnants };
+        let cpus = options.cpus;
+        let process = spawn(&topology.balancer, cpus, &file, &topology.scratch.file("hairpin.log"), &[])?;
+        let mut hairpin = Hairpin { process, directory, file, instance, cpus, _remnants: remnants };
         hairpin.await_status()?;
         Ok(hairpin)
     }
@@ -83,7 +87,7 @@ impl Hairpin {
     pub fn start_again(&mut self, topology: &Topology, arguments: &[&str]) -> Result<()> {
         ensure!(self.process.status()?.is_some(), "process {} still runs", self.process.id());
         let log = self.next_log();
-        self.process = spawn(&topology.balancer, &self.file, &log, arguments)?;
+        self.process = spawn(&topology.balancer, self.cpus, &self.file, &log, arguments)?;
         self.await_status()
     }
 
@@ -213,8 +217,10 @@ impl Drop for Hairpin {
     }
 }
 
-fn spawn(balancer: &Namespace, file: &Path, log: &Path, arguments: &[&str]) -> Result<Process> {
-    let mut command = balancer.command(&program()?.to_string_lossy());
+fn spawn(balancer: &Namespace, cpus: &str, file: &Path, log: &Path, arguments: &[&str]) -> Result<Process> {
+    let program = program()?;
+    let program = program.to_string_lossy();
+    let mut command = if cpus.is_empty() { balancer.command(&program) } else { balancer.command_on(cpus, &program) };
     command.arg("run").arg("-c").arg(file).args(arguments);
     balancer.start(command, log)
 }

@@ -10,6 +10,7 @@ pub mod frames;
 pub mod handshakes;
 pub mod http;
 pub mod inside;
+pub mod paced;
 pub mod packet_socket;
 pub mod pcapng;
 pub mod recorder;

@@ -178,7 +178,7 @@ fn responses(stage: &mut Stage) -> Result<()> {
             let last = &answers[answers.len() - 1];
             let expected = if body { format!("{method} {path} HTTP/1.1\r\n") } else { String::new() };
             ensure!(last.text().starts_with(&expected), "{method} {path} was answered {:?}", last.text());
-            ensure!(!last.body.is_empty() == body, "{method} {path} was answered with {} bytes", last.body.len());
+            ensure!(last.body.is_empty() != body, "{method} {path} was answered with {} bytes", last.body.len());
         }
     }
     // A response that ends with its connection.

@@ -1,0 +1,41 @@
+//! What the cores were doing.
+
+use anyhow::{Context, Result};
+
+/// Time of a core so far, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Core {
+    all: u64,
+    idle: u64,
+    softirq: u64,
+}
+
+/// The cores' times so far.
+#[derive(Clone, Debug)]
+pub(super) struct Cores(Vec<Core>);
+
+impl Cores {
+    /// Reads them.
+    pub(super) fn now() -> Result<Cores> {
+        let text = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
+        let lines = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+        let core = |line: &str| {
+            // user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+            let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+            let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+            Core { all: ticks.iter().take(8).sum(), idle: at(3) + at(4), softirq: at(5) + at(6) }
+        };
+        Ok(Cores(lines.map(core).collect()))
+    }
+
+    /// What they have done since `before`, as people read it.
+    pub(super) fn since(&self, before: &Cores) -> String {
+        let one = |number: usize, who: &str| {
+            let (Some(now), Some(then)) = (self.0.get(number), before.0.get(number)) else { return String::new() };
+            let all = (now.all - then.all).max(1) as f64;
+            let busy = 100.0 - 100.0 * (now.idle - then.idle) as f64 / all;
+            format!("{who} {busy:.0} % busy ({:.0} % softirq)", 100.0 * (now.softirq - then.softirq) as f64 / all)
+        };
+        format!("{}, {}", one(1, "balancer's core"), one(0, "the other"))
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests at a set rate on connections that stay. Times are taken from when a request was due, so that one which is
+//! late because the one before it was slow counts as slow, too.
+
+use super::{http, inside};
+use crate::namespace::Namespace;
+use anyhow::{Context, Result, ensure};
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longest time a request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How to ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Whom.
+    pub to: SocketAddr,
+    /// For what.
+    pub page: &'static str,
+    /// Connections, each with a thread.
+    pub connections: u32,
+    /// Requests a second of all of them together.
+    pub per_second: f64,
+    /// How long.
+    pub duration: Duration,
+    /// The core that the threads share.
+    pub cpu: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Requests answered per second.
+    pub per_second: f64,
+    /// Half of them took no longer than that, in milliseconds.
+    pub p50_ms: f64,
+    /// 99 of 100 took no longer.
+    pub p99_ms: f64,
+}
+
+/// Asks; fails if a request does.
+pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
+    let interval = Duration::from_secs_f64(f64::from(pace.connections) / pace.per_second);
+    let begin = Instant::now() + Duration::from_millis(200);
+    let threads: Vec<_> = (0..pace.connections)
+        .map(|number| {
+            let first = begin + interval * number / pace.connections;
+            inside::spawn(client, Some(pace.cpu), move || one(pace, first, interval, begin + pace.duration))
+        })
+        .collect();
+    let mut all = Vec::new();
+    for thread in threads {
+        all.extend(inside::join(thread)?);
+    }
+    ensure!(!all.is_empty(), "no request was due in {:?}", pace.duration);
+    all.sort_unstable();
+    let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    Ok(Times { per_second: all.len() as f64 / pace.duration.as_secs_f64(), p50_ms: at(0.5), p99_ms: at(0.99) })
+}
+
+fn one(pace: Pace, mut due: Instant, interval: Duration, end: Instant) -> Result<Vec<Duration>> {
+    let mut connection = http::Connection::open(pace.to, TIMEOUT)?;
+    let mut times = Vec::new();
+    while due < end {
+        sleep(due.saturating_duration_since(Instant::now()));
+        let answer = connection.get(pace.page, false, TIMEOUT).context("at a set rate")?;
+        ensure!(answer.status == 200, "answered with {}", answer.status);
+        times.push(due.elapsed());
+        due += interval;
+    }
+    Ok(times)
+}
