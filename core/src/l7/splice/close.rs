@@ -129,7 +129,9 @@ impl Splices {
         let Some(entry) = self.backs.get(back) else { return };
         let (position, number) = (entry.front, entry.number);
         let again = self.unanswered(back);
-        self.remove_back(cx, back, false);
+        // While the engine leads to its port, nobody else may have that.
+        let ruled = position.and_then(|position| self.fronts.get(position)).is_some_and(|front| front.rules != 0);
+        self.remove_back(cx, back, ruled);
         let Some(front) = position.and_then(|position| self.fronts.get_mut(position)) else { return };
         let Some(position) = position else { return };
         front.back = None;
@@ -138,10 +140,13 @@ impl Splices {
             front.state = FrontState::Waiting;
             front.exchange.backend = number;
             cx.statistics.http.retries += 1;
-            return self.connect(cx, position);
+            if front.ledger == Ledger::Software {
+                return self.connect(cx, position);
+            }
+            return self.remove_rules(cx, position);
         }
         if front.state == FrontState::Reading || front.state == FrontState::Waiting {
-            return;
+            return self.remove_rules(cx, position);
         }
         if front.state != FrontState::Joined
             || front.exchange.has_begun
@@ -273,11 +278,12 @@ impl Splices {
             }
             BackState::Closing if closes => self.acknowledge_back(cx, back),
             BackState::Attached | BackState::Idle if closes => {
-                let front = entry.front.take();
-                if let Some(front) = front.and_then(|front| self.fronts.get_mut(front)) {
+                let position = entry.front.take();
+                if let Some(front) = position.and_then(|position| self.fronts.get_mut(position)) {
                     front.back = None;
                 }
                 self.close_back(cx, back);
+                position.into_iter().for_each(|position| self.remove_rules(cx, position));
             }
             _ if again => self.acknowledge_back(cx, back),
             _ => {}

@@ -47,7 +47,9 @@ impl Splices {
         let able =
             cx.caps.checks_guards && cx.caps.rewrites_sequence && cx.caps.rewrites_sack && cx.caps.rewrites_window;
         let same_sack = front.peer.sack == back.peer.sack;
-        let settled = back.peer.owned.is_none() && front.up.is_settled();
+        // Rules that lead to another back go first.
+        let same_back = front.rules == 0 || front.rule_key == back.key;
+        let settled = back.peer.owned.is_none() && front.up.is_settled() && same_back;
         if !able || !cx.offloads || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
             return;
         }
@@ -163,8 +165,10 @@ impl Splices {
         match completion {
             Completion::Installed(_) => front.rules |= bit,
             Completion::Rejected(_, refusal) => {
-                self.rules = self.rules.saturating_sub(1);
-                front.rules &= !bit;
+                // One that was to be updated is in force as it was.
+                if front.rules & bit == 0 {
+                    self.rules = self.rules.saturating_sub(1);
+                }
                 front.stretch = None;
                 let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
                 front.offer_after = now + wait;
@@ -188,7 +192,9 @@ impl Splices {
             return self.settle_rules(position);
         }
         front.ledger = Ledger::Offloaded;
-        let unwanted = front.rules != 0b11 || front.state == FrontState::Doomed || front.state == FrontState::Waiting;
+        let unwanted = front.rules != 0b11
+            || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
+            || front.back.is_none();
         if unwanted {
             let (keys, rules) = ([front.key, front.rule_key], front.rules);
             front.ledger = Ledger::Removing;
