@@ -214,6 +214,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let Some((service, backend)) = self.snapshot.backend(connection.backend_number) else { return false };
         core::ptr::eq(named, service)
             && service.state != ServiceState::Vacant
+            && !service.kind.is_spliced()
             && (service.endpoint, service.protocol) == (connection.vip, connection.protocol)
             && backend.endpoint == connection.backend
             && backend.state != BackendState::Disabled

@@ -31,7 +31,6 @@ pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
 pub(crate) use packets::volume;
-pub(crate) use passive::is_broken;
 pub use stateless::Stateless;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,

@@ -32,7 +32,7 @@ const OPTION_MD5: u8 = 19;
 const OPTION_AUTHENTICATION: u8 = 29;
 
 /// Whether its TCP checksum is wrong, so that its receiver would drop it.
-pub(crate) fn is_broken<F: Frame>(frame: &F, at: &Transport) -> bool {
+pub(super) fn is_broken<F: Frame>(frame: &F, at: &Transport) -> bool {
     if at.key.protocol != Protocol::Tcp || frame.meta().checksum == Checksum::Partial {
         return false;
     }

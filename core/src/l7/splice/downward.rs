@@ -16,7 +16,7 @@ use crate::l7::edit;
 use crate::l7::head::{self, Bounds, Parsed, Version};
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
-use crate::worker::{Drop, is_broken};
+use crate::worker::Drop;
 
 /// What a super-packet can carry at most, beside its headers.
 const PAYLOAD_MAX: usize = 65_000;
@@ -181,9 +181,6 @@ impl Splices {
         (position, back): (u32, u32),
     ) {
         let Some(entry) = self.backs.get_mut(back) else { return };
-        if is_broken(&frame, at) {
-            return cx.drop(Drop::Checksum);
-        }
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
             return self.acknowledge_back(cx, back);
@@ -533,13 +530,6 @@ impl Splices {
         head: Option<u32>,
     ) {
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
-        // Where all goes through as it is, the client looks at the checksum. A head has been looked at.
-        let untouched = matches!(&front.exchange.response, Message::Bytes { next, left }
-            if !before(segment.sequence, front.exchange.response_floor)
-                && u64::from(beyond(*next, segment.payload_end())) <= *left);
-        if head.is_none() && segment.payload > 0 && !untouched && is_broken(&frame, at) {
-            return cx.drop(Drop::Checksum);
-        }
         let exchange = &mut front.exchange;
         let skip = beyond(segment.sequence, exchange.response_floor).min(segment.payload);
         let start = segment.sequence.wrapping_add(skip);

@@ -14,7 +14,7 @@ use crate::l7::route::{self, Decision};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
 use crate::wire::tcp::FIN;
-use crate::worker::{Drop, is_broken};
+use crate::worker::Drop;
 
 /// How long a client has to close when we have, and to read what it was sent.
 pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,9 +78,6 @@ impl Splices {
         position: u32,
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        if segment.payload > 0 && is_broken(&frame, at) {
-            return cx.drop(Drop::Checksum);
-        }
         if before(front.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
             self.acknowledge_front(cx, position);

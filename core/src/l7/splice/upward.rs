@@ -10,7 +10,7 @@ use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
-use crate::worker::{Drop, is_broken};
+use crate::worker::Drop;
 
 /// How far from what a client has sent a number may be that is not of an older connection between the same ends.
 const NEAR: u32 = 1 << 24;
@@ -130,13 +130,6 @@ impl Splices {
         position: u32,
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        // Where all goes through as it is, the backend looks at the checksum.
-        let untouched = matches!(&front.exchange.request, Message::Bytes { next, left }
-            if !before(segment.sequence, front.exchange.request_floor)
-                && u64::from(beyond(*next, segment.payload_end())) <= *left);
-        if segment.payload > 0 && !untouched && is_broken(&frame, at) {
-            return cx.drop(Drop::Checksum);
-        }
         // Sent again, by a client that does not know that it was received, though it may have been told.
         let is_old = before(segment.sequence, front.peer.told) && !before(front.peer.told, segment.payload_end());
         let exchange = &mut front.exchange;
