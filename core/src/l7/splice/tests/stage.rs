@@ -287,12 +287,7 @@ impl Script {
     }
 
     /// The same with a first number and abilities of its own.
-    pub(super) fn backend_with(
-        stage: &mut Stage,
-        syn: &Sent,
-        first: u32,
-        abilities: Abilities,
-    ) -> (Script, Vec<Sent>) {
+    pub(super) fn backend_with(stage: &mut Stage, syn: &Sent, first: u32, abilities: Abilities) -> (Script, Vec<Sent>) {
         assert_eq!(syn.segment.flags, SYN, "{syn:?}");
         let expected = syn.segment.sequence.wrapping_add(1);
         let mut backend = Script { own: syn.to, peer: syn.from, next: first, expected, window: 60_000 };
