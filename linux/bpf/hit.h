@@ -74,6 +74,7 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 {
 	struct rule_head *head = rule;
 	__u32 now = ticks(), gso_size = skb->gso_size, state;
+	const union ends *ends = ends_of(rule);
 	__u64 numbers_sum = 0, sum;
 	int verdict = TC_ACT_OK;
 	__u8 flags = head->flags;
@@ -98,16 +99,17 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_NUMBERS && f->tcp) {
 		struct numbers *numbers = bpf_map_lookup_elem(numbers_map, key);
-		union numbers_copy copy;
+		struct numbers_copy *copy = single(&numbers_scratch);
 
 		numbers_sum = NOT_TRANSLATED;
-		if (numbers && copy_numbers(&copy, numbers, head, ipv6))
-			numbers_sum = translate_numbers(skb, f->l4, f->length - f->headers, &copy.numbers);
-		if (numbers_sum == NOT_TRANSLATED)
+		if (numbers && copy && copy_numbers(copy, numbers, rule, ipv6))
+			numbers_sum = translate_numbers(skb, f->l4, f->length - f->headers, &copy->numbers);
+		if (numbers_sum == NOT_TRANSLATED || !copy)
 			return divert(skb, head->worker, EVENT_RULE_GUARD);
+		ends = &copy->ends;
 	}
 	state = checksum_state(skb);
-	sum = rewrite(rule, at->network, at->transport, f, numbers_sum, state, ipv6);
+	sum = rewrite(ends, at->network, at->transport, f, numbers_sum, state, ipv6);
 	if (state == CHECKSUM_COMPLETE)
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);

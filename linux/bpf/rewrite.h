@@ -153,36 +153,57 @@ static long translate_option(__u32 index, void *argument)
 #define CHECK_8 (CHECK_7 * NUMBERS_CHECK)
 #define CHECK_9 (CHECK_8 * NUMBERS_CHECK)
 
-union numbers_copy {
-	__u64 words[4];
-	struct numbers numbers;
+/* What a rule says of ends: its last bytes. */
+union ends {
+	__u64 words[5]; /* IPv4: two */
+	struct {
+		__be32 ports;
+		__u16 total, checksum_addresses;
+		__be32 addresses[8]; /* the new source's, then the new destination's */
+	};
 };
 
-/* What a rule's ports and addresses add to the check. */
-static __always_inline __u64 ends_check(const void *rule, const bool ipv6)
+static __always_inline const union ends *ends_of(const void *rule)
 {
-	const volatile __u64 *words = rule;
-	const __u32 first = offsetof(struct rule_head, source_port) / 8;
-	__u64 check = words[first] * CHECK_5 + words[first + 1] * CHECK_6;
-
-	if (ipv6)
-		check += words[first + 2] * CHECK_7 + words[first + 3] * CHECK_8 + words[first + 4] * CHECK_9;
-	return check;
+	return rule + offsetof(struct rule_head, source_port);
 }
 
-/* Copies the numbers `there`. False: they are not whole, not the rule's, or not to be used yet. */
-static __always_inline bool copy_numbers(union numbers_copy *copy, const void *there, const struct rule_head *rule,
-					 const bool ipv6)
+_Static_assert(__builtin_offsetof(struct rule_v4, source) == __builtin_offsetof(struct rule_head, source_port) + 8, "ends");
+_Static_assert(__builtin_offsetof(struct rule_v6, source) == __builtin_offsetof(struct rule_v4, source), "ends");
+
+struct numbers_copy {
+	union {
+		__u64 words[4];
+		struct numbers numbers;
+	};
+	union ends ends;
+};
+
+/* The stack has no room for it. */
+ARRAY(numbers_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct numbers_copy, 1, 0);
+
+/* Copies the numbers `there` and the ends of `rule`. False: they are not whole, do not belong together, or are not to be
+ * used yet. */
+static __always_inline bool copy_numbers(struct numbers_copy *copy, const void *there, const void *rule, const bool ipv6)
 {
-	const volatile __u64 *words = there;
-	__u64 check = words[4], ends = ends_check(rule, ipv6);
+	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
+	__u64 check = words[4], sum;
 
 	copy->words[0] = words[0];
 	copy->words[1] = words[1];
 	copy->words[2] = words[2];
 	copy->words[3] = words[3];
-	ends += copy->words[0] * CHECK_1 + copy->words[1] * CHECK_2 + copy->words[2] * CHECK_3 + copy->words[3] * CHECK_4;
-	return ends == check && *(const volatile __u8 *)&rule->flags & RULE_ACTIVE;
+	copy->ends.words[0] = ends[0];
+	copy->ends.words[1] = ends[1];
+	sum = copy->words[0] * CHECK_1 + copy->words[1] * CHECK_2 + copy->words[2] * CHECK_3 + copy->words[3] * CHECK_4 +
+	      copy->ends.words[0] * CHECK_5 + copy->ends.words[1] * CHECK_6;
+	if (ipv6) {
+		copy->ends.words[2] = ends[2];
+		copy->ends.words[3] = ends[3];
+		copy->ends.words[4] = ends[4];
+		sum += copy->ends.words[2] * CHECK_7 + copy->ends.words[3] * CHECK_8 + copy->ends.words[4] * CHECK_9;
+	}
+	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
 }
 
 /* Guard::admits of core/src/engine.rs: all of the payload in the range, or, without any, a number from one below it to
@@ -273,30 +294,26 @@ static __always_inline __u16 updated(__u16 checksum, __u32 state, __u32 addresse
 /* Everything but layer 2 and TCP numbers, whose share of the sum is `numbers`. Returns what the packet's bytes now
  * sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where
  * it was, and so does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
-static __always_inline __u64 rewrite(void *rule, void *network, void *transport, const struct frame *f, __u64 numbers,
-				     __u32 state, const bool ipv6)
+static __always_inline __u64 rewrite(const union ends *to, void *network, void *transport, const struct frame *f,
+				     __u64 numbers, __u32 state, const bool ipv6)
 {
-	struct rule_head *head = rule;
-	__u32 addresses = head->checksum_addresses;
-	__be32 *ports = transport, old_ports = *ports, new_ports;
+	__u32 addresses = to->checksum_addresses;
+	__be32 *ports = transport, old_ports = *ports, new_ports = to->ports;
 	__u64 rest, sum = 0;
 	bool covered = true;
 
-	__builtin_memcpy(&new_ports, &head->source_port, 4);
 	if (ipv6) {
-		struct rule_v6 *to = rule;
 		struct ipv6hdr *ip = network;
 
-		__builtin_memcpy(&ip->saddr, to->source, 16);
-		__builtin_memcpy(&ip->daddr, to->destination, 16);
+		__builtin_memcpy(&ip->saddr, to->addresses, 16);
+		__builtin_memcpy(&ip->daddr, to->addresses + 4, 16);
 		ip->hop_limit -= hop;
 		sum = (__u64)addresses + bpf_htons((__u16)~(__u16)hop);
 	} else {
-		struct rule_v4 *to = rule;
 		struct iphdr *ip = network;
 
-		ip->saddr = to->source;
-		ip->daddr = to->destination;
+		ip->saddr = to->addresses[0];
+		ip->daddr = to->addresses[1];
 		ip->ttl -= hop;
 		ip->check = ~fold((__u64)(__u16)~ip->check + addresses + bpf_htons((__u16)~((__u16)hop << 8)));
 	}
