@@ -63,7 +63,8 @@ impl Splices {
             client.acknowledgement_length = client.acknowledgement_length.saturating_sub(1);
         }
         // How far either may acknowledge what it got from the engine, which software does not see.
-        let reaches = [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
+        let reaches =
+            [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
         let (first, length) = if client.sequence_length > 0 {
             (client.sequence, client.sequence_length)
         } else {

@@ -8,6 +8,7 @@ use super::segment::{Segment, replace_payload};
 use super::{Context, FrontState, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
+use crate::l4::connection::Ledger;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::Drop;
@@ -44,6 +45,15 @@ impl Splices {
         if !segment.has(ACK) {
             return cx.drop(USELESS);
         }
+        // The number that the ends of a new connection agree on may be near the old one's: the client closed, and soon took
+        // the same port again (RFC 6528: its numbers go on with a clock).
+        let peer = &front.peer;
+        let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
+            && (front.rules != 0 || !before(peer.sent, segment.acknowledgement));
+        if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment) {
+            return self.another(cx, frame, at, &segment, position);
+        }
+        let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
         let heard = match is_near {
             true => front.peer.hear(cx.now, &segment, &mut self.buffers),
             false => None,
@@ -58,6 +68,12 @@ impl Splices {
         }
     }
 
+    /// Whether a segment is the first with data of a connection that we have offered.
+    fn begins<IO: FrameIo>(&self, cx: &Context<'_, IO>, at: &Transport, segment: &Segment) -> bool {
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        segment.payload > 0 && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
+    }
+
     /// A packet whose numbers are not the front's: the client may have begun another connection between the same ends.
     fn another<IO: FrameIo>(
         &mut self,
@@ -67,8 +83,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
-        let begins = segment.payload > 0 && self.cookies.check(cx.now, &at.key, theirs, ours).is_some();
+        let begins = self.begins(cx, at, segment);
         let Some(service) = self.fronts.get(position).map(|front| front.service).filter(|_| begins) else {
             return cx.drop(USELESS);
         };
@@ -86,6 +101,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
+        self.catch_up(position);
         self.conclude(cx, position);
         let Some(front) = self.fronts.get_mut(position) else { return };
         if front.state != FrontState::Joined {
@@ -118,6 +134,20 @@ impl Splices {
         }
         front.down.settle(front.peer.acknowledged);
         self.body_upward(cx, frame, at, segment, position);
+    }
+
+    /// A request's body that the engine has carried is over once the backend has acknowledged its end.
+    fn catch_up(&mut self, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
+        let exchange = &mut front.exchange;
+        if let (Message::Bytes { .. }, Some(end)) = (&exchange.request, exchange.request.end(None))
+            && !before(back.peer.acknowledged, end.wrapping_add(front.up.delta_at_end()))
+        {
+            (exchange.request, exchange.request_end) = (Message::Done, Some(end));
+            front.peer.expected = later(front.peer.expected, end);
+            front.peer.highest = later(front.peer.highest, end);
+        }
     }
 
     /// A part of a request's body, the next request, the client's FIN, or any of these together.
@@ -232,6 +262,11 @@ impl Splices {
         let Some(back) = self.fronts.get(position).and_then(|front| front.back) else { return };
         if self.backs.get(back).is_some_and(|back| before(back.peer.told, back.peer.expected)) {
             self.acknowledge_back(cx, back);
+        }
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.state == FrontState::Reading && front.waiting() == 0 && front.ledger == Ledger::Software {
+            // A client that has nothing to ask now needs no backend.
+            self.detach(cx, position, Fate::Keep);
         }
     }
 }
