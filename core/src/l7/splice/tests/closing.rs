@@ -1,0 +1,309 @@
+//! How connections end: in order, in the middle, by both at once, and not at all.
+
+use super::stage::{Script, Sent, Stage};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH, RST};
+use alloc::format;
+use alloc::vec::Vec;
+
+const UPLOAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n";
+
+fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
+    sent.iter().filter(|sent| sent.to == script.own).cloned().collect()
+}
+
+#[test]
+fn a_client_that_half_closes_gets_its_response_and_then_our_fin() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.says(&mut stage, ACK | FIN | PSH, REQUEST.as_bytes()));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    let head = only(sent);
+    assert!(!head.segment.has(FIN), "the backend hears nothing of it");
+    backend.gets(&head);
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    client.gets(&response);
+    let sent = client.acknowledges(&mut stage);
+    let fin = only(to(&sent, &client));
+    assert_eq!((fin.segment.flags, fin.segment.acknowledgement), (ACK | FIN, client.next));
+    client.gets(&fin);
+    assert!(client.acknowledges(&mut stage).is_empty());
+    stage.over();
+}
+
+#[test]
+fn a_fin_in_the_middle_of_a_head_ends_the_connection() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let sent = client.says(&mut stage, ACK | FIN, &REQUEST.as_bytes()[..20]);
+    assert!(sent.iter().any(|sent| sent.segment.has(FIN)) && sent.iter().all(|sent| sent.to == client.own));
+    assert_eq!(client.receives(&sent[..1]), "");
+    client.acknowledges(&mut stage);
+    stage.over();
+}
+
+#[test]
+fn a_fin_that_overtakes_a_body_is_seen_again_one_that_cuts_it_short_breaks_it_off() {
+    for cut in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+        let start = client.next;
+        client.next = start + if cut { 4 } else { 10 };
+        let sent = client.says(&mut stage, ACK | FIN, b"");
+        if cut {
+            assert!([&client, &backend].iter().all(|end| to(&sent, end).iter().any(|sent| sent.segment.has(RST))));
+            stage.over();
+            continue;
+        }
+        assert!(sent.iter().all(|sent| !sent.segment.has(RST) && !sent.segment.has(FIN)), "{sent:?}");
+        let body = only(client.repeats(&mut stage, start, &[], b"0123456789"));
+        backend.gets(&body);
+        let told = only(backend.acknowledges(&mut stage));
+        assert_eq!((told.to, told.segment.acknowledgement), (client.own, start + 10));
+        client.next = start + 10;
+        client.says(&mut stage, ACK | FIN, b"");
+        let response = only(backend.sends(&mut stage, RESPONSE));
+        client.gets(&response);
+        let fin = only(to(&client.acknowledges(&mut stage), &client));
+        assert_eq!((fin.segment.flags, fin.segment.acknowledgement), (ACK | FIN, client.next));
+        stage.over();
+    }
+}
+
+#[test]
+fn a_body_that_ends_with_the_connection() {
+    for together in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let response = "HTTP/1.1 200 OK\r\n\r\nuntil the end";
+        let last = if together {
+            only(backend.says(&mut stage, ACK | PSH | FIN, response.as_bytes()))
+        } else {
+            let first = only(backend.sends(&mut stage, response));
+            client.receives(&[first]);
+            only(backend.says(&mut stage, ACK | FIN, b""))
+        };
+        assert!(last.segment.has(FIN));
+        client.gets(&last);
+        assert_eq!(client.expected.wrapping_sub(last.segment.sequence), last.segment.payload + 1);
+        let told = only(client.acknowledges(&mut stage));
+        assert_eq!((told.to, told.segment.acknowledgement), (backend.own, backend.next));
+        // What the client sends now is no part of the request: it does not get to the backend.
+        let sent = client.sends(&mut stage, REQUEST);
+        assert!(to(&sent, &backend).is_empty(), "{sent:?}");
+        let sent = client.says(&mut stage, ACK | FIN, b"");
+        assert_eq!(to(&sent, &client).last().unwrap().segment.acknowledgement, client.next);
+        let fin = only(to(&sent, &backend));
+        assert_eq!(fin.segment.flags, ACK | FIN, "ours");
+        backend.gets(&fin);
+        backend.acknowledges(&mut stage);
+        stage.over();
+    }
+}
+
+#[test]
+fn a_backend_that_closes_behind_its_response_closes_nothing_else() {
+    for separate in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let response = if separate {
+            let response = only(backend.sends(&mut stage, RESPONSE));
+            let sent = backend.says(&mut stage, ACK | FIN, b"");
+            assert!(to(&sent, &client).is_empty(), "{sent:?}");
+            response
+        } else {
+            only(backend.says(&mut stage, ACK | PSH | FIN, RESPONSE.as_bytes()))
+        };
+        assert!(!response.segment.has(FIN));
+        client.gets(&response);
+        let sent = client.acknowledges(&mut stage);
+        let fin = only(to(&sent, &backend));
+        assert_eq!((fin.segment.flags, fin.segment.acknowledgement), (ACK | FIN, backend.next));
+        assert!(to(&sent, &client).is_empty());
+        backend.gets(&fin);
+        backend.acknowledges(&mut stage);
+        assert_eq!(stage.worker.splices().1, 0, "TIME_WAIT is the backend's");
+        let syn = only(client.sends(&mut stage, REQUEST));
+        let (_, sent) = Script::backend(&mut stage, &syn);
+        assert_eq!(only(sent).text(), REQUEST, "the client goes on");
+        stage.over();
+    }
+}
+
+#[test]
+fn a_response_that_is_cut_short_is_cut_short_for_the_client() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let last = only(backend.says(&mut stage, ACK | FIN, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello"));
+    client.gets(&last);
+    assert!(last.segment.has(FIN) && last.text().ends_with("hello"));
+    client.acknowledges(&mut stage);
+    client.says(&mut stage, ACK | FIN, b"");
+    stage.over();
+}
+
+#[test]
+fn a_fin_that_overtakes_the_end_of_a_response_closes_only_the_backends_connection() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let (first, second) = RESPONSE.split_at(RESPONSE.len() - 5);
+    let head = only(backend.sends(&mut stage, first));
+    client.gets(&head);
+    let start = backend.next;
+    backend.next += 5;
+    let sent = backend.says(&mut stage, ACK | FIN, b"");
+    assert!(to(&sent, &client).is_empty(), "{sent:?}");
+    let body = only(backend.repeats(&mut stage, start, &[], second.as_bytes()));
+    assert!(!body.segment.has(FIN));
+    client.gets(&body);
+    let sent = client.acknowledges(&mut stage);
+    assert_eq!(only(to(&sent, &backend)).segment.flags, ACK | FIN);
+    assert!(to(&sent, &client).is_empty());
+    stage.over();
+}
+
+#[test]
+fn both_close_at_once() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, "GET / HTTP/1.0\r\n\r\n");
+    let response = only(backend.says(&mut stage, ACK | FIN, b"HTTP/1.0 200 OK\r\n\r\nbye"));
+    // The client's FIN has not heard of the backend's.
+    let sent = client.says(&mut stage, ACK | FIN, b"");
+    assert!(to(&sent, &backend).iter().all(|sent| !sent.segment.has(FIN)), "{sent:?}");
+    client.gets(&response);
+    let sent = client.acknowledges(&mut stage);
+    assert_eq!(to(&sent, &client).last().map(|sent| sent.segment.acknowledgement), Some(client.next));
+    let fin = to(&sent, &backend).into_iter().find(|sent| sent.segment.has(FIN)).unwrap();
+    backend.expected = fin.segment.sequence + 1;
+    backend.acknowledges(&mut stage);
+    stage.over();
+}
+
+#[test]
+fn a_client_resets_in_every_state() {
+    for state in 0..5 {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let mut backend = None;
+        match state {
+            0 => drop(client.sends(&mut stage, &REQUEST[..10])),
+            1 => drop(client.sends(&mut stage, REQUEST)),
+            _ => {
+                let syn = only(client.sends(&mut stage, REQUEST));
+                let (mut script, sent) = Script::backend(&mut stage, &syn);
+                script.gets(&only(sent));
+                if state > 2 {
+                    let response = only(script.sends(&mut stage, RESPONSE));
+                    client.gets(&response);
+                }
+                if state > 3 {
+                    client.acknowledges(&mut stage);
+                }
+                backend = Some(script);
+            }
+        }
+        // One that was guessed, in the window, is asked about; it is not believed.
+        let guessed = Script { next: client.next + 7, ..client.clone() }.says(&mut stage, RST, b"");
+        assert_eq!(only(guessed).segment.flags, ACK, "state {state}");
+        let sent = client.says(&mut stage, RST, b"");
+        assert_eq!(stage.worker.splices().0, 0, "state {state}");
+        if let Some(backend) = backend {
+            let was_busy = state < 4;
+            let reset = to(&sent, &backend).iter().any(|sent| sent.segment.has(RST));
+            assert_eq!(reset, was_busy, "state {state}: {sent:?}");
+        }
+        stage.over();
+    }
+}
+
+#[test]
+fn a_backend_resets_in_every_state() {
+    // Before the response: 502; in the middle of it: the client's connection breaks too; behind it: nobody minds.
+    for state in 0..3 {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let (part, rest) = RESPONSE.split_at(RESPONSE.len() - 3);
+        if state > 0 {
+            client.receives(&backend.sends(&mut stage, part));
+        }
+        if state > 1 {
+            client.receives(&backend.sends(&mut stage, rest));
+            client.acknowledges(&mut stage);
+        }
+        let sent = backend.says(&mut stage, RST | ACK, b"");
+        match state {
+            0 => assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{sent:?}"),
+            1 => assert!(sent.iter().all(|sent| sent.to == client.own && sent.segment.has(RST))),
+            _ => {
+                assert!(sent.is_empty(), "{sent:?}");
+                let syn = only(client.sends(&mut stage, REQUEST));
+                assert_ne!(syn.from, backend.peer);
+            }
+        }
+        stage.over();
+    }
+}
+
+#[test]
+fn whoever_vanishes_is_forgotten() {
+    // After each step of an exchange, nobody says anything any more.
+    for steps in 0..6 {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let mut sent = client.sends(&mut stage, if steps == 0 { "GET" } else { UPLOAD });
+        if steps > 1 {
+            let (mut backend, more) = Script::backend(&mut stage, &only(sent));
+            sent = more;
+            if steps > 2 {
+                backend.gets(&only(sent));
+                backend.acknowledges(&mut stage);
+                client.sends(&mut stage, "0123456789");
+            }
+            if steps > 3 {
+                backend.expected += 10;
+                backend.acknowledges(&mut stage);
+            }
+            if steps > 4 {
+                backend.sends(&mut stage, RESPONSE);
+            }
+        }
+        stage.over();
+        assert!(stage.worker.poll_timeout(stage.now).is_none(), "{steps}: nothing is left to be done");
+    }
+}
+
+#[test]
+fn a_connection_that_is_idle_is_closed_in_order() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    // A keep-alive probe of either is answered, and keeps nothing alive.
+    let probe = client.repeats(&mut stage, client.next - 1, &[], b"");
+    assert_eq!(only(probe).what(), (client.expected, client.next, ACK, ""));
+    let probe = backend.repeats(&mut stage, backend.next - 1, &[], b"");
+    assert_eq!(only(probe).what(), (backend.expected, backend.next, ACK, ""));
+    let sent = stage.wait(Duration::from_secs(61));
+    assert_eq!(only(to(&sent, &backend)[..1].to_vec()).segment.flags, ACK | FIN, "after 60 s");
+    let sent = stage.wait(Duration::from_secs(15));
+    let fin = to(&sent, &client).remove(0);
+    assert_eq!(fin.what(), (client.expected, client.next, ACK | FIN, ""), "after 75 s");
+    stage.over();
+}
+
+#[test]
+fn the_backends_fin_is_passed_on_again_if_it_was_lost() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let all = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(100));
+    let start = backend.next;
+    only(backend.says(&mut stage, ACK | FIN, all.as_bytes()));
+    backend.next = start;
+    let again = only(backend.says(&mut stage, ACK | FIN, all.as_bytes()));
+    client.gets(&again);
+    assert!(again.segment.has(FIN));
+    client.acknowledges(&mut stage);
+    client.says(&mut stage, ACK | FIN, b"");
+    stage.over();
+}
