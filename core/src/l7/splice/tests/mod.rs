@@ -1,5 +1,6 @@
 //! Scripted two-sided TCP: each segment by hand.
 
+mod bodies;
 mod closing;
 mod heads;
 mod stage;

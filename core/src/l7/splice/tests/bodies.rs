@@ -1,0 +1,297 @@
+//! Bodies, tunnels, and segments in every order.
+
+use super::stage::{Script, Sent, Stage, USUAL};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::l7::config::{Http, HttpLimits};
+use crate::l7::splice::segment::Abilities;
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH, RST};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
+    sent.iter().filter(|sent| sent.to == script.own).cloned().collect()
+}
+
+/// The exchange is over: the client says what it has, and another request goes the same way.
+fn another(stage: &mut Stage, client: &mut Script, backend: &mut Script) {
+    client.acknowledges(stage);
+    let sent = client.sends(stage, REQUEST);
+    assert_eq!(backend.receives(&sent), REQUEST, "{sent:?}");
+    client.receives(&backend.sends(stage, RESPONSE));
+    client.acknowledges(stage);
+    stage.over();
+}
+
+#[test]
+fn responses_without_a_body_end_at_their_head() {
+    for (request, response) in [
+        ("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"),
+        (REQUEST, "HTTP/1.1 204 No Content\r\n\r\n"),
+        (REQUEST, "HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n"),
+    ] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        assert_eq!(client.receives(&backend.sends(&mut stage, response)), response);
+        another(&mut stage, &mut client, &mut backend);
+    }
+}
+
+#[test]
+fn chunks_are_followed_wherever_segments_are_cut() {
+    let body = "5\r\nhello\r\n3;a=b\r\n,ab\r\n0\r\nX-Sum: x\r\n\r\n";
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let response = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for size in [1, 2, 3, 7, 100] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        let mut got = String::new();
+        for piece in body.as_bytes().chunks(size) {
+            got += &backend.receives(&client.says(&mut stage, ACK, piece));
+        }
+        assert_eq!(got, body, "{size}");
+        backend.acknowledges(&mut stage);
+        client.receives(&backend.sends(&mut stage, response));
+        let mut got = String::new();
+        for piece in body.as_bytes().chunks(size) {
+            got += &client.receives(&backend.says(&mut stage, ACK, piece));
+        }
+        assert_eq!(got, body);
+        another(&mut stage, &mut client, &mut backend);
+    }
+}
+
+#[test]
+fn chunks_that_overtake_others_are_asked_for_again() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"));
+    client.acknowledges(&mut stage);
+    let start = backend.next;
+    let told = only(backend.repeats(&mut stage, start + 3, &[], b"\r\n0\r\n\r\n"));
+    assert_eq!(told.what(), (backend.expected, start, ACK, ""), "not passed on");
+    client.receives(&backend.sends(&mut stage, "llo"));
+    client.receives(&backend.sends(&mut stage, "\r\n0\r\n\r\n"));
+    another(&mut stage, &mut client, &mut backend);
+}
+
+#[test]
+fn broken_chunks_break_the_exchange_off() {
+    for (of_client, bad) in [(true, "5\nhello"), (true, "zz\r\n"), (false, "5\r\nhelloX"), (false, "+5\r\n")] {
+        let mut stage = Stage::new(|_| {});
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, if of_client { request } else { REQUEST });
+        let sent = if of_client {
+            client.sends(&mut stage, bad)
+        } else {
+            client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
+            backend.sends(&mut stage, bad)
+        };
+        assert!(sent.iter().all(|sent| sent.segment.has(RST) && sent.bytes.is_empty()), "{sent:?}");
+        assert!(!to(&sent, &client).is_empty() && !to(&sent, &backend).is_empty());
+        stage.over();
+    }
+}
+
+#[test]
+fn a_body_of_known_length_goes_through_in_any_order_also_where_numbers_wrap() {
+    for first in [5000, u32::MAX - 60, u32::MAX - 70, u32::MAX - 90] {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client_with(&mut stage, 1000, first, USUAL);
+        let syn = only(client.sends(&mut stage, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n01234"));
+        let (mut backend, sent) = Script::backend_with(&mut stage, &syn, first, USUAL);
+        let head = only(sent);
+        assert!(head.text().ends_with("\r\n\r\n01234"));
+        backend.gets(&head);
+        backend.acknowledges(&mut stage);
+        let (start, base) = (client.next, backend.expected);
+        // From, bytes; a request that follows the body overtakes it, and stays here.
+        for (from, length) in [(35, 10), (30, 5), (40, 5), (10, 20), (0, 15), (35, 5), (5, 40)] {
+            let text = format!("abcdefghijklmnopqrstuvwxyz012345678{REQUEST}");
+            let bytes = &text.as_bytes()[from..from + length];
+            let sent = client.repeats(&mut stage, start.wrapping_add(from as u32), &[], bytes);
+            let passed = to(&sent, &backend);
+            if from >= 35 {
+                assert!(passed.is_empty(), "{passed:?}");
+                continue;
+            }
+            let passed = only(passed);
+            assert_eq!(passed.segment.sequence, base.wrapping_add(from as u32));
+            assert_eq!(passed.bytes, bytes[..length.min(35 - from)], "from {from}");
+        }
+        client.next = start.wrapping_add(35);
+        backend.expected = base.wrapping_add(35);
+        let told = only(backend.acknowledges(&mut stage));
+        assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next));
+        // An old segment, received long ago, and told so: told again.
+        let told = only(client.repeats(&mut stage, start.wrapping_sub(20), &[], &[b'x'; 20]));
+        assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next));
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        another(&mut stage, &mut client, &mut backend);
+    }
+}
+
+#[test]
+fn one_hundred_continue() {
+    let mut stage = Stage::new(|_| {});
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+    let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+    assert_eq!(client.receives(&backend.sends(&mut stage, interim)), interim);
+    assert_eq!(backend.receives(&client.sends(&mut stage, "body")), "body");
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    another(&mut stage, &mut client, &mut backend);
+}
+
+#[test]
+fn a_response_that_comes_before_the_body_is_all_there() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) =
+        asked(&mut stage, 1000, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n");
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    for part in ["half", "rest"] {
+        assert_eq!(backend.receives(&client.sends(&mut stage, part)), part);
+    }
+    backend.acknowledges(&mut stage);
+    another(&mut stage, &mut client, &mut backend);
+}
+
+#[test]
+fn what_lies_behind_a_response_goes_nowhere_and_its_connection_to_nobody() {
+    for separate in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let sent = if separate {
+            client.receives(&backend.sends(&mut stage, RESPONSE));
+            backend.sends(&mut stage, RESPONSE)
+        } else {
+            let sent = backend.sends(&mut stage, &format!("{RESPONSE}{RESPONSE}"));
+            assert_eq!(client.receives(&sent), RESPONSE);
+            sent
+        };
+        assert!(to(&sent, &client).iter().all(|sent| sent.text() == RESPONSE), "{sent:?}");
+        let sent = client.acknowledges(&mut stage);
+        assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(FIN)), "closed: {sent:?}");
+        let syn = only(client.sends(&mut stage, REQUEST));
+        assert_ne!(syn.from, backend.peer);
+        stage.over();
+    }
+}
+
+fn tunnelled(stage: &mut Stage, request: &str, response: &str) {
+    let (mut client, mut backend, _) = asked(stage, 1000, request);
+    // What a client sends too early waits.
+    let early = client.sends(stage, "early");
+    assert!(to(&early, &backend).is_empty(), "{early:?}");
+    client.next -= 5;
+    assert_eq!(client.receives(&backend.sends(stage, response)), response);
+    assert_eq!(backend.receives(&client.sends(stage, "early")), "early", "it comes again");
+    for text in ["GET / HTTP/1.1\r\n\r\n", "\0\u{1}\u{2}"] {
+        assert_eq!(backend.receives(&client.sends(stage, text)), text);
+        assert_eq!(client.receives(&backend.sends(stage, text)), text);
+    }
+    let fin = only(client.says(stage, ACK | FIN, b""));
+    assert!(fin.segment.has(FIN));
+    backend.gets(&fin);
+    assert_eq!(client.receives(&backend.sends(stage, "the rest")), "the rest", "half closed");
+    let fin = only(backend.says(stage, ACK | FIN | PSH, b"!"));
+    assert!(fin.segment.has(FIN));
+    client.gets(&fin);
+    client.acknowledges(stage);
+    stage.over();
+}
+
+#[test]
+fn tunnels() {
+    let upgrade = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    tunnelled(&mut Stage::new(|_| {}), upgrade, switched);
+    let connect = "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n";
+    tunnelled(&mut Stage::new(|http| http.connect = true), connect, "HTTP/1.1 200 OK\r\n\r\n");
+    for (request, change) in [(upgrade, false), (connect, true)] {
+        let mut stage = Stage::new(|http: &mut Http| http.upgrade = change);
+        let mut client = Script::client(&mut stage, 1000);
+        assert!(only(client.sends(&mut stage, request)).text().starts_with("HTTP/1.1 501 "));
+        stage.over();
+    }
+}
+
+#[test]
+fn urgent_data_is_data() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) =
+        asked(&mut stage, 1000, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n");
+    let urgent = 0x20;
+    let body = only(client.says(&mut stage, ACK | urgent, b"body"));
+    assert_eq!((body.segment.flags, body.text()), (ACK, "body"));
+    backend.gets(&body);
+    client.receives(&backend.says(&mut stage, ACK | urgent, RESPONSE.as_bytes()));
+    another(&mut stage, &mut client, &mut backend);
+}
+
+#[test]
+fn windows_with_and_without_scaling() {
+    for (of_client, of_backend) in [(None, None), (Some(3), None), (None, Some(11)), (Some(14), Some(0))] {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client_with(&mut stage, 1000, 5000, Abilities { scale: of_client, ..USUAL });
+        client.window = 999;
+        let syn = only(client.sends(&mut stage, REQUEST));
+        let abilities = Abilities { scale: of_backend, ..USUAL };
+        let (mut backend, sent) = Script::backend_with(&mut stage, &syn, 9000, abilities);
+        let head = only(sent);
+        let shown = |window: u32, scales: bool| (window >> if scales { 7 } else { 0 }).min(65_535) as u16;
+        let of = |scale: Option<u8>| 999 << scale.unwrap_or(0);
+        assert_eq!(head.segment.window, shown(of(of_client), of_backend.is_some()));
+        backend.gets(&head);
+        backend.window = 999;
+        let response = only(backend.sends(&mut stage, RESPONSE));
+        assert_eq!(response.segment.window, shown(of(of_backend), of_client.is_some()));
+        client.gets(&response);
+        another(&mut stage, &mut client, &mut backend);
+    }
+}
+
+#[test]
+fn a_backend_that_takes_nothing_now_gets_the_rest_as_soon_as_it_does() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\n{}", "x".repeat(900));
+    let syn = only(client.sends(&mut stage, &request));
+    let mut backend = Script { own: syn.to, peer: syn.from, next: 7000, expected: syn.segment.sequence + 1, window: 100 };
+    let own = backend.own(crate::wire::tcp::SYN | ACK, Some(Abilities { scale: None, ..USUAL }));
+    let sent = stage.arrives(&own, b"");
+    backend.next += 1;
+    assert_eq!(only(sent.clone()).bytes.len(), 100, "no more than it takes");
+    let mut got = backend.receives(&sent);
+    backend.window = 300;
+    while got.len() < request.len() {
+        let sent = backend.acknowledges(&mut stage);
+        let next = to(&sent, &backend);
+        assert!(!next.is_empty(), "at once: {} bytes are there", got.len());
+        got += &backend.receives(&next);
+    }
+    assert_eq!(got, request);
+    stage.over();
+}
+
+#[test]
+fn time_bounds_what_may_be_waited_for() {
+    let second = Duration::from_secs(1);
+    let limits = HttpLimits { head_timeout: second, body_timeout: second, response_timeout: second, ..Default::default() };
+    for (request, status) in [("GET /", "408"), (REQUEST, "504"), ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", "408")] {
+        let mut stage = Stage::new(|http| http.limits = limits);
+        let mut client = Script::client(&mut stage, 1000);
+        let sent = client.sends(&mut stage, request);
+        if let Some(syn) = sent.iter().find(|sent| sent.to != client.own) {
+            let (mut backend, sent) = Script::backend(&mut stage, syn);
+            backend.gets(&only(sent));
+            backend.acknowledges(&mut stage);
+        }
+        let sent = stage.wait(Duration::from_millis(1400));
+        let reply = to(&sent, &client);
+        assert!(reply[0].text().starts_with(&format!("HTTP/1.1 {status} ")) && reply[0].segment.has(FIN), "{sent:?}");
+        stage.over();
+    }
+}
