@@ -268,7 +268,7 @@ impl Splices {
             entry.peer.expected = entry.peer.expected.wrapping_add(1);
             entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
         }
-        let again = segment.has(FIN) && !closes || beyond(segment.sequence, entry.peer.expected) > 0 && !closes;
+        let again = !closes && (segment.has(FIN) || beyond(segment.sequence, entry.peer.expected) > 0);
         match entry.state {
             BackState::Closing if entry.peer.has_closed && entry.peer.is_settled() => {
                 if closes {
@@ -325,7 +325,7 @@ impl Splices {
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);
         }
-        let source = entry.source();
+        let source = entry.own_end();
         cx.known.remove(cx.steering.hash(&source));
         cx.ports.release(cx.now, u32::from(entry.number), source, rest);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {

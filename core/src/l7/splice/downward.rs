@@ -35,7 +35,7 @@ enum Seen {
 
 impl Splices {
     /// A packet of a backend.
-    pub(super) fn from_backend<IO: FrameIo>(
+    pub(super) fn handle_backend<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
@@ -88,8 +88,8 @@ impl Splices {
             0 if segment.has(ACK) => {
                 // It remembers an older connection between the same ends: RST, and our SYN comes again (RFC 9293, 3.5.1).
                 let own = Own {
-                    source: entry.source(),
-                    destination: entry.endpoint(),
+                    source: entry.own_end(),
+                    destination: entry.target(),
                     sequence: segment.acknowledgement,
                     acknowledgement: 0,
                     flags: RST,

@@ -326,11 +326,12 @@ pub(super) struct Back {
 
 impl Back {
     /// Whom the backend sees.
-    pub(super) fn source(&self) -> Endpoint {
+    pub(super) fn own_end(&self) -> Endpoint {
         self.key.destination
     }
 
-    pub(super) fn endpoint(&self) -> Endpoint {
+    /// Where the backend listens.
+    pub(super) fn target(&self) -> Endpoint {
         self.key.source
     }
 }

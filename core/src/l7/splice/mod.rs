@@ -186,8 +186,8 @@ impl Splices {
         (position, direction): (u32, Direction),
     ) {
         match direction {
-            Direction::FromClient => self.from_client(cx, frame, at, position),
-            Direction::FromBackend => self.from_backend(cx, frame, at, position),
+            Direction::FromClient => self.handle_client(cx, frame, at, position),
+            Direction::FromBackend => self.handle_backend(cx, frame, at, position),
         }
     }
 

@@ -20,8 +20,6 @@ use crate::time::{Duration, Time};
 pub(crate) const RULE_BIT: u64 = 1 << 63;
 /// Bytes of a stretch at most: numbers are compared within half their space.
 const STRETCH_MAX: u64 = 1 << 30;
-/// Bytes from which a body goes to the engine, where the configuration does not say.
-const OFFLOAD_BYTES_MIN: u64 = 256 * 1024;
 /// Requests that wait for the engine at most.
 const OPS_MAX: usize = 4096;
 /// How long after a refusal the engine is not asked again about a front.
@@ -42,7 +40,7 @@ impl Splices {
             return;
         }
         let Kind::Http(http) = cx.kind(front.service) else { return };
-        let least = http.offload_bytes_min.unwrap_or(OFFLOAD_BYTES_MIN);
+        let least = http.offload_bytes_min.unwrap_or(cx.statistics.http.threshold.bytes_min);
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
         let able =
             cx.caps.checks_guards && cx.caps.rewrites_sequence && cx.caps.rewrites_sack && cx.caps.rewrites_window;
@@ -78,8 +76,8 @@ impl Splices {
         let shift = |from: u8, to: u8| from as i8 - to as i8;
         let rewrites = [
             Rewrite {
-                source: back.source(),
-                destination: back.endpoint(),
+                source: back.own_end(),
+                destination: back.target(),
                 sequence_delta: up,
                 acknowledgement_delta: down.wrapping_neg(),
                 window_shift: shift(front.peer.scale, back.peer.announced),

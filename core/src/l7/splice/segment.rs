@@ -133,7 +133,7 @@ impl Own {
         header[2..4].copy_from_slice(&self.destination.port.to_be_bytes());
         header[4..8].copy_from_slice(&self.sequence.to_be_bytes());
         header[8..12].copy_from_slice(&self.acknowledgement.to_be_bytes());
-        header[12] = length / 4 << 4;
+        header[12] = (length / 4) << 4;
         header[tcp::FLAGS] = self.flags;
         header[WINDOW..WINDOW + 2].copy_from_slice(&self.window.to_be_bytes());
         header[tcp::CHECKSUM..tcp::CHECKSUM + 2].copy_from_slice(&pseudo.to_be_bytes());

@@ -72,8 +72,8 @@ impl Splices {
         let reads_in_order = back.input.is_some() || !matches!(front, Some(front) if front.state == FrontState::Joined);
         let acknowledgement = if reads_in_order { later(back.peer.told, back.peer.expected) } else { back.peer.told };
         Own {
-            source: back.source(),
-            destination: back.endpoint(),
+            source: back.own_end(),
+            destination: back.target(),
             sequence,
             acknowledgement,
             flags,
@@ -222,8 +222,8 @@ impl Splices {
         // What the backend sends must fit the client.
         let mss = front.map_or(ours, |front| front.peer.mss.min(ours));
         let own = Own {
-            source: back.source(),
-            destination: back.endpoint(),
+            source: back.own_end(),
+            destination: back.target(),
             sequence: back.peer.sent.wrapping_sub(1),
             acknowledgement: 0,
             flags: SYN,

@@ -1,5 +1,7 @@
 //! What splices count.
 
+use crate::l7::threshold::Threshold;
+
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -103,6 +105,8 @@ pub struct HttpStatistics {
     pub retries: u64,
     /// Messages handed to the engine.
     pub offloaded: u64,
+    /// From how many bytes on that is done, where the configuration does not say.
+    pub threshold: Threshold,
     /// What we owned and sent again.
     pub retransmitted: u64,
     /// Segments dropped because they came out of order where order is needed.

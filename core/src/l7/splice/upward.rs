@@ -20,7 +20,7 @@ const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
 
 impl Splices {
     /// A packet of a client.
-    pub(super) fn from_client<IO: FrameIo>(
+    pub(super) fn handle_client<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
