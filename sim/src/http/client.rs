@@ -114,7 +114,7 @@ impl Client {
         self.bytes += bytes.len() as u64;
         self.reader.push(bytes);
         while self.wrong.is_none() {
-            match self.reader.next() {
+            match self.reader.event() {
                 Ok(Event::Nothing) => return,
                 Ok(Event::Head(head)) => self.head(now, head),
                 Ok(Event::Data(data)) => self.data(&data),

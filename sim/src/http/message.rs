@@ -197,7 +197,7 @@ impl Reader {
     }
 
     /// The next event.
-    pub fn next(&mut self) -> Result<Event, String> {
+    pub fn event(&mut self) -> Result<Event, String> {
         match &mut self.state {
             State::Head => {
                 let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
@@ -253,7 +253,7 @@ impl Reader {
             },
             _ => return Err(format!("{line:?} behind a chunk")),
         }
-        self.next()
+        self.event()
     }
 }
 

@@ -95,7 +95,7 @@ impl Server {
             && self.wrong.is_none()
             && self.serving.as_ref().is_none_or(|serving| serving.due.is_none())
         {
-            match self.reader.next() {
+            match self.reader.event() {
                 Ok(Event::Nothing) => return,
                 Ok(Event::Head(head)) => self.head(&head),
                 Ok(Event::Data(data)) => self.data(&data),
