@@ -17,6 +17,7 @@
 //! | [`client_hello`] | the server's name a TLS client asks for | RFC 8446, 4.1.2; RFC 6066, 3; RFC 7301 |
 //! | [`splice`] | the connections themselves, joined exchange by exchange | papers/002, 3.3 |
 //! | [`sequence`] | where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks | papers/002, 3.3.3 |
+//! | [`threshold`] | from how many bytes on a body is worth a pair of rules | papers/002, 3.5.2 |
 
 pub mod body;
 pub mod client_hello;
@@ -29,3 +30,4 @@ pub mod reply;
 pub mod route;
 pub mod sequence;
 pub mod splice;
+pub mod threshold;

@@ -9,6 +9,7 @@ use crate::frame::{Batch, FrameIo};
 use crate::l7::config::Kind;
 use crate::l7::cookie::Cookies;
 use crate::l7::splice::Context;
+use crate::l7::threshold::Threshold;
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
 use crate::time::Time;
@@ -103,6 +104,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Makes and checks SYN cookies with other keys from now on.
     pub fn set_cookies(&mut self, cookies: Cookies) {
         self.splices.set_cookies(cookies);
+    }
+
+    /// Offers bodies to the engine from so many bytes on, where the configuration does not say.
+    pub fn set_threshold(&mut self, threshold: Threshold) {
+        self.statistics.http.threshold = threshold;
     }
 
     /// Clients' connections of HTTP and TLS services now, those to their backends, and buffers in use.
