@@ -299,6 +299,18 @@ pub struct HttpStatus {
     pub retries_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
+    /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.
+    #[serde(default)]
+    pub offload_bytes_min: u64,
+    /// What that follows from: microseconds that a pair of rules costs a worker. 0: not measured yet.
+    #[serde(default)]
+    pub rule_pair_us: f64,
+    /// Microseconds that a frame of a body costs a worker. 0: not measured yet.
+    #[serde(default)]
+    pub body_frame_us: f64,
+    /// Bytes of such a frame.
+    #[serde(default)]
+    pub body_frame_bytes: u64,
     /// Segments of Hairpin's own that were sent again.
     pub retransmitted_total: u64,
     /// Segments dropped because they came out of order where order is needed.

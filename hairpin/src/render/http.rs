@@ -48,6 +48,27 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
     table
 }
 
+/// From how many bytes on bodies are handed to the engine, and why.
+pub(super) fn threshold(http: &HttpStatus) -> String {
+    let bytes = size(http.offload_bytes_min);
+    let of_rules = match http.rule_pair_us {
+        0.0 => "what rules cost is not measured yet".to_string(),
+        us => format!("a pair of rules costs a worker {us:.1} us"),
+    };
+    let of_frames = match http.body_frame_us {
+        0.0 => "what frames of bodies cost is not measured yet".to_string(),
+        us => format!("a frame of a body, {} on average, {us:.1} us", size(http.body_frame_bytes)),
+    };
+    format!("bodies are handed to the engine from {bytes} on, unless configured otherwise: {of_rules}; {of_frames}")
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        _ => format!("{} KiB", bytes >> 10),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::squeezed;
@@ -96,5 +117,16 @@ mod tests {
                 "requests over a connection that was there 1000",
             ]
         );
+    }
+
+    #[test]
+    fn the_threshold_comes_with_its_reasons() {
+        let mut http = HttpStatus { offload_bytes_min: 262_144, ..HttpStatus::default() };
+        let start = "bodies are handed to the engine from 256 KiB on, unless configured otherwise: ";
+        let unknown = "what rules cost is not measured yet; what frames of bodies cost is not measured yet";
+        assert_eq!(threshold(&http), format!("{start}{unknown}"));
+        (http.rule_pair_us, http.body_frame_us, http.body_frame_bytes) = (8.25, 1.5, 1514);
+        let known = "a pair of rules costs a worker 8.2 us; a frame of a body, 1514 bytes on average, 1.5 us";
+        assert_eq!(threshold(&http), format!("{start}{known}"));
     }
 }

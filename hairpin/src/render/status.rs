@@ -38,6 +38,7 @@ fn status_at(status: &Status, now: f64) -> String {
     let _ = writeln!(out, "\n{}", offload(status));
     if let Some(http) = &status.http {
         let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));
+        let _ = writeln!(out, "{}", http::threshold(http));
     }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");

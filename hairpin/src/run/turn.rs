@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
+use hairpin_core::l7::threshold::{Frames, Meter};
 use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::table::Table;
 use hairpin_core::time::Time;
@@ -51,6 +52,8 @@ pub(crate) struct Turner<I: FrameIo, E, P, T> {
     samples: Samples,
     /// Tells the time of the engine's answers, which a turn waits for.
     clock: fn() -> Time,
+    /// What frames and rules cost.
+    meter: Meter,
 }
 
 impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E, P, T> {
@@ -66,6 +69,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
             asked: ArrayVec::new(),
             samples: Samples::new(),
             clock,
+            meter: Meter::default(),
         }
     }
 
@@ -135,9 +139,14 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         }
         let busy = !self.received.is_empty();
         if busy {
+            let mut frames = Frames::default();
+            self.received.iter().for_each(|frame| frames.add(frame.bytes().len()));
             self.worker.handle_batch(now, &mut self.io, &mut self.received, &mut self.to_send);
-        }
-        if !self.to_send.is_empty() {
+            if !self.to_send.is_empty() {
+                self.io.transmit(&mut self.to_send);
+            }
+            self.meter.frames(&frames, (self.clock)().since(now));
+        } else if !self.to_send.is_empty() {
             self.io.transmit(&mut self.to_send);
         }
         if self.to_send.is_empty() {
@@ -147,13 +156,16 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
     }
 
     fn rules(&mut self, now: Time) -> bool {
-        let mut busy = false;
+        let (mut busy, mut ops, mut begun) = (false, 0, now);
         while let Some(op) = self.worker.poll_op() {
+            if !busy {
+                begun = now.max((self.clock)());
+            }
             if let Err(op) = self.engine.submit(now, op) {
                 self.worker.return_op(op);
                 break;
             }
-            busy = true;
+            (busy, ops) = (true, ops + 1);
         }
         if busy {
             self.engine.flush(now);
@@ -163,6 +175,12 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         let answered = if busy { now.max((self.clock)()) } else { now };
         for completion in self.completions.drain(..) {
             self.worker.handle_completion(answered, &completion);
+        }
+        if ops > 0 {
+            self.meter.ops(ops, (self.clock)().since(begun));
+        }
+        if let Some(threshold) = self.meter.conclude() {
+            self.worker.set_threshold(threshold);
         }
         busy
     }

@@ -77,6 +77,13 @@ pub(super) const FAMILIES: &[Family] = &[
     family!(Counter, "http_bodies_offloaded", NONE, "Bodies that were handed to the engine.", |view, emit| {
         number(view, emit, |http| http.offloaded_total);
     }),
+    family!(
+        Gauge,
+        "http_offload_threshold_bytes",
+        NONE,
+        "From how many bytes on bodies are handed to the engine, where the configuration does not say.",
+        |view, emit| number(view, emit, |http| http.offload_bytes_min)
+    ),
     family!(Counter, "http_retransmitted", NONE, "Segments of Hairpin's own that were sent again.", |view, emit| {
         number(view, emit, |http| http.retransmitted_total);
     }),

@@ -4,6 +4,7 @@ use super::{Rates, Reading};
 use crate::status::{Count, HttpStatus};
 use hairpin_core::config::Snapshot;
 use hairpin_core::l7::splice::{HttpStatistics, Refused};
+use hairpin_core::l7::threshold::Threshold;
 use std::collections::BTreeMap;
 
 /// Classes of responses, as the status calls them.
@@ -26,6 +27,11 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
     let responses = CLASSES.iter().enumerate();
     let refused =
         Refused::ALL.iter().enumerate().map(|(at, why)| (why.name().to_string(), count(&|http| http.refused[at])));
+    let thresholds = || now.workers.iter().map(|worker| worker.statistics.http.threshold);
+    let mean = |of: fn(&Threshold) -> u64| {
+        let known: Vec<u64> = thresholds().map(|threshold| of(&threshold)).filter(|&value| value > 0).collect();
+        known.iter().sum::<u64>() as f64 / known.len().max(1) as f64
+    };
     Some(HttpStatus {
         clients: total(|http| http.fronts_now),
         clients_peak: total(|http| http.fronts_peak),
@@ -39,6 +45,10 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         reused_total: total(|http| http.reused),
         retries_total: total(|http| http.retries),
         offloaded_total: total(|http| http.offloaded),
+        offload_bytes_min: mean(|threshold| threshold.bytes_min) as u64,
+        rule_pair_us: mean(|threshold| threshold.pair_ns) / 1e3,
+        body_frame_us: mean(|threshold| threshold.frame_ns) / 1e3,
+        body_frame_bytes: mean(|threshold| threshold.frame_bytes) as u64,
         retransmitted_total: total(|http| http.retransmitted),
         out_of_order_total: total(|http| http.out_of_order),
         buffers: total(|http| http.buffers_now),
@@ -61,6 +71,8 @@ mod tests {
         let config = crate::config::parse("t", file).unwrap();
         let before = reading(&config.snapshot, 10, 2);
         let mut now = reading(&config.snapshot, 12, 2);
+        now.workers[0].statistics.http.threshold =
+            Threshold { bytes_min: 64 << 10, pair_ns: 8000, frame_ns: 6000, frame_bytes: 50_000 };
         for worker in &mut now.workers {
             let statistics = &mut worker.statistics;
             statistics.services[0].fronts_now = 3;
@@ -81,6 +93,9 @@ mod tests {
         let responses: Vec<_> = http.responses.iter().map(|(class, count)| (&**class, count.total)).collect();
         assert_eq!(responses, [("1xx", 0), ("2xx", 80), ("3xx", 0), ("4xx", 0), ("5xx", 12)]);
         assert_eq!(http.refused, BTreeMap::from([("no-route".to_string(), Count { total: 4, per_s: 2.0 })]));
+        // One worker has not measured anything yet.
+        assert_eq!((http.offload_bytes_min, http.rule_pair_us, http.body_frame_us), (160 << 10, 8.0, 6.0));
+        assert_eq!(http.body_frame_bytes, 50_000);
         let service = &status.services[0];
         assert_eq!(
             (service.connections, service.backends[0].connections),
