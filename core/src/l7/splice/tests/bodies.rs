@@ -259,7 +259,8 @@ fn a_backend_that_takes_nothing_now_gets_the_rest_as_soon_as_it_does() {
     let mut client = Script::client(&mut stage, 1000);
     let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\n{}", "x".repeat(900));
     let syn = only(client.sends(&mut stage, &request));
-    let mut backend = Script { own: syn.to, peer: syn.from, next: 7000, expected: syn.segment.sequence + 1, window: 100 };
+    let mut backend =
+        Script { own: syn.to, peer: syn.from, next: 7000, expected: syn.segment.sequence + 1, window: 100 };
     let own = backend.own(crate::wire::tcp::SYN | ACK, Some(Abilities { scale: None, ..USUAL }));
     let sent = stage.arrives(&own, b"");
     backend.next += 1;
@@ -279,8 +280,11 @@ fn a_backend_that_takes_nothing_now_gets_the_rest_as_soon_as_it_does() {
 #[test]
 fn time_bounds_what_may_be_waited_for() {
     let second = Duration::from_secs(1);
-    let limits = HttpLimits { head_timeout: second, body_timeout: second, response_timeout: second, ..Default::default() };
-    for (request, status) in [("GET /", "408"), (REQUEST, "504"), ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", "408")] {
+    let limits =
+        HttpLimits { head_timeout: second, body_timeout: second, response_timeout: second, ..Default::default() };
+    for (request, status) in
+        [("GET /", "408"), (REQUEST, "504"), ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", "408")]
+    {
         let mut stage = Stage::new(|http| http.limits = limits);
         let mut client = Script::client(&mut stage, 1000);
         let sent = client.sends(&mut stage, request);

@@ -3,6 +3,7 @@
 mod bodies;
 mod closing;
 mod heads;
+mod offload;
 mod stage;
 
 use crate::time::Duration;

@@ -11,7 +11,7 @@ use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route}
 use crate::l7::cookie::{self, Cookies};
 use crate::l7::splice::numbers::before;
 use crate::l7::splice::segment::{Abilities, Own, Segment};
-use crate::offload::Never;
+use crate::offload::Always;
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
@@ -134,7 +134,7 @@ pub(super) fn snapshot(count: u16, kind: Kind) -> Snapshot {
     Snapshot::new(vec![service(kind, 0), service(Kind::Group, count)].into(), pool)
 }
 
-fn worker(snapshot: Snapshot) -> Worker<Never> {
+fn worker(snapshot: Snapshot) -> Worker<Always> {
     Worker::new(WorkerOptions {
         snapshot: Arc::new(snapshot),
         steering: Steering { key: [1, 2], workers: 1 },
@@ -155,14 +155,14 @@ fn worker(snapshot: Snapshot) -> Worker<Never> {
             checks_guards: true,
             counts: true,
         },
-        policy: Never,
+        policy: Always,
         splices_max: SPLICES_MAX,
         cookies: Cookies::new([[1, 2], [3, 4]]),
     })
 }
 
 pub(super) struct Stage {
-    pub(super) worker: Worker<Never>,
+    pub(super) worker: Worker<Always>,
     pub(super) now: Time,
     pub(super) vip: Endpoint,
 }

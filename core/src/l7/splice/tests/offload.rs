@@ -1,0 +1,191 @@
+//! Bodies that the engine carries: what it is asked, and what software makes of what it does not see.
+
+use super::stage::{Script, Stage};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::engine::{Completion, Guard, Refusal, Rule, RuleOp};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST};
+use alloc::format;
+use alloc::vec::Vec;
+
+const LENGTH: u32 = 3 << 20;
+
+fn installs(stage: &mut Stage) -> [Rule; 2] {
+    let rules: Vec<Rule> = core::iter::from_fn(|| stage.worker.poll_op())
+        .map(|op| match op {
+            RuleOp::Install(rule) => rule,
+            RuleOp::Remove { .. } => panic!("{op:?}"),
+        })
+        .collect();
+    rules.try_into().expect("a pair")
+}
+
+fn removals(stage: &mut Stage) -> usize {
+    core::iter::from_fn(|| stage.worker.poll_op()).filter(|op| matches!(op, RuleOp::Remove { .. })).count()
+}
+
+fn complete(stage: &mut Stage, completion: Completion) {
+    stage.worker.handle_completion(stage.now, &completion);
+}
+
+/// A large response has begun; its rules are asked for.
+fn downloading(stage: &mut Stage) -> (Script, Script, [Rule; 2]) {
+    let (mut client, mut backend, _) = asked(stage, 1000, REQUEST);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n0123456789");
+    client.receives(&backend.sends(stage, &head));
+    let rules = installs(stage);
+    (client, backend, rules)
+}
+
+#[test]
+fn a_large_response_goes_to_the_engine_with_guards() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, [up, down]) = downloading(&mut stage);
+    let left = LENGTH - 10;
+    assert_eq!((up.key.source, up.key.destination), (client.own, client.peer));
+    assert_eq!((down.key.source, down.key.destination), (backend.own, backend.peer));
+    let of_client = Guard {
+        sequence: client.next,
+        sequence_length: 0,
+        acknowledgement: client.expected,
+        acknowledgement_length: left,
+    };
+    let of_backend = Guard {
+        sequence: backend.next,
+        sequence_length: left,
+        acknowledgement: backend.expected,
+        acknowledgement_length: 0,
+    };
+    assert_eq!((up.guard, down.guard), (Some(of_client), Some(of_backend)));
+    assert_eq!(up.rewrite.source, backend.peer);
+    assert_eq!(up.rewrite.sequence_delta, backend.expected.wrapping_sub(client.next));
+    assert_eq!(up.rewrite.acknowledgement_delta, backend.next.wrapping_sub(client.expected));
+    assert_eq!(down.rewrite.sequence_delta, client.expected.wrapping_sub(backend.next));
+    assert_eq!((up.rewrite.window_shift, down.rewrite.window_shift), (0, 2));
+    // In any order.
+    complete(&mut stage, Completion::Installed(down.id));
+    complete(&mut stage, Completion::Installed(up.id));
+    assert_eq!(stage.worker.ledger().count(), 2);
+    // The engine carries all but the last segment, which is lost and comes by here.
+    client.expected = client.expected.wrapping_add(left - 100);
+    backend.next = backend.next.wrapping_add(left - 100);
+    let last = only(backend.says(&mut stage, ACK, &[b'x'; 100]));
+    client.gets(&last);
+    // The next request, which acknowledges it, is outside the guard; it goes over the same connection.
+    let next = only(client.sends(&mut stage, REQUEST));
+    backend.gets(&next);
+    assert_eq!(next.segment.acknowledgement, backend.next);
+    assert!(stage.worker.poll_op().is_none(), "the rules stay, they do no harm");
+    // Another large response: the same rules for another stretch.
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+    client.receives(&backend.sends(&mut stage, &head));
+    let [next_up, next_down] = installs(&mut stage);
+    assert_eq!((next_up.id, next_up.key, next_down.id, next_down.key), (up.id, up.key, down.id, down.key));
+    assert_eq!(next_down.guard.map(|guard| (guard.sequence, guard.sequence_length)), Some((backend.next, LENGTH)));
+    // One is refused: the old one stays in force, and is known to be.
+    complete(&mut stage, Completion::Rejected(up.id, Refusal::Full));
+    complete(&mut stage, Completion::Installed(down.id));
+    assert_eq!(stage.worker.ledger().count(), 2);
+    client.says(&mut stage, RST, b"");
+    assert_eq!(stage.worker.splices().0, 1, "until the engine has let go of it");
+    assert_eq!(removals(&mut stage), 2);
+    for id in [up.id, down.id] {
+        complete(&mut stage, Completion::Removed(id, None));
+    }
+    assert_eq!(stage.worker.ledger().count(), 0);
+    stage.over();
+}
+
+#[test]
+fn a_refused_pair_is_taken_back() {
+    let mut stage = Stage::new(|_| {});
+    let (_, _, [up, down]) = downloading(&mut stage);
+    complete(&mut stage, Completion::Installed(up.id));
+    complete(&mut stage, Completion::Rejected(down.id, Refusal::Full));
+    assert_eq!(removals(&mut stage), 1, "one alone is of no use");
+    complete(&mut stage, Completion::Removed(up.id, None));
+    assert_eq!(stage.worker.ledger().count(), 0);
+    stage.over();
+}
+
+#[test]
+fn a_large_upload_goes_to_the_engine_with_guards() {
+    let mut stage = Stage::new(|_| {});
+    let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    assert!(stage.worker.poll_op().is_none(), "the head is ours until it is acknowledged");
+    backend.acknowledges(&mut stage);
+    backend.receives(&client.sends(&mut stage, "0123456789"));
+    let [up, down] = installs(&mut stage);
+    let left = LENGTH - 10;
+    let of_client = Guard {
+        sequence: client.next,
+        sequence_length: left,
+        acknowledgement: client.expected,
+        acknowledgement_length: 0,
+    };
+    let of_backend = Guard {
+        sequence: backend.next,
+        sequence_length: 0,
+        acknowledgement: backend.expected,
+        acknowledgement_length: left,
+    };
+    assert_eq!((up.guard, down.guard), (Some(of_client), Some(of_backend)));
+    for rule in [up, down] {
+        complete(&mut stage, Completion::Installed(rule.id));
+    }
+    // The engine has carried all of it; the response acknowledges it.
+    client.next = client.next.wrapping_add(left);
+    backend.expected = backend.expected.wrapping_add(left);
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    assert_eq!(response.segment.acknowledgement, client.next);
+    client.gets(&response);
+    let next = client.sends(&mut stage, REQUEST);
+    assert_eq!(backend.receives(&next), REQUEST, "{next:?}");
+}
+
+#[test]
+fn a_backend_that_ends_while_the_engine_carries_is_heard() {
+    for reset in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, rules) = downloading(&mut stage);
+        for rule in rules {
+            complete(&mut stage, Completion::Installed(rule.id));
+        }
+        let carried = if reset { 2 << 20 } else { LENGTH - 10 };
+        client.expected = client.expected.wrapping_add(carried);
+        backend.next = backend.next.wrapping_add(carried);
+        if reset {
+            let sent = backend.says(&mut stage, RST | ACK, b"");
+            assert!(
+                sent.iter().any(|sent| sent.segment.has(RST) && sent.segment.sequence == client.expected),
+                "{sent:?}"
+            );
+        } else {
+            let sent = backend.says(&mut stage, ACK | FIN, b"");
+            assert!(sent.iter().all(|sent| sent.to == backend.own), "the response was complete: {sent:?}");
+            let sent = client.sends(&mut stage, REQUEST);
+            assert!(sent.iter().all(|sent| sent.text() != REQUEST), "not to that backend any more: {sent:?}");
+        }
+        assert_eq!(removals(&mut stage), 2);
+        for rule in rules {
+            complete(&mut stage, Completion::Removed(rule.id, None));
+        }
+        let sent = stage.wait(Duration::from_millis(10));
+        assert_eq!(sent.iter().any(|sent| sent.segment.flags == crate::wire::tcp::SYN), !reset, "{sent:?}");
+        stage.over();
+    }
+}
+
+#[test]
+fn nobody_acknowledges_what_was_never_sent() {
+    let mut stage = Stage::new(|http| http.offload_bytes_min = Some(u64::MAX));
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegin"));
+    let real = client.expected;
+    client.expected = real.wrapping_add(95);
+    assert!(client.acknowledges(&mut stage).is_empty(), "else the connection would be others' before its time");
+    client.expected = real;
+    assert_eq!(only(client.acknowledges(&mut stage)).segment.acknowledgement, backend.next);
+    stage.over();
+}
