@@ -1,4 +1,7 @@
-//! `make demo`: the same traffic once routed by the kernel and once balanced by Hairpin, with its status live.
+//! `make demo`: the same traffic once routed by the kernel and once balanced by Hairpin, with its status live;
+//! then HTTP (`http.rs`).
+
+mod http;
 
 use crate::load::{self, IperfOptions, WrkOptions};
 use crate::peer::status::ServiceStatus;
@@ -67,7 +70,7 @@ fn services() -> Vec<(Service, Load)> {
     ]
 }
 
-/// Runs the demo: about a minute and a half.
+/// Runs the demo: less than two minutes.
 pub fn run() -> Result<()> {
     println!("A client, a balancer and four servers, each a network namespace, joined by virtual cards.");
     let topology = Topology::create(Options::default())?;
@@ -96,6 +99,8 @@ pub fn run() -> Result<()> {
     std::thread::sleep(Duration::from_millis(1200));
     let status = ours.hairpin().context("hairpin was started")?.status()?;
     println!("{}", table(&services, &after, &before, &status.services));
+    drop(ours);
+    http::run(&topology)?;
     println!("Everything above ran in namespaces and is removed now.");
     Ok(())
 }

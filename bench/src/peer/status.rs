@@ -17,6 +17,8 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// The rules.
     pub offload: Offload,
+    /// HTTP and TLS services, if there are any.
+    pub http: Option<Http>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, Count>,
     /// What else became of packets that no rule carried.
@@ -29,6 +31,21 @@ pub struct Status {
     pub began: String,
     /// Connections adopted from the process before.
     pub adopted_connections: u64,
+}
+
+/// HTTP and TLS services, all together.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Http {
+    /// Clients' connections now.
+    pub clients: u64,
+    /// Connections to backends now.
+    pub backend_connections: u64,
+    /// Idle ones.
+    pub backend_connections_idle: u64,
+    /// Requests.
+    pub requests: Count,
+    /// Bodies that were handed to the engine.
+    pub offloaded_total: u64,
 }
 
 /// How full the tables are.
