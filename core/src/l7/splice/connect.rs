@@ -103,7 +103,9 @@ impl Splices {
             return self.remove_rules(cx, position);
         }
         self.detach(cx, position, Fate::Keep);
-        if let Some(idle) = self.idle.youngest(number) {
+        // One that is sent again goes over a new connection, so that it is sent again once.
+        let is_again = self.fronts.get(position).is_some_and(|front| front.again.is_some());
+        if let Some(idle) = self.idle.youngest(number).filter(|_| !is_again) {
             self.idle.remove(&mut self.backs, idle);
             self.attach(cx, position, idle);
             cx.statistics.http.reused += 1;
@@ -251,6 +253,11 @@ impl Splices {
         let Some(ready) = self.prepare(cx, position) else {
             return self.refuse(cx, position, 400, Refused::Malformed);
         };
+        let is_whole = matches!(ready.request, Message::Done | Message::Endless);
+        if !is_whole && self.fronts.get(position).is_some_and(|front| front.peer.has_closed) {
+            // The rest of its body will never come.
+            return self.refuse(cx, position, 400, Refused::Malformed);
+        }
         let room = ready.written + ready.body;
         let Some(mut owned) = self.buffers.take(room) else {
             return self.refuse(cx, position, 503, Refused::NoRoom);
@@ -283,9 +290,11 @@ impl Splices {
         };
         let start = front.input_start().wrapping_sub(taken - waiting);
         let put = owned.len() as u32;
+        // A tunnel's client has closed behind what it said so far: so the backend is told.
+        let closes = front.peer.has_closed && matches!(request, Message::Endless);
         front.up = SequenceMap::new(back.peer.sent.wrapping_sub(start));
         front.down = SequenceMap::new(front.peer.sent.wrapping_sub(back.peer.expected));
-        let _ = front.up.edit(start, taken, put);
+        let _ = front.up.edit(start, taken, put + u32::from(closes));
         let exchange = &mut front.exchange;
         exchange.request = request;
         exchange.response = if exchange.method == head::Method::Connect && matches!(exchange.request, Message::Endless)
@@ -305,7 +314,8 @@ impl Splices {
         back.peer.told = later(back.peer.told, back.peer.expected);
         front.requests += 1;
         back.requests += 1;
-        back.peer.owned = Some(Owned::new(cx.now, back.peer.sent, Some(owned), false));
+        back.peer.owned = Some(Owned::new(cx.now, back.peer.sent, Some(owned), closes));
+        back.peer.was_closed |= closes;
         front.deadline = cx.now + response_timeout(cx.kind(front.service));
         let deadline = front.deadline;
         self.consume(position, waiting as usize);

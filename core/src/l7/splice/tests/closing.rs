@@ -307,3 +307,15 @@ fn the_backends_fin_is_passed_on_again_if_it_was_lost() {
     client.says(&mut stage, ACK | FIN, b"");
     stage.over();
 }
+
+#[test]
+fn a_body_that_was_cut_short_while_its_request_waited_goes_to_nobody() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.says(&mut stage, ACK | FIN, format!("{UPLOAD}0123").as_bytes()));
+    let (backend, sent) = Script::backend(&mut stage, &syn);
+    assert!(to(&sent, &backend).iter().all(|sent| sent.bytes.is_empty()), "{sent:?}");
+    assert!(client.receives(&sent).starts_with("HTTP/1.1 400 "));
+    client.acknowledges(&mut stage);
+    stage.over();
+}

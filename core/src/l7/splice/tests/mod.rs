@@ -3,7 +3,10 @@
 mod bodies;
 mod closing;
 mod heads;
+mod hunted;
 mod offload;
+mod paths;
+mod requests;
 mod stage;
 
 use crate::time::Duration;

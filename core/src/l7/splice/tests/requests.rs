@@ -1,0 +1,297 @@
+//! Requests: in pieces, many at once, to whom, and over which connection.
+
+use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL, http, snapshot};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::balance::{Loads, Tables};
+use crate::l7::config::{Action, Http, Kind};
+use crate::l7::route::Conditions;
+use crate::l7::route::path::PathPattern;
+use crate::l7::splice::segment::Abilities;
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::worker::{Update, Which};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const OTHER: &str = "GET /other/b HTTP/1.1\r\nHost: example.org\r\n\r\n";
+
+fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
+    sent.iter().filter(|sent| sent.to == script.own).cloned().collect()
+}
+
+/// What begins with `/other` goes to the other group.
+fn two_groups(http: &mut Http) {
+    let mut other = http.routes[0].clone();
+    other.conditions = Conditions { paths: [PathPattern::Prefix((*b"/other").into())].into(), ..Conditions::default() };
+    other.action = Action::Forward { groups: [(1, 1)].into(), replace_prefix: None };
+    http.routes = vec![other, http.routes[0].clone()].into();
+}
+
+#[test]
+fn a_request_byte_by_byte_and_out_of_order() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let bytes = REQUEST.as_bytes();
+    for (at, byte) in bytes.iter().enumerate().take(bytes.len() - 1) {
+        let told = only(client.says(&mut stage, ACK, &[*byte]));
+        assert_eq!(told.segment.acknowledgement, client.next, "byte {at}");
+        // One that was received, and one that comes too early.
+        let told = only(client.repeats(&mut stage, client.next - 1, &[], &[*byte]));
+        assert_eq!(told.segment.acknowledgement, client.next);
+        let told = only(client.repeats(&mut stage, client.next + 3, &[], b"GET"));
+        assert_eq!(told.segment.acknowledgement, client.next);
+    }
+    // The last, and all before it once more, overlapping.
+    let start = client.next - 10;
+    let syn = only(client.repeats(&mut stage, start, &[], &bytes[bytes.len() - 11..]));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    assert_eq!(backend.receives(&sent), REQUEST);
+    stage.over();
+}
+
+#[test]
+fn a_request_sent_again_is_sent_once() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    let start = client.next - REQUEST.len() as u32;
+    assert!(client.repeats(&mut stage, start, &[], REQUEST.as_bytes()).is_empty(), "while it waits");
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    assert_eq!(backend.receives(&sent), REQUEST);
+    let sent = client.repeats(&mut stage, start, &[], REQUEST.as_bytes());
+    assert!(to(&sent, &backend).is_empty(), "while it is on its way: {sent:?}");
+    backend.acknowledges(&mut stage);
+    let told = only(client.repeats(&mut stage, start, &[], REQUEST.as_bytes()));
+    assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next), "the client was told, is told again");
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    let told = only(client.repeats(&mut stage, start, &[], REQUEST.as_bytes()));
+    assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next), "after its response");
+    stage.over();
+}
+
+#[test]
+fn pipelined_requests_go_their_ways_one_by_one() {
+    let mut stage = Stage::new(two_groups);
+    let mut client = Script::client(&mut stage, 1000);
+    let all = format!("{REQUEST}{OTHER}{REQUEST}");
+    let syn = only(client.sends(&mut stage, &all));
+    let (mut first, sent) = Script::backend(&mut stage, &syn);
+    assert_eq!(first.receives(&sent), REQUEST);
+    let sent = first.sends(&mut stage, RESPONSE);
+    assert_eq!(client.receives(&sent), RESPONSE);
+    assert_eq!(sent[0].segment.acknowledgement, 5001 + REQUEST.len() as u32, "of the first request, no more");
+    let sent = client.acknowledges(&mut stage);
+    let syn = sent.iter().find(|sent| sent.segment.has(SYN)).expect("the other group");
+    assert_ne!(syn.to, first.own);
+    let (mut second, sent) = Script::backend(&mut stage, syn);
+    assert_eq!(second.receives(&sent), OTHER);
+    assert_eq!(client.receives(&second.sends(&mut stage, RESPONSE)), RESPONSE);
+    let sent = client.acknowledges(&mut stage);
+    assert_eq!(first.receives(&to(&sent, &first)[..]), REQUEST, "over the connection there was: {sent:?}");
+    assert_eq!(client.receives(&first.sends(&mut stage, RESPONSE)), RESPONSE);
+    client.acknowledges(&mut stage);
+    assert_eq!(stage.worker.splices(), (1, 2, 0));
+    stage.over();
+}
+
+#[test]
+fn a_connection_is_reused_by_a_client_that_can_other_things() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    let poor = Abilities { mss: 1000, scale: None, sack: false };
+    let mut other = Script::client_with(&mut stage, 1001, u32::MAX - 10, poor);
+    other.window = 12_800;
+    let head = only(other.sends(&mut stage, REQUEST));
+    backend.gets(&head);
+    assert_eq!(head.segment.window, 100, "12,800 bytes, to a backend with scale 7");
+    let body = "x".repeat(3000);
+    let sent = backend.sends(&mut stage, &format!("HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n{body}"));
+    assert_eq!((only(sent.clone()).gso_size, sent[0].segment.window), (536, 65_535), "cut for it: the cookie remembers no finer");
+    assert!(other.receives(&sent).ends_with(&body));
+    other.acknowledges(&mut stage);
+    stage.over();
+}
+
+#[test]
+fn a_request_that_met_a_closed_connection_is_sent_once_more_if_it_may_be() {
+    let get = (REQUEST, true);
+    let post = ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", false);
+    for ((request, may), acknowledged) in [(get, false), (get, true), (post, false)] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        client.acknowledges(&mut stage);
+        let head = client.sends(&mut stage, request);
+        assert_eq!(backend.receives(&to(&head, &backend)), request);
+        if acknowledged {
+            backend.acknowledges(&mut stage);
+        } else {
+            backend.expected -= request.len() as u32;
+        }
+        let sent = backend.says(&mut stage, RST | ACK, b"");
+        if may && !acknowledged {
+            let (mut next, sent) = Script::backend(&mut stage, &only(sent));
+            assert_eq!(next.receives(&sent), request);
+            assert_eq!(client.receives(&next.sends(&mut stage, RESPONSE)), RESPONSE);
+            client.acknowledges(&mut stage);
+        } else {
+            assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{sent:?}");
+        }
+        stage.over();
+    }
+}
+
+#[test]
+fn a_body_that_went_on_is_not_sent_once_more() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    let before = backend.expected;
+    backend.receives(&client.sends(&mut stage, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"));
+    backend.receives(&client.sends(&mut stage, "body"));
+    backend.expected = before;
+    let sent = backend.says(&mut stage, RST | ACK, b"");
+    assert!(to(&sent, &client)[0].text().starts_with("HTTP/1.1 502 "), "only the client has its body: {sent:?}");
+    stage.over();
+}
+
+#[test]
+fn answers_of_our_own() {
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    for (request, status, closes) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", true),
+        ("GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n", "400", true),
+        (long.as_str(), "431", true),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", "505", true),
+        ("GET /none HTTP/1.1\r\nHost: a\r\n\r\n", "404", false),
+        ("POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", "404", true),
+    ] {
+        let mut stage = Stage::new(|http| {
+            let paths = [PathPattern::Exact((*b"/there").into())].into();
+            http.routes[0].conditions = Conditions { paths, ..Conditions::default() };
+        });
+        let mut client = Script::client(&mut stage, 1000);
+        let mut text = String::new();
+        let mut closed = false;
+        for piece in request.as_bytes().chunks(1400) {
+            let sent = client.says(&mut stage, ACK, piece);
+            closed |= sent.iter().any(|sent| sent.segment.has(FIN));
+            text += &client.receives(&sent);
+        }
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+        assert_eq!(closed, closes, "{status}");
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
+}
+
+#[test]
+fn the_last_request_of_a_connection_says_so() {
+    let mut stage = Stage::new(|http| http.limits.requests_max = 2);
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    backend.receives(&client.sends(&mut stage, REQUEST));
+    let last = client.receives(&backend.sends(&mut stage, RESPONSE));
+    assert!(last.contains("Connection: close\r\n"), "{last}");
+    let sent = client.acknowledges(&mut stage);
+    assert!(to(&sent, &client).iter().any(|sent| sent.segment.has(FIN)), "{sent:?}");
+    stage.over();
+}
+
+#[test]
+fn a_full_table_gives_up_those_that_do_nothing() {
+    let mut stage = Stage::new(|_| {});
+    for port in 0..SPLICES_MAX as u16 {
+        let mut client = Script::client(&mut stage, 1000 + port);
+        client.sends(&mut stage, "GET /");
+    }
+    assert_eq!(stage.worker.splices().0, SPLICES_MAX);
+    let mut client = Script::client(&mut stage, 5000);
+    let sent = client.sends(&mut stage, REQUEST);
+    assert_eq!(stage.worker.splices().0, SPLICES_MAX);
+    assert!(sent.iter().any(|sent| sent.segment.has(RST)) && sent.iter().any(|sent| sent.segment.has(SYN)), "{sent:?}");
+    stage.over();
+}
+
+#[test]
+fn a_client_that_begins_anew_between_the_same_ends() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, backend, _) = asked(&mut stage, 1000, REQUEST);
+    let mut next = Script::client_with(&mut stage, 1000, client.next.wrapping_add(1 << 30), USUAL);
+    let sent = next.sends(&mut stage, REQUEST);
+    assert!(to(&sent, &backend)[0].segment.has(RST), "nobody waits for that any more: {sent:?}");
+    assert!(sent.iter().any(|sent| sent.segment.flags == SYN));
+    assert_eq!(stage.worker.splices().0, 1);
+    // What is left of the old one means nothing.
+    assert!(client.sends(&mut stage, REQUEST).is_empty());
+    stage.over();
+}
+
+#[test]
+fn a_cookie_that_is_too_old_is_none() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    stage.wait(Duration::from_secs(600));
+    assert!(client.sends(&mut stage, REQUEST).is_empty());
+    client.expected = client.expected.wrapping_add(1);
+    assert!(client.sends(&mut stage, REQUEST).is_empty());
+    assert_eq!((stage.worker.splices(), stage.worker.statistics().http.cookies_invalid), ((0, 0, 0), 2));
+}
+
+fn reload(stage: &mut Stage, change: impl FnOnce(&mut Http)) {
+    let mut kind = http();
+    change(&mut kind);
+    let snapshot = Arc::new(snapshot(1, Kind::Http(kind.into())));
+    let tables = Tables::new(&snapshot, &Tables::default());
+    let steering = crate::flow::Steering { key: [1, 2], workers: 1 };
+    let update = Update::new(snapshot, &tables, &Loads::default(), &steering, 0, 4);
+    stage.worker.reconfigure(stage.now, update);
+}
+
+#[test]
+fn a_reload_changes_the_next_request_not_this_one() {
+    let gone = |http: &mut Http| http.routes = [].into();
+    // Within an exchange.
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    reload(&mut stage, gone);
+    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    let reply = client.sends(&mut stage, REQUEST);
+    assert!(client.receives(&reply).starts_with("HTTP/1.1 404 "), "{reply:?}");
+    client.acknowledges(&mut stage);
+    stage.over();
+    // While a request waits for its backend.
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    reload(&mut stage, gone);
+    let (backend, sent) = Script::backend(&mut stage, &syn);
+    assert!(client.receives(&sent).starts_with("HTTP/1.1 404 "), "{sent:?}");
+    assert!(to(&sent, &backend).iter().all(|sent| sent.bytes.is_empty()));
+    stage.over();
+}
+
+#[test]
+fn a_backend_that_is_taken_away_ends_what_it_has() {
+    for busy in [true, false] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        if !busy {
+            client.receives(&backend.sends(&mut stage, RESPONSE));
+            client.acknowledges(&mut stage);
+        }
+        stage.worker.end_backend(stage.now, 0, Which::All);
+        let sent = stage.wait(Duration::from_millis(500));
+        assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(RST)), "{sent:?}");
+        assert_eq!(to(&sent, &client).iter().any(|sent| sent.segment.has(RST)), busy, "{sent:?}");
+        assert_eq!(stage.worker.splices().0, u32::from(!busy));
+        stage.over();
+    }
+}
