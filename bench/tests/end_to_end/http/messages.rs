@@ -4,10 +4,14 @@ use super::stage::{PATIENCE, PLAIN, ROUTES, Stage, Stages, WEB, Which, missing};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load::{self, WrkOptions};
+use hairpin_bench::tool::inside;
 use hairpin_bench::topology::{Family, end, vip};
 use libtest_mimic::Trial;
+use socket2::{Domain, Socket, Type};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
     let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, which, body);
@@ -22,6 +26,7 @@ pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
         trial("every kind of response", responses),
         trial("HTTP/1.0 ends with the response, unless kept alive", old),
         trial("IPv6", version_6),
+        trial("one port of a client's, again and again", same_port),
     ]
 }
 
@@ -215,4 +220,40 @@ fn version_6(stage: &mut Stage) -> Result<()> {
         ensure!(std::fs::read(got.body)? == stage.page(page)?, "{page} arrived changed");
     }
     Ok(())
+}
+
+/// The numbers of a connection are near those of the one before it between the same ends, which Hairpin still remembers.
+fn same_port(stage: &mut Stage) -> Result<()> {
+    let page = stage.page("1k")?;
+    inside::run(&stage.topology.client, move || {
+        let (to, start) = (SocketAddr::new(vip(Family::V4), WEB), Instant::now());
+        for i in 0..20 {
+            let mut stream = from_port(29_999, to).with_context(|| format!("connection {i}"))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"GET /1k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+            let mut got = Vec::new();
+            // Hairpin closes first, so that the port is free at once.
+            stream.read_to_end(&mut got).with_context(|| format!("connection {i}"))?;
+            ensure!(got.ends_with(&page), "connection {i} got other bytes");
+        }
+        // Taken for the old one, each would wait until that is forgotten.
+        ensure!(start.elapsed() < PATIENCE, "20 connections took {:?}", start.elapsed());
+        Ok(())
+    })
+}
+
+/// Connects from a port, as soon as it is free.
+fn from_port(port: u16, to: SocketAddr) -> Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+        match socket.connect(&to.into()) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            result => return result.map(|()| socket.into()).context("connect"),
+        }
+    }
 }

@@ -50,7 +50,7 @@ impl Splices {
         let peer = &front.peer;
         let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
             && (front.rules != 0 || !before(peer.sent, segment.acknowledgement));
-        if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment) {
+        if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
             return self.another(cx, frame, at, &segment, position);
         }
         let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
@@ -68,10 +68,14 @@ impl Splices {
         }
     }
 
-    /// Whether a segment is the first with data of a connection that we have offered.
-    fn begins<IO: FrameIo>(&self, cx: &Context<'_, IO>, at: &Transport, segment: &Segment) -> bool {
+    /// Whether a segment is the first with data of another connection that we have offered between a front's ends. The
+    /// network may bring that of the front's own a second time, at any time.
+    fn begins<IO: FrameIo>(&self, cx: &Context<'_, IO>, at: &Transport, segment: &Segment, position: u32) -> bool {
+        let own = self.fronts.get(position).map(|front| front.first);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
-        segment.payload > 0 && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
+        segment.payload > 0
+            && own != Some((segment.sequence, segment.acknowledgement))
+            && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
     }
 
     /// A packet whose numbers are not the front's: the client may have begun another connection between the same ends.
@@ -83,7 +87,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let begins = self.begins(cx, at, segment);
+        let begins = self.begins(cx, at, segment, position);
         let Some(service) = self.fronts.get(position).map(|front| front.service).filter(|_| begins) else {
             return cx.drop(USELESS);
         };
