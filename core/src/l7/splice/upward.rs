@@ -9,14 +9,18 @@ use super::{Context, FrontState, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::Ledger;
-use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+use crate::wire::{Transport, ipv4, ipv6, tcp};
 use crate::worker::Drop;
 
 /// How far from what a client has sent a number may be that is not of an older connection between the same ends.
 const NEAR: u32 = 1 << 24;
 /// The same while the engine carries packets that software does not see: a guard's longest range more.
 const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
+
+/// Hops that a segment must have left where it matters that it arrives: more than there are to any backend, fewer than the
+/// longest ways leave of 64.
+const HOPS_MIN: u8 = 16;
 
 impl Splices {
     /// A packet of a client.
@@ -171,6 +175,18 @@ impl Splices {
         let start = segment.sequence.wrapping_add(skip);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let mine = &payload[skip as usize..];
+        if matches!(exchange.request, Message::Chunked(_)) && !mine.is_empty() {
+            // Chunks are read once: had the backend not got what was read, it could be sent others.
+            let through = start.wrapping_add(mine.len() as u32).wrapping_add(front.up.delta_at_end());
+            let back = front.back.and_then(|back| self.backs.get(back));
+            let fits = back.is_some_and(|back| {
+                !before(back.peer.acknowledged.wrapping_add(back.peer.window), through)
+            });
+            if !fits || !is_sure(frame.bytes(), at) {
+                cx.statistics.http.out_of_order += 1;
+                return self.acknowledge_front(cx, position);
+            }
+        }
         let admitted = exchange.request.admit(&mut exchange.request_end, &mut front.peer.expected, start, mine);
         let admitted = match admitted {
             Ok(admitted) => admitted,
@@ -273,6 +289,16 @@ impl Splices {
             self.detach(cx, position, Fate::Keep);
         }
     }
+}
+
+/// Whether a segment that goes on gets to its end and is taken there, as far as it is up to whoever has sent it: it has
+/// hops left, and nothing that makes a receiver ignore it.
+fn is_sure(bytes: &[u8], at: &Transport) -> bool {
+    let header = if at.key.is_ipv4() { ipv4::HEADER } else { ipv6::HEADER };
+    let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+    at.ttl >= HOPS_MIN
+        && at.l4 - at.l3 == header
+        && tcp::Options::new(options).all(|option| option.kind == tcp::OPTION_SACK)
 }
 
 /// Keeps only a part of a segment's payload.

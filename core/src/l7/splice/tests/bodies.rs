@@ -299,3 +299,26 @@ fn time_bounds_what_may_be_waited_for() {
         stage.over();
     }
 }
+
+#[test]
+fn chunks_that_the_backend_might_not_get_are_not_read() {
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let md5 = [&[1, 1, 19, 18][..], &[0; 16]].concat();
+    for (options, beyond) in [(&md5[..], false), (&[], true)] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        backend.window = if beyond { 0 } else { 1000 };
+        backend.acknowledges(&mut stage);
+        // Who reads this believes that a long chunk follows; who does not get it can be told otherwise.
+        let told = only(client.repeats(&mut stage, client.next, options, b"fffff\r\n"));
+        assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next), "not passed on");
+        backend.window = 1000;
+        backend.acknowledges(&mut stage);
+        let sent = client.sends(&mut stage, &format!("0\r\n\r\n{REQUEST}"));
+        assert_eq!(backend.receives(&to(&sent, &backend)), "0\r\n\r\n", "{sent:?}");
+        backend.acknowledges(&mut stage);
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
+}
