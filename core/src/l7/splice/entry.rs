@@ -237,6 +237,8 @@ pub(super) struct Front {
     /// The interface its packets come in on.
     pub(super) port: u16,
     pub(super) state: FrontState,
+    /// The numbers it began with: the client's first, and ours.
+    pub(super) first: (u32, u32),
     pub(super) peer: Peer,
     /// Bytes of requests that are read and not used yet: those before `peer.expected`.
     pub(super) input: Option<Buffer>,

@@ -66,6 +66,7 @@ impl Splices {
             service,
             port: port_of(&frame),
             state: FrontState::Reading,
+            first: (segment.sequence, segment.acknowledgement),
             peer,
             input: None,
             back: None,
