@@ -23,8 +23,8 @@ const LARGE: usize = 1000;
 /// Requests to the engine that a pair of rules takes in its life: two installations, two removals.
 const OPS_PER_PAIR: u64 = 4;
 /// So many of each are measured before they count.
-const OPS_LEAST: u64 = 64;
-const FRAMES_LEAST: u64 = 256;
+const OPS_LEAST: u64 = 16;
+const FRAMES_LEAST: u64 = 32;
 /// When there are so many, all that was measured counts half.
 const OPS_MOST: u64 = 1 << 13;
 const FRAMES_MOST: u64 = 1 << 17;
