@@ -15,6 +15,7 @@ pub mod ageing;
 pub mod cleanup;
 pub mod command;
 pub mod demo;
+pub mod differential;
 pub mod l7;
 pub mod load;
 pub mod namespace;

@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{ageing, cleanup, demo, l7, namespace, tables};
+use hairpin_bench::{ageing, cleanup, demo, differential, l7, namespace, tables};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -58,6 +58,8 @@ enum Command {
     Ageing(ageing::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::Arguments),
+    /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
+    Differential,
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
         /// Also those of runs that are still going.
@@ -96,6 +98,11 @@ fn main() -> Result<()> {
         Command::L7(arguments) => {
             namespace::clean(false)?;
             l7::run(&arguments)
+        }
+        Command::Differential => {
+            namespace::clean(false)?;
+            print!("{}", differential::document(&differential::compare()?)?);
+            Ok(())
         }
         Command::Clean { all } => {
             for name in namespace::clean(all)? {

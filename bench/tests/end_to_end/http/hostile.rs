@@ -2,6 +2,7 @@
 
 use super::stage::{DEAD, HALF_DEAD, LIMITS, PATIENCE, PLAIN, Stage, Stages, Which};
 use anyhow::{Context, Result, ensure};
+use hairpin_bench::differential;
 use libtest_mimic::Trial;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, Which::Gso, body);
     vec![
+        crate::network::trial("http: differences from nginx and HAProxy are justified", differences),
         trial("framing that can be read in two ways is refused", framing),
         trial("bad chunks end the connection", chunks),
         trial("limits of heads: 414, 431", limits),
@@ -183,5 +185,16 @@ fn counted(stage: &mut Stage) -> Result<()> {
         ensure!(answer.status == 200 && close == (i == 3), "request {i}: {}", answer.head());
     }
     ensure!(connection.rest(PATIENCE)?.is_empty(), "something follows");
+    Ok(())
+}
+
+/// Every difference has a reason, and Hairpin does what docs/http-differences.md says.
+fn differences() -> Result<()> {
+    let document = include_str!("../../../../docs/http-differences.md");
+    for comparison in differential::compare()?.iter().filter(|comparison| !comparison.is_same()) {
+        let (name, row) = (&comparison.name, differential::row(comparison));
+        ensure!(differential::justification(name).is_some(), "no reason is given for {name}: {comparison:?}");
+        ensure!(document.contains(&row), "docs/http-differences.md does not say {row} (hairpin-bench differential)");
+    }
     Ok(())
 }
