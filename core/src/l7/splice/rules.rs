@@ -47,7 +47,10 @@ impl Splices {
         let same_sack = front.peer.sack == back.peer.sack;
         // Rules that lead to another back go first.
         let same_back = front.rules == 0 || front.rule_key == back.key;
-        let settled = back.peer.owned.is_none() && front.up.is_settled() && same_back;
+        // Whoever has something of ours still to acknowledge may do so with a number that the engine takes: software would
+        // send it again and again, and give up.
+        let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
+        let settled = !owns && front.up.is_settled() && same_back;
         if !able || !cx.offloads || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
             return;
         }

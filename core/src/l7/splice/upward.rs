@@ -168,8 +168,9 @@ impl Splices {
         position: u32,
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        // Sent again, by a client that does not know that it was received, though it may have been told.
-        let is_old = before(segment.sequence, front.peer.told) && !before(front.peer.told, segment.payload_end());
+        // Sent again, by a client that does not know that it was received, though it may have been told; or its way to ask
+        // whether we are there (RFC 9293, 3.8.4), perhaps with a number of requests that wait here.
+        let is_old = !before(front.peer.expected, segment.payload_end());
         let exchange = &mut front.exchange;
         let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
         let start = segment.sequence.wrapping_add(skip);

@@ -1,7 +1,7 @@
 //! What the simulator has found, told in a few segments.
 
 use super::stage::{Script, Stage};
-use super::{REQUEST, RESPONSE, only};
+use super::{REQUEST, RESPONSE, asked, only};
 use crate::wire::tcp::{ACK, FIN, PSH};
 
 #[test]
@@ -21,4 +21,32 @@ fn the_first_segment_that_comes_twice_begins_no_second_connection_though_the_cli
     let fin = client.acknowledges(&mut stage);
     assert!(fin.iter().any(|sent| sent.to == client.own && sent.segment.has(FIN)), "{fin:?}");
     stage.over();
+}
+
+#[test]
+fn a_probe_with_the_number_of_a_request_that_waits_is_answered() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    assert!(client.sends(&mut stage, REQUEST).is_empty(), "it waits");
+    let answer = only(client.repeats(&mut stage, client.next.wrapping_sub(1), &[], b"\n"));
+    assert_eq!((answer.to, answer.segment.payload), (client.own, 0));
+    let response = only(backend.sends(&mut stage, RESPONSE));
+    client.gets(&response);
+    stage.over();
+}
+
+#[test]
+fn a_body_is_the_engines_only_when_the_client_has_the_head_that_is_ours() {
+    let close = |http: &mut crate::l7::config::Http| http.offload_bytes_min = Some(1000);
+    let mut stage = Stage::new(close);
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, "GET /a HTTP/1.0\r\nHost: a\r\n\r\n");
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+    let response = only(backend.sends(&mut stage, &alloc::format!("{head}{:1000}", "")));
+    client.gets(&response);
+    assert!(response.text().len() > head.len() + 1000, "the head is another");
+    client.gets(&only(backend.sends(&mut stage, &alloc::format!("{:1000}", ""))));
+    assert!(stage.worker.poll_op().is_none(), "its acknowledgement may be lost");
+    client.acknowledges(&mut stage);
+    client.gets(&only(backend.sends(&mut stage, &alloc::format!("{:1000}", ""))));
+    assert!(stage.worker.poll_op().is_some());
 }
