@@ -194,8 +194,61 @@ fn http() {
     }
 }
 
+/// Steps of clients (`c`) and backends (`b`) around an HTTP service: what, who, how much; see `hairpin_fuzz::splice`.
+fn splices() {
+    let c = |what: u8, who: u8, much: u8| [what << 1, who, much];
+    let b = |what: u8, who: u8, much: u8| [what << 1 | 1, who, much];
+    let basic = vec![c(0, 0, 0), b(11, 0, 0), b(0, 0, 0), c(6, 0, 0)];
+    let then = |steps: &[[u8; 3]]| [&basic[..], steps].concat();
+    let all = [
+        ("exchange", basic.clone()),
+        (
+            "keep-alive-then-other-client",
+            then(&[
+                c(0, 0, 3),
+                b(6, 0, 0),
+                b(0, 0, 0),
+                c(6, 0, 0),
+                c(8, 0, 0),
+                c(0, 1, 0),
+                b(0, 0, 0),
+                c(6, 1, 0),
+            ]),
+        ),
+        (
+            "upload-in-pieces",
+            vec![c(2, 0, 9), c(3, 0, 40), c(3, 0, 200), b(11, 0, 0), b(6, 0, 0), b(0, 0, 0), c(6, 0, 0)],
+        ),
+        (
+            "chunks-out-of-order",
+            vec![c(2, 0, 74), c(3, 0, 55), b(11, 0, 0), b(6, 0, 0), c(5, 0, 21), c(3, 0, 200), b(0, 0, 1), c(6, 0, 0)],
+        ),
+        (
+            "pipelined",
+            vec![c(0, 0, 0), c(0, 0, 1), c(0, 0, 2), b(11, 0, 0), b(0, 0, 0), c(6, 0, 0), b(0, 0, 1), c(6, 0, 0)],
+        ),
+        ("interim-and-lost", vec![c(0, 0, 5), b(11, 0, 0), b(0, 0, 4), c(12, 0, 20), c(6, 0, 0), b(0, 0, 5)]),
+        ("close-delimited", vec![c(0, 0, 4), b(11, 0, 0), b(0, 0, 2), b(8, 0, 0), c(6, 0, 0), c(8, 0, 0), b(6, 0, 0)]),
+        ("reset-under-request", then(&[c(0, 0, 0), b(9, 0, 0), b(11, 1, 0), b(0, 1, 0), c(6, 0, 0)])),
+        (
+            "offloaded",
+            vec![c(0, 0, 0), b(11, 0, 0), b(6, 0, 0), b(0, 0, 6), c(13, 0, 0), c(6, 0, 0), c(12, 0, 200), b(9, 0, 0)],
+        ),
+        ("backend-taken-away", then(&[c(14, 0, 8), c(0, 0, 0), c(12, 0, 10), b(11, 1, 0), b(0, 1, 0)])),
+        ("acknowledges-too-much", vec![c(0, 0, 0), b(11, 0, 0), b(0, 0, 6), c(7, 0, 100), c(7, 0, 156), c(15, 0, 0)]),
+        (
+            "window-closed",
+            vec![c(10, 0, 0), c(0, 0, 1), b(11, 0, 0), b(10, 0, 3), b(6, 0, 0), b(0, 0, 0), c(12, 0, 50), c(10, 0, 200)],
+        ),
+    ];
+    for (name, steps) in all {
+        write("splice", name, &[steps.as_flattened()]);
+    }
+}
+
 fn main() {
     http();
+    splices();
     table_operations();
     conversations(128, "");
     // with partial checksums, so that what is changed in them is not found to be broken

@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{client_hello, http, tables, wire, worker};
+use hairpin_fuzz::{client_hello, http, splice, tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +72,11 @@ fn icmp_translate() {
 #[test]
 fn conversations() {
     replay("worker", worker::worker);
+}
+
+#[test]
+fn spliced_conversations() {
+    replay("splice", splice::splice);
 }
 
 #[test]
