@@ -235,3 +235,18 @@ fn silence_of_an_offloaded_connection_is_judged_by_samples() {
     assert_eq!(turner.worker.ledger().count(), 0);
     assert_eq!(turner.engine.seen.len(), 4, "two rules came and went");
 }
+
+#[test]
+fn what_frames_of_bodies_cost_is_measured() {
+    let mut turner = turner(1000, 100);
+    turner.clock = || Time::from_nanos(3001);
+    let default = hairpin_core::l7::threshold::BYTES_MIN_DEFAULT;
+    for round in 0..100 {
+        let mut frame = segment(CLIENT, VIP, "A", (0, round));
+        frame.data.resize(1500, 0);
+        turner.io.arriving.push_back(frame);
+        turn(&mut turner, 0);
+    }
+    let threshold = turner.worker.statistics().http.threshold;
+    assert_eq!((threshold.frame_ns, threshold.frame_bytes, threshold.bytes_min), (3000, 1500, default));
+}
