@@ -10,6 +10,7 @@ use std::string::String;
 use std::{format, vec};
 
 /// Cases of each property; `HAIRPIN_HEADS_CASES` raises it.
+#[expect(clippy::disallowed_methods, reason = "not the data plane, but how long its test runs")]
 fn cases() -> ProptestConfig {
     let cases = std::env::var("HAIRPIN_HEADS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }

@@ -1,6 +1,8 @@
 //! How long reading a head takes. Said, not asserted: `cargo test --release -p hairpin-core l7::head::tests::speed --
 //! --ignored --nocapture`, with httparse beside it as a limit (it finds names and values, and judges nothing).
 
+#![expect(clippy::disallowed_types, reason = "not the data plane, but how long it takes")]
+
 use super::*;
 use std::hint::black_box;
 use std::println;

@@ -199,7 +199,7 @@ impl Stage {
         if !options.is_empty() {
             // They stand where the payload begins: what they are is a matter of the header's length.
             assert!(own.abilities.is_none() && options.len().is_multiple_of(4));
-            frame.bytes_mut()[14 + 20 + 12] = ((20 + options.len()) / 4 << 4) as u8;
+            frame.bytes_mut()[14 + 20 + 12] = (((20 + options.len()) / 4) << 4) as u8;
         }
         self.comes(frame)
     }
