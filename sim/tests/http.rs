@@ -19,14 +19,7 @@ fn peers_agree_over_layer_4() {
 
 #[test]
 fn every_byte_and_every_field_comes_through_the_splice() {
-    let all = seeds(0, 25, |seed| run(seed, Between::Layer7, None));
+    let all = seeds(0, 300, |seed| run(seed, Between::Layer7, None));
     println!("{all:?}");
     assert!(all.offloaded > 0 && all.guarded > 0, "{all:?}");
-}
-
-#[test]
-#[ignore = "about one seed in a hundred still finds something: examples/sweep.rs says which, and what"]
-fn every_byte_and_every_field_comes_through_the_splice_on_many_seeds() {
-    let all = seeds(25, 1000, |seed| run(seed, Between::Layer7, None));
-    println!("{all:?}");
 }

@@ -168,9 +168,7 @@ impl Splices {
         position: u32,
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        // Sent again, by a client that does not know that it was received, though it may have been told; or its way to ask
-        // whether we are there (RFC 9293, 3.8.4), perhaps with a number of requests that wait here.
-        let is_old = !before(front.peer.expected, segment.payload_end());
+        let had_before = front.peer.expected;
         let exchange = &mut front.exchange;
         let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
         let start = segment.sequence.wrapping_add(skip);
@@ -180,9 +178,7 @@ impl Splices {
             // Chunks are read once: had the backend not got what was read, it could be sent others.
             let through = start.wrapping_add(mine.len() as u32).wrapping_add(front.up.delta_at_end());
             let back = front.back.and_then(|back| self.backs.get(back));
-            let fits = back.is_some_and(|back| {
-                !before(back.peer.acknowledged.wrapping_add(back.peer.window), through)
-            });
+            let fits = back.is_some_and(|back| !before(back.peer.acknowledged.wrapping_add(back.peer.window), through));
             if !fits || !is_sure(frame.bytes(), at) {
                 cx.statistics.http.out_of_order += 1;
                 return self.acknowledge_front(cx, position);
@@ -242,7 +238,10 @@ impl Splices {
         }
         let Some(front) = self.fronts.get_mut(position) else { return };
         if admitted == 0 && flags & FIN == 0 {
-            return self.acknowledgement_upward(cx, frame, at, segment, position, is_old);
+            // Sent again by a client that does not know that it was received, or its way to ask whether we are there
+            // (RFC 9293, 3.8.4), or behind something that is missing: it gets to know where we are.
+            let asks = front.peer.expected == had_before;
+            return self.acknowledgement_upward(cx, frame, at, segment, position, asks);
         }
         front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
         let cut = (skip as usize, skip as usize + admitted);
@@ -260,7 +259,7 @@ impl Splices {
         at: &Transport,
         segment: &Segment,
         position: u32,
-        is_old: bool,
+        asks: bool,
     ) {
         let Some(front) = self.fronts.get(position) else { return };
         let told = front.back.and_then(|back| self.backs.get(back)).map(|back| back.peer.told);
@@ -272,7 +271,7 @@ impl Splices {
             self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (sent, ACK));
             return self.conclude(cx, position);
         }
-        if is_old {
+        if asks {
             self.acknowledge_front(cx, position);
         }
         self.conclude(cx, position);

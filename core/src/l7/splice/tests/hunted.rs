@@ -30,6 +30,8 @@ fn a_probe_with_the_number_of_a_request_that_waits_is_answered() {
     assert!(client.sends(&mut stage, REQUEST).is_empty(), "it waits");
     let answer = only(client.repeats(&mut stage, client.next.wrapping_sub(1), &[], b"\n"));
     assert_eq!((answer.to, answer.segment.payload), (client.own, 0));
+    let answer = only(client.repeats(&mut stage, client.next.wrapping_add(5), &[], b"GET"));
+    assert_eq!((answer.to, answer.segment.payload), (client.own, 0), "behind something that is missing");
     let response = only(backend.sends(&mut stage, RESPONSE));
     client.gets(&response);
     stage.over();
