@@ -29,16 +29,13 @@ pub(super) fn run(topology: &Topology) -> Result<()> {
     println!("\nHTTP, request by request, with routes to three groups of servers; TLS by the server's name:");
     let names = ["one", "two", "three"];
     let recorders = names.iter().zip(&topology.servers);
-    let recorders: Vec<Recorder> =
+    let _recorders: Vec<Recorder> =
         recorders.map(|(name, server)| Recorder::start(server, RECORDER_PORT, name)).collect::<Result<_>>()?;
     let _tls = web::tls(topology)?;
     let mut hairpin = Hairpin::start(topology, &services(), &HairpinOptions::default())?;
-    let shown = show(topology, &hairpin);
-    drop(recorders);
-    let printed = shown.and_then(|()| {
-        hairpin.process().check()?;
-        hairpin.status_table()
-    })?;
+    show(topology, &hairpin)?;
+    hairpin.process().check()?;
+    let printed = hairpin.status_table()?;
     println!("\n-- hairpin status, what it says of HTTP --\n{}\n", tables(&printed));
     Ok(())
 }
