@@ -2,7 +2,10 @@
 
 use super::stage::{Script, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
-use crate::wire::tcp::{ACK, FIN, PSH};
+use crate::engine::{Completion, RuleId, RuleOp};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+use alloc::vec::Vec;
 
 #[test]
 fn the_first_segment_that_comes_twice_begins_no_second_connection_though_the_client_has_closed() {
@@ -51,4 +54,36 @@ fn a_body_is_the_engines_only_when_the_client_has_the_head_that_is_ours() {
     client.acknowledges(&mut stage);
     client.gets(&only(backend.sends(&mut stage, &alloc::format!("{:1000}", ""))));
     assert!(stage.worker.poll_op().is_some());
+}
+
+#[test]
+fn a_request_is_sent_again_over_a_new_connection_also_when_rules_have_to_go_first() {
+    let mut stage = Stage::new(|_| {});
+    // Another connection to the same backend, that nobody uses.
+    let (mut other, mut idle, _) = asked(&mut stage, 2000, REQUEST);
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    other.gets(&only(idle.sends(&mut stage, RESPONSE)));
+    idle.receives(&other.acknowledges(&mut stage));
+    // The engine has carried a response.
+    let length = 3 << 20;
+    client.receives(&backend.sends(&mut stage, &alloc::format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")));
+    let rules: Vec<RuleId> = core::iter::from_fn(|| stage.worker.poll_op())
+        .map(|op| match op {
+            RuleOp::Install(rule) => rule.id,
+            RuleOp::Remove { id, .. } => id,
+        })
+        .collect();
+    let complete = |stage: &mut Stage, completion| stage.worker.handle_completion(stage.now, &completion);
+    rules.iter().for_each(|&id| complete(&mut stage, Completion::Installed(id)));
+    client.expected = client.expected.wrapping_add(length);
+    backend.next = backend.next.wrapping_add(length);
+    // The next request meets a connection that its backend has just given up.
+    let request = only(client.sends(&mut stage, REQUEST));
+    assert_eq!((request.to, request.from), (backend.own, backend.peer));
+    assert!(backend.says(&mut stage, RST | ACK, b"").is_empty(), "first the rules go");
+    assert_eq!(core::iter::from_fn(|| stage.worker.poll_op()).count(), rules.len());
+    rules.iter().for_each(|&id| complete(&mut stage, Completion::Removed(id, None)));
+    let sent = stage.wait(Duration::from_millis(10));
+    assert_eq!(only(sent).segment.flags, SYN, "not over the idle one, which may have been given up, too");
+    stage.over();
 }
