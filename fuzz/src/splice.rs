@@ -207,7 +207,16 @@ impl Scene {
                     continue;
                 }
                 self.backends.retain(|end| (end.own, end.peer) != (to, from));
-                let end = End { own: to, peer: from, first, said: Vec::new(), next: 0, expected, window: 500, got: Vec::new() };
+                let end = End {
+                    own: to,
+                    peer: from,
+                    first,
+                    said: Vec::new(),
+                    next: 0,
+                    expected,
+                    window: 500,
+                    got: Vec::new(),
+                };
                 self.backends.push_back(end);
                 self.backends.truncate(4 * PLAYED_MAX);
                 continue;
@@ -236,8 +245,17 @@ impl Scene {
         if let Some(at) = self.clients.iter().position(|end| end.own == own) {
             return at;
         }
-        let first = u32::MAX - 200 + u32::from(who);
-        self.clients.push(End { own, peer, first, said: Vec::new(), next: 0, expected: 0, window: 500, got: Vec::new() });
+        let first = (u32::MAX - 200).wrapping_add(who.into());
+        self.clients.push(End {
+            own,
+            peer,
+            first,
+            said: Vec::new(),
+            next: 0,
+            expected: 0,
+            window: 500,
+            got: Vec::new(),
+        });
         self.frame(own, peer, [first.wrapping_sub(1), 0], SYN, 500, b"");
         self.clients.len() - 1
     }
@@ -300,7 +318,7 @@ impl Scene {
             }
             3 => self.says(is_client, at, (next, length), ACK, 0),
             4 => self.says(is_client, at, (next.saturating_sub(length), length / 2 + 1), ACK, 0),
-            5 => self.says(is_client, at, (next + length % 16, length), ACK, 0),
+            5 => self.says(is_client, at, (next + length, 40), ACK, 0),
             6 => self.says(is_client, at, (next, 0), ACK, 0),
             7 => self.says(is_client, at, (next, 0), ACK, much as i8),
             8 => self.says(is_client, at, (next, length), ACK | FIN, 0),
