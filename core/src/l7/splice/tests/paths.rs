@@ -105,7 +105,12 @@ fn a_client_that_has_closed_behind_its_hello_has_closed_for_the_backend() {
 }
 
 /// A router says that a packet of `from`'s, to `to`, was too big.
-fn too_big(stage: &mut Stage, from: crate::flow::Endpoint, to: crate::flow::Endpoint, mtu: u16) -> Vec<super::stage::Sent> {
+fn too_big(
+    stage: &mut Stage,
+    from: crate::flow::Endpoint,
+    to: crate::flow::Endpoint,
+    mtu: u16,
+) -> Vec<super::stage::Sent> {
     let packet = |source: [u8; 4], destination: [u8; 4], protocol: u8, body: &[u8]| {
         let mut header = [0; ipv4::HEADER];
         header[0] = 0x45;
@@ -152,10 +157,17 @@ fn a_packet_of_ours_that_comes_back_as_too_big_goes_in_pieces() {
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     let body = "x".repeat(1400);
-    let response = only(backend.sends(&mut stage, &alloc::format!("HTTP/1.1 200 OK\r\nContent-Length: 1400\r\n\r\n{body}")));
+    let response =
+        only(backend.sends(&mut stage, &alloc::format!("HTTP/1.1 200 OK\r\nContent-Length: 1400\r\n\r\n{body}")));
     client.gets(&response);
     let mut frame = VecFrame::default();
-    let own = Script { own: response.from, peer: response.to, next: response.segment.sequence, expected: client.next, window: 9 };
+    let own = Script {
+        own: response.from,
+        peer: response.to,
+        next: response.segment.sequence,
+        expected: client.next,
+        window: 9,
+    };
     assert!(own.own(ACK, None).write(&mut frame, [&response.bytes, &[]]));
     frame.meta_mut().arrival = Arrival::TooBig { mtu: 1000 };
     let again = only(stage.comes(frame));

@@ -65,7 +65,11 @@ fn a_request_sent_again_is_sent_once() {
     assert!(to(&sent, &backend).is_empty(), "while it is on its way: {sent:?}");
     backend.acknowledges(&mut stage);
     let told = only(client.repeats(&mut stage, start, &[], REQUEST.as_bytes()));
-    assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next), "the client was told, is told again");
+    assert_eq!(
+        (told.to, told.segment.acknowledgement),
+        (client.own, client.next),
+        "the client was told, is told again"
+    );
     client.receives(&backend.sends(&mut stage, RESPONSE));
     client.acknowledges(&mut stage);
     let told = only(client.repeats(&mut stage, start, &[], REQUEST.as_bytes()));
@@ -112,7 +116,11 @@ fn a_connection_is_reused_by_a_client_that_can_other_things() {
     assert_eq!(head.segment.window, 100, "12,800 bytes, to a backend with scale 7");
     let body = "x".repeat(3000);
     let sent = backend.sends(&mut stage, &format!("HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n{body}"));
-    assert_eq!((only(sent.clone()).gso_size, sent[0].segment.window), (536, 65_535), "cut for it: the cookie remembers no finer");
+    assert_eq!(
+        (only(sent.clone()).gso_size, sent[0].segment.window),
+        (536, 65_535),
+        "cut for it: the cookie remembers no finer"
+    );
     assert!(other.receives(&sent).ends_with(&body));
     other.acknowledges(&mut stage);
     stage.over();
