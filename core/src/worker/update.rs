@@ -162,6 +162,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.ports.mark(u32::from(connection.backend_number), connection.source);
             }
         }
+        self.splices.mark_ports(&mut self.ports);
     }
 
     /// Ends what disabled backends still have.

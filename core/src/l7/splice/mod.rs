@@ -177,6 +177,13 @@ impl Splices {
         (self.fronts.len(), self.backs.len())
     }
 
+    /// Marks the sources of all connections to backends in a pool that is new.
+    pub(crate) fn mark_ports(&self, ports: &mut PortPool) {
+        for (_, back) in self.backs.iter() {
+            ports.mark(u32::from(back.number), back.own_end());
+        }
+    }
+
     /// A packet of the front or back that [`Splices::find`] has found.
     pub(crate) fn carry<IO: FrameIo>(
         &mut self,
