@@ -5,7 +5,7 @@
 //! handles, as many of each as there are. Frames that carry bodies and those that carry requests cost different amounts,
 //! so only batches of which at least half are large count for T, and a frame's bytes stand in place of the MSS: where
 //! frames are super-packets, software carries a body in a few of them. Old measurements count less and less. What takes
-//! longer than [`ONE_MAX`] was interrupted, and does not count.
+//! longer than `ONE_MAX` was interrupted, and does not count.
 //!
 //! What the kernel spends on bringing a frame to the worker is not in T, so the threshold is rather too high than too low.
 
