@@ -1,6 +1,7 @@
 //! What a service does at layer 7, as the data plane sees it: immutable, validated before it gets here.
 
 use super::edit::Value;
+use super::head::Bounds;
 use super::route::{Access, Conditions};
 use crate::flow::Address;
 use crate::time::Duration;
@@ -232,6 +233,17 @@ pub struct HttpLimits {
     pub requests_max: u32,
     /// Idle connections kept to one backend by one worker: the oldest is closed.
     pub idle_per_backend_max: u16,
+}
+
+impl HttpLimits {
+    /// What a head must be within.
+    pub fn head_bounds(&self) -> Bounds {
+        Bounds {
+            bytes_max: usize::from(self.head_bytes_max),
+            fields_max: usize::from(self.fields_max),
+            target_bytes_max: usize::from(self.target_bytes_max),
+        }
+    }
 }
 
 impl Default for HttpLimits {

@@ -11,9 +11,9 @@ use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
 use crate::l7::body::{Chunks, Length};
-use crate::l7::config::{Action, Edits, Group, Http, HttpLimits, Kind, Route};
+use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
 use crate::l7::edit::{self, Facts};
-use crate::l7::head::{self, Bounds, Parsed};
+use crate::l7::head::{self, Parsed};
 use crate::l7::proxy_protocol;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
@@ -339,7 +339,9 @@ impl Splices {
         match cx.kind(front.service) {
             Kind::Http(http) => {
                 let before = preface(http.proxy_protocol)?;
-                let Ok(Parsed::Complete(request)) = head::request(bytes, &bounds(&http.limits)) else { return None };
+                let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
+                    return None;
+                };
                 let route = route_of(http, &front.exchange, *generation)?;
                 let facts = facts(cx, front, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
@@ -369,14 +371,6 @@ impl Splices {
             }
             Kind::Forward | Kind::Group => None,
         }
-    }
-}
-
-fn bounds(limits: &HttpLimits) -> Bounds {
-    Bounds {
-        bytes_max: usize::from(limits.head_bytes_max),
-        fields_max: usize::from(limits.fields_max),
-        target_bytes_max: usize::from(limits.target_bytes_max),
     }
 }
 

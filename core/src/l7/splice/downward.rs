@@ -13,7 +13,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
 use crate::l7::config::Kind;
 use crate::l7::edit;
-use crate::l7::head::{self, Bounds, Parsed, Version};
+use crate::l7::head::{self, Parsed, Version};
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::Drop;
@@ -354,11 +354,7 @@ impl Splices {
             (None, Some(input)) => buffers.bytes(input),
             (None, None) => return Seen::Partial,
         };
-        let bounds = Bounds {
-            bytes_max: usize::from(http.limits.head_bytes_max),
-            fields_max: usize::from(http.limits.fields_max),
-            target_bytes_max: usize::from(http.limits.target_bytes_max),
-        };
+        let bounds = http.limits.head_bounds();
         let exchange = &front.exchange;
         let response = match head::response(bytes, &bounds, exchange.method) {
             Ok(Parsed::Partial) => return Seen::Partial,

@@ -6,9 +6,9 @@ use super::segment::Segment;
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::{Frame, FrameIo};
 use crate::l7::client_hello;
-use crate::l7::config::{Action, Group, Http, HttpLimits, Kind, Tls};
+use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::edit;
-use crate::l7::head::{self, Bounds, Method, Parsed, Refusal, Request, Version};
+use crate::l7::head::{self, Method, Parsed, Refusal, Request, Version};
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
 use crate::time::{Duration, Time};
@@ -31,14 +31,6 @@ enum Found {
     Refuse { status: u16, why: Refused },
     /// It cannot be answered either.
     Reset,
-}
-
-fn bounds(limits: &HttpLimits) -> Bounds {
-    Bounds {
-        bytes_max: usize::from(limits.head_bytes_max),
-        fields_max: usize::from(limits.fields_max),
-        target_bytes_max: usize::from(limits.target_bytes_max),
-    }
 }
 
 /// One of the groups, by their shares.
@@ -182,7 +174,7 @@ impl Splices {
         let Some((front, input)) = fronts.get(position).and_then(|front| Some((front, front.input.as_ref()?))) else {
             return Found::Partial;
         };
-        let request = match head::request(buffers.bytes(input), &bounds(&http.limits)) {
+        let request = match head::request(buffers.bytes(input), &http.limits.head_bounds()) {
             Ok(Parsed::Partial) => return Found::Partial,
             Ok(Parsed::Complete(request)) => request,
             Err(refusal) => return refused(refusal),
