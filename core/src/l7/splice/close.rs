@@ -17,7 +17,6 @@ use crate::table::ageing::Ageing;
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{FIN, RST};
 use crate::worker::Drop;
-use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 /// How long an idle connection to a backend is kept.
@@ -362,13 +361,10 @@ impl Splices {
 
     /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.
     pub(crate) fn end_backend(&mut self, now: Time, number: u16) {
-        let all = self.backs.iter().filter(|(_, back)| back.number == number);
-        let all: Vec<u32> = all.map(|(position, _)| position).collect();
-        for back in all {
-            if let Some(entry) = self.backs.get_mut(back) {
-                entry.is_unwanted = true;
-                entry.deadline = now;
-            }
+        for back in 0..self.backs.reach() {
+            let Some(entry) = self.backs.get_mut(back).filter(|entry| entry.number == number) else { continue };
+            entry.is_unwanted = true;
+            entry.deadline = now;
             self.stamp_back(back, now);
         }
     }

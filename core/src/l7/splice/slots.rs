@@ -90,6 +90,11 @@ impl<T> Slots<T> {
         self.entries.get(position as usize).map_or(0, |slot| slot.generation)
     }
 
+    /// Entries, if there are any, lie at positions below this one.
+    pub(super) fn reach(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
     /// All entries, by position.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.entries).filter_map(|(position, slot)| match &slot.content {
