@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(buffers.append(&mut buffer, &[8; 2000]), 2000, "in a bigger one");
         assert_eq!(buffers.in_use(), 1);
         assert_eq!(buffers.append(&mut buffer, &[9; 98_304]), 98_304 - 4000, "as much as fits");
+        assert_eq!(buffers.append(&mut buffer, &[9; 10]), 0, "full, and there is no bigger one");
         assert_eq!(buffers.bytes(&buffer)[1999..2001], [7, 8]);
         buffers.consume(&mut buffer, 4000);
         assert!(buffers.bytes(&buffer).iter().all(|&byte| byte == 9));
