@@ -283,11 +283,14 @@ fn bits(family: Family) -> u8 {
 }
 
 /// No duplicate address detection (addresses work at once), no filter by reverse path (routes are not symmetric under
-/// full NAT), and ports enough for a benchmark of new connections.
+/// full NAT), and ports enough for a benchmark of new connections. Congestion control is Debian's, not the machine's:
+/// under BBR, which a namespace takes over from it, pacing by timers costs the ends more than anything a balancer does
+/// (Reno where the machine does not allow CUBIC: on links without loss they are the same).
 const SYSCTLS: &str = "\
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_ra=0
 sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
 sysctl -qw net.ipv4.ip_local_port_range='30000 65535' net.ipv4.tcp_tw_reuse=1 net.core.somaxconn=16384
+sysctl -qw net.ipv4.tcp_congestion_control=cubic 2>/dev/null || sysctl -qw net.ipv4.tcp_congestion_control=reno
 ";
 
 #[cfg(test)]
