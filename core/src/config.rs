@@ -1,7 +1,7 @@
 //! The configuration as the data plane sees it: an immutable snapshot, validated before it gets here.
 
 use crate::flow::{Address, Endpoint, Protocol};
-use crate::l7::config::Kind;
+use crate::l7::config::{Kind, ServerErrors};
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -160,6 +160,8 @@ pub struct Service {
     pub drain_limit: Duration,
     /// What becomes of new connections when no enabled backend is up.
     pub all_down: AllDown,
+    /// Of an HTTP service or group, the statuses with which a response speaks against its backend (passive checks).
+    pub faulty: ServerErrors,
     /// Its servers, those that were removed and still have connections among them.
     pub backends: Box<[Backend]>,
 }
@@ -236,6 +238,7 @@ impl Service {
             timeouts: Timeouts::default(),
             drain_limit: Duration::ZERO,
             all_down: AllDown::default(),
+            faulty: ServerErrors::default(),
             backends: Box::default(),
         }
     }

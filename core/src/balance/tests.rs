@@ -47,6 +47,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         timeouts: Timeouts::default(),
         drain_limit: Default::default(),
         all_down: Default::default(),
+        faulty: Default::default(),
         backends: weights.iter().enumerate().map(backend).collect(),
     }
 }

@@ -47,6 +47,31 @@ impl Kind {
     }
 }
 
+/// A set of statuses from 500 to 599.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerErrors(u128);
+
+impl ServerErrors {
+    fn bit(status: u16) -> u128 {
+        match status {
+            500..=599 => 1 << (status - 500),
+            _ => 0,
+        }
+    }
+
+    /// Whether a status is in it.
+    pub fn contains(&self, status: u16) -> bool {
+        self.0 & ServerErrors::bit(status) != 0
+    }
+}
+
+/// Others than 500 to 599 are left out.
+impl FromIterator<u16> for ServerErrors {
+    fn from_iter<I: IntoIterator<Item = u16>>(statuses: I) -> ServerErrors {
+        ServerErrors(statuses.into_iter().fold(0, |set, status| set | ServerErrors::bit(status)))
+    }
+}
+
 /// The number of a service in the snapshot that is a [`Kind::Group`], or of the service itself: its own backends.
 pub type Group = u16;
 

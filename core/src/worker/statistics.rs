@@ -2,7 +2,7 @@
 
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
-use crate::l7::splice::HttpStatistics;
+use crate::l7::splice::{Fault, HttpStatistics};
 use crate::time::Duration;
 use crate::wire::Malformed;
 use alloc::boxed::Box;
@@ -109,11 +109,14 @@ pub struct BackendStatistics {
     pub connections: u64,
     /// Connections it has.
     pub connections_now: u64,
-    /// Connections it has taken up: TCP handshakes completed (and connections picked up), UDP flows answered.
+    /// Connections it has taken up: TCP handshakes completed (and connections picked up), UDP flows answered. Of an HTTP
+    /// service's backend, responses that do not speak against it: taking connections up is not yet serving.
     pub established: u64,
     /// Connections it has not: it answered a SYN with RST, or not at all, or was said to be unreachable. A client cannot
     /// make it fail by what it sends later, only by a first packet that the backend does not like.
     pub failed: u64,
+    /// Requests that it has failed, of an HTTP service, by [`Fault`].
+    pub faults: [u64; Fault::ALL.len()],
     /// What software carried: [from client, from backend].
     pub software: [Volume; 2],
 }

@@ -218,6 +218,7 @@ fn a_snapshot_names_the_backends() {
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
+        faulty: Default::default(),
         backends: ends
             .iter()
             .zip(number_first..)

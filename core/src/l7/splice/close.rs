@@ -7,7 +7,7 @@ use super::peer::Owned;
 use super::read::CLOSING_TIMEOUT;
 use super::segment::Segment;
 use super::timers::TIME_WAIT;
-use super::{Context, Refused, Splices};
+use super::{Context, Fault, Refused, Splices};
 use crate::config::BackendState as BackendAllowed;
 use crate::flow::Direction;
 use crate::frame::FrameIo;
@@ -127,6 +127,7 @@ impl Splices {
     pub(super) fn lost_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
         let Some(entry) = self.backs.get(back) else { return };
         let (position, number) = (entry.front, entry.number);
+        let is_stale = entry.is_stale();
         let again = self.unanswered(back);
         // While the engine leads to its port, nobody else may have that.
         let ruled = position.and_then(|position| self.fronts.get(position)).is_some_and(|front| front.rules != 0);
@@ -147,13 +148,16 @@ impl Splices {
         if front.state == FrontState::Reading || front.state == FrontState::Waiting {
             return self.remove_rules(cx, position);
         }
-        if front.state != FrontState::Joined
-            || front.exchange.has_begun
-            || !matches!(front.exchange.response, Message::Head)
-        {
+        if front.state != FrontState::Joined || !matches!(front.exchange.response, Message::Head) {
             return self.abandon(cx, position);
         }
         if !matches!(cx.kind(front.service), Kind::Http(_)) {
+            return self.abandon(cx, position);
+        }
+        if !is_stale {
+            cx.failed_request(number, Fault::Lost);
+        }
+        if front.exchange.has_begun {
             return self.abandon(cx, position);
         }
         front.peer.expected = later(front.peer.expected, front.exchange.request_floor);

@@ -211,10 +211,10 @@ impl Splices {
         entry.peer = Peer::new(expected, sent, abilities);
         // A SYN's window is never scaled (RFC 7323, 2.2).
         entry.peer.window = u32::from(window);
-        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
-            backend.established += 1;
-        }
-        match entry.front {
+        let (number, front) = (entry.number, entry.front);
+        let service = front.and_then(|front| self.fronts.get(front)).map(|front| front.service);
+        cx.took_up(number, service);
+        match front {
             Some(position) => self.dispatch(cx, position),
             None => self.rest(cx, back),
         }

@@ -467,6 +467,7 @@ impl Splices {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         cx.statistics.http.responses[class] += 1;
         let Some(front) = self.fronts.get_mut(position) else { return };
+        cx.answered_with(front.exchange.backend, front.exchange.group, status);
         if message == Length::Tunnel {
             front.exchange.request = Message::Endless;
             front.exchange.request_end = None;

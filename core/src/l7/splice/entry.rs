@@ -273,6 +273,12 @@ pub(super) struct Front {
 impl Front {
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
+    /// What the backend is shown of a window of the client's, in bytes.
+    pub(super) fn window_for(&self, back: &Back, window: u32) -> u32 {
+        let holds = self.holds || matches!(self.exchange.response, Message::Head);
+        if holds { window.min(back.hold) } else { window }
+    }
+
         self.input.as_ref().map_or(0, Buffer::len)
     }
 
@@ -337,6 +343,12 @@ impl Back {
         self.key.source
     }
 }
+    /// Whether its backend may have closed it before the request at hand reached it, as any connection that was idle
+    /// (RFC 9112, 9.3.1): nothing of that is acknowledged.
+    pub(super) fn is_stale(&self) -> bool {
+        self.requests > 1 && self.peer.owned.as_ref().is_some_and(|owned| self.peer.acknowledged == owned.start)
+    }
+
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,7 @@ mod connect;
 mod downward;
 mod entry;
 mod first;
+mod fault;
 mod idle;
 mod numbers;
 mod pass;
@@ -43,6 +44,7 @@ mod tests;
 
 pub use entry::{BackState, FrontState};
 pub(crate) use rules::RULE_BIT;
+pub use fault::Fault;
 pub use statistics::{HttpStatistics, Refused};
 
 use super::config::Kind;

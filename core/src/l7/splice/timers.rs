@@ -2,7 +2,7 @@
 
 use super::close::Fate;
 use super::entry::{BackState, Front, FrontState, Message};
-use super::{Context, Refused, Splices};
+use super::{Context, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
@@ -133,6 +133,7 @@ impl Splices {
                 self.refuse(cx, position, 504, Refused::ResponseTimeout);
             }
             Message::Head if !exchange.has_begun => self.refuse(cx, position, 408, Refused::Slow),
+                cx.failed_request(exchange.backend, Fault::Silent);
             _ => self.abandon(cx, position),
         }
     }

@@ -355,6 +355,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             timeouts: Default::default(),
             drain_limit: Duration::ZERO,
             all_down: Default::default(),
+            faulty: Default::default(),
             backends: backends(n).into(),
         };
         change(&mut service);

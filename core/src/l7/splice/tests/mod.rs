@@ -2,6 +2,7 @@
 
 mod bodies;
 mod closing;
+mod faults;
 mod heads;
 mod hunted;
 mod offload;

@@ -181,7 +181,11 @@ impl Stage {
 
     /// With a service of this kind and `count` backends of its own, beside a group (number 1) with as many others.
     pub(super) fn of(count: u16, kind: Kind) -> Stage {
-        let snapshot = snapshot(count, kind);
+        Stage::with(snapshot(count, kind))
+    }
+
+    /// With these services, of which the first is the one that clients go to.
+    pub(super) fn with(snapshot: Snapshot) -> Stage {
         let vip = snapshot.services[0].endpoint;
         let worker = worker(snapshot);
         Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip }
