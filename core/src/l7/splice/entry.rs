@@ -273,11 +273,6 @@ pub(super) struct Front {
 impl Front {
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
-    /// What the backend is shown of a window of the client's, in bytes.
-    pub(super) fn window_for(&self, back: &Back, window: u32) -> u32 {
-        let holds = self.holds || matches!(self.exchange.response, Message::Head);
-        if holds { window.min(back.hold) } else { window }
-    }
 
         self.input.as_ref().map_or(0, Buffer::len)
     }
