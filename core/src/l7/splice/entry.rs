@@ -273,7 +273,6 @@ pub(super) struct Front {
 impl Front {
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
-
         self.input.as_ref().map_or(0, Buffer::len)
     }
 
@@ -333,17 +332,17 @@ impl Back {
         self.key.destination
     }
 
-    /// Where the backend listens.
-    pub(super) fn target(&self) -> Endpoint {
-        self.key.source
-    }
-}
     /// Whether its backend may have closed it before the request at hand reached it, as any connection that was idle
     /// (RFC 9112, 9.3.1): nothing of that is acknowledged.
     pub(super) fn is_stale(&self) -> bool {
         self.requests > 1 && self.peer.owned.as_ref().is_some_and(|owned| self.peer.acknowledged == owned.start)
     }
 
+    /// Where the backend listens.
+    pub(super) fn target(&self) -> Endpoint {
+        self.key.source
+    }
+}
 
 #[cfg(test)]
 mod tests {

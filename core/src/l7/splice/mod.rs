@@ -23,8 +23,8 @@ mod conclude;
 mod connect;
 mod downward;
 mod entry;
-mod first;
 mod fault;
+mod first;
 mod idle;
 mod numbers;
 mod pass;
@@ -43,8 +43,8 @@ mod upward;
 mod tests;
 
 pub use entry::{BackState, FrontState};
-pub(crate) use rules::RULE_BIT;
 pub use fault::Fault;
+pub(crate) use rules::RULE_BIT;
 pub use statistics::{HttpStatistics, Refused};
 
 use super::config::Kind;

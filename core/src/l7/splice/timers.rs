@@ -130,10 +130,10 @@ impl Splices {
         }
         match exchange.response {
             Message::Head if !exchange.has_begun && exchange.request.is_done() => {
+                cx.failed_request(exchange.backend, Fault::Silent);
                 self.refuse(cx, position, 504, Refused::ResponseTimeout);
             }
             Message::Head if !exchange.has_begun => self.refuse(cx, position, 408, Refused::Slow),
-                cx.failed_request(exchange.backend, Fault::Silent);
             _ => self.abandon(cx, position),
         }
     }
