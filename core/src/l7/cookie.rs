@@ -24,7 +24,7 @@
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Checksum, Frame};
 use crate::l4::answer;
-use crate::time::Time;
+use crate::time::{Duration, Time};
 use crate::wire::Transport;
 use crate::wire::bytes::{u16_at, u32_at};
 use crate::wire::tcp::{self, OPTION_MSS};
@@ -57,6 +57,8 @@ const OFFER_BITS: u32 = 7;
 const PLAIN_BITS: u32 = 9;
 /// Nanoseconds are shifted right by this to become a time count.
 const COUNT_SHIFT: u32 = 36;
+/// How long a cookie is good at most: four time counts, 275 s.
+pub const LIFE_MAX: Duration = Duration::from_nanos(4 << COUNT_SHIFT);
 /// Time counts are shifted right by this to become an epoch.
 const EPOCH_SHIFT: u32 = 6;
 /// Counts after which no cookie of the epoch before is good any more, with some to spare for who is late.

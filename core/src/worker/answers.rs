@@ -12,13 +12,13 @@ const COST: u64 = 1_000_000_000 / PER_SECOND;
 
 /// The bucket, full at first: when it would have been empty, had answers been sent at their rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
     spent_until: u64,
 }
 
 impl Answers {
     /// Whether one more may be sent; if so, it counts.
-    pub(super) fn admits(&mut self, now: Time) -> bool {
+    pub(crate) fn admits(&mut self, now: Time) -> bool {
         let from = self.spent_until.max(now.as_nanos().saturating_sub(BURST * COST));
         let admits = from + COST <= now.as_nanos();
         if admits {

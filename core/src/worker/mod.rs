@@ -56,7 +56,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use answers::Answers;
+pub(crate) use answers::Answers;
 use embryos::Embryos;
 use sweep::Sweep;
 

@@ -19,7 +19,9 @@ use crate::wire::{ErrorKind, IcmpError, Transport};
 macro_rules! lend {
     ($worker:ident, $now:expr, $io:expr, $tx:expr) => {{
         let offloads = $worker.policy.offloads();
-        let Worker { splices, snapshot, balancers, ports, loads, known, steering, statistics, ops, caps, .. } = $worker;
+        let Worker {
+            splices, snapshot, balancers, ports, loads, known, steering, statistics, ops, caps, answers, ..
+        } = $worker;
         let context = Context {
             now: $now,
             io: $io,
@@ -34,6 +36,7 @@ macro_rules! lend {
             ops,
             caps,
             offloads,
+            answers,
         };
         (splices, context)
     }};

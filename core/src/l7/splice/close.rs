@@ -25,6 +25,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections reset per call at most when a process ends.
 const ABANDONED_MAX: usize = 16;
 
+/// How long a client is not asked again whether it has reset its connection.
+const CHALLENGE_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
 /// What becomes of a back whose front lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -116,11 +119,23 @@ impl Splices {
         // Only the very number expected resets; another in the window may have been guessed (RFC 5961, 3.2).
         let expected = [front.peer.expected, front.peer.told, front.peer.highest];
         if !front.uploads_by_engine() && !expected.contains(&segment.sequence) {
-            return self.acknowledge_front(cx, position);
+            return self.challenge(cx, position);
         }
         let idle = matches!(front.state, FrontState::Reading);
         self.detach(cx, position, if idle { Fate::Keep } else { Fate::Reset });
         self.remove_front(cx, position);
+    }
+
+    /// Asks a client whether it has reset its connection: if so, it has none, and says that with the right number. At most
+    /// twice a second, as Linux does, so that nobody can tell from how often others are asked that he has guessed near;
+    /// and no more often than answers are sent in all (RFC 5961, 7).
+    fn challenge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if cx.now < front.challenge_after || !cx.answers.admits(cx.now) {
+            return cx.drop(Drop::AnswerLimit);
+        }
+        front.challenge_after = cx.now + CHALLENGE_AGAIN_AFTER;
+        self.acknowledge_front(cx, position);
     }
 
     /// The backend has reset its connection, or closed it before it answered.
@@ -340,7 +355,7 @@ impl Splices {
     /// Forgets a front, as soon as the engine holds no rule of it.
     pub(super) fn remove_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        let (key, was, service) = (front.key, front.state, front.service);
+        let (key, was, service, first) = (front.key, front.state, front.service, front.first);
         front.state = FrontState::Doomed;
         front.peer.disown(&mut self.buffers);
         let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
@@ -351,6 +366,7 @@ impl Splices {
         }
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);
+            self.ended.add(cx.now, &key, first);
             cx.known.remove(cx.steering.hash(&key.source));
             if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
                 service.fronts_now = service.fronts_now.saturating_sub(1);

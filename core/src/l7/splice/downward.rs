@@ -52,6 +52,9 @@ impl Splices {
         }
         if segment.has(SYN) {
             // Its SYN-ACK again: our acknowledgement was lost.
+            if !cx.answers.admits(cx.now) {
+                return cx.drop(Drop::AnswerLimit);
+            }
             return match entry.peer.owned {
                 Some(_) => self.send_owned_back(cx, back),
                 None => self.acknowledge_back(cx, back),

@@ -266,6 +266,8 @@ pub(super) struct Front {
     /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
     /// it stands for: to be sent once more.
     pub(super) again: Option<(Buffer, u32)>,
+    /// Before that, no reset of it is asked about again.
+    pub(super) challenge_after: Time,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
 }

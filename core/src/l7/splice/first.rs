@@ -4,7 +4,8 @@
 use super::close::Fate;
 use super::entry::{Exchange, Front, FrontState};
 use super::peer::Peer;
-use super::segment::{Abilities, Segment};
+use super::segment::{Abilities, Own, Segment, phantoms};
+use super::send::emit;
 use super::{Context, Splices, port_of};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
@@ -40,6 +41,7 @@ impl Splices {
             }
             // A client may say with its only request that it has no other.
             flags if flags & !FIN == ACK && at.end > at.payload => self.first(cx, frame, at, service),
+            flags if flags == ACK | FIN => self.farewell(cx, &frame, at),
             _ => cx.drop(Drop::Unknown),
         }
     }
@@ -58,6 +60,10 @@ impl Splices {
             cx.statistics.http.cookies_invalid += 1;
             return cx.drop(Drop::Unknown);
         };
+        if self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement)) {
+            cx.statistics.http.cookies_used += 1;
+            return self.disclaim(cx, &frame, at, &segment, RST);
+        }
         let abilities = Abilities { mss: offer.mss, scale: offer.scale, sack: offer.sack };
         let mut peer = Peer::new(segment.sequence, segment.acknowledgement, &abilities);
         peer.window = u32::from(segment.window) << peer.scale;
@@ -84,6 +90,7 @@ impl Splices {
             answers_due: 0,
             offer_after: Time::ZERO,
             again: None,
+            challenge_after: Time::ZERO,
             stretch: None,
         };
         let deadline = front.deadline;
@@ -107,6 +114,45 @@ impl Splices {
         self.tell(&mut statistics.http);
         statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.fronts.len().into());
         self.take(cx, frame, at, &segment, position);
+    }
+
+    /// FIN of a client that has sent nothing before it, and waits for an answer. If the cookie is right it gets one, and
+    /// nothing is kept of it.
+    pub(super) fn farewell<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, frame: &IO::Frame, at: &Transport) {
+        let segment = Segment::of(frame.bytes(), at);
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        match self.cookies.check(cx.now, &at.key, theirs, ours) {
+            Some(_) => self.disclaim(cx, frame, at, &segment, ACK | FIN),
+            None => cx.drop(Drop::Unknown),
+        }
+    }
+
+    /// Answers a segment, with the numbers it expects, of a connection that there is not, as often as answers are sent.
+    fn disclaim<IO: FrameIo>(
+        &self,
+        cx: &mut Context<'_, IO>,
+        frame: &IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        flags: u8,
+    ) {
+        if !cx.answers.admits(cx.now) {
+            return cx.drop(Drop::AnswerLimit);
+        }
+        let taken = segment.payload + phantoms(segment.flags);
+        let has_number = flags & ACK != 0;
+        let own = Own {
+            source: at.key.destination,
+            destination: at.key.source,
+            sequence: segment.acknowledgement,
+            acknowledgement: if has_number { segment.sequence.wrapping_add(taken) } else { 0 },
+            flags,
+            window: 0,
+            port: port_of(frame),
+            mss: u16::MAX,
+            abilities: None,
+        };
+        emit(cx, &own, [&[], &[]]);
     }
 
     /// Ends a connection that does nothing, if one is found soon: never one with an exchange.

@@ -22,6 +22,7 @@ mod close;
 mod conclude;
 mod connect;
 mod downward;
+mod ended;
 mod entry;
 mod fault;
 mod first;
@@ -60,11 +61,12 @@ use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
-use crate::worker::{Known, Statistics};
+use crate::worker::{Answers, Known, Statistics};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use buffers::Buffers;
+use ended::Ended;
 use entry::{Back, Front};
 use idle::Idle;
 use slots::Slots;
@@ -90,6 +92,8 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) caps: &'a EngineCaps,
     /// Whether bodies may go to the engine.
     pub(crate) offloads: bool,
+    /// What may be answered that calls for no more than an answer.
+    pub(crate) answers: &'a mut Answers,
 }
 
 /// All fronts and backs of a worker.
@@ -102,6 +106,7 @@ pub(crate) struct Splices {
     stamps: Stamps,
     idle: Idle,
     cookies: Cookies,
+    ended: Ended,
     /// Fronts that can go on without a packet of theirs.
     ready: VecDeque<u32>,
     /// Where heads are written before they lie in a buffer.
@@ -121,7 +126,7 @@ impl Splices {
     pub(crate) fn new(fronts_max: u32, hasher: Hasher, cookies: Cookies) -> Splices {
         let backs_max = fronts_max;
         Splices {
-            table: CuckooPlusPlus::new((fronts_max + backs_max) as usize, hasher),
+            table: CuckooPlusPlus::new((fronts_max + backs_max) as usize, hasher.clone()),
             fronts: Slots::new(fronts_max),
             backs: Slots::new(backs_max),
             fronts_max,
@@ -129,7 +134,8 @@ impl Splices {
             stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
-            ready: VecDeque::with_capacity(fronts_max as usize),
+            ended: Ended::new(fronts_max, hasher),
+            ready: VecDeque::with_capacity(2 * fronts_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             generation: 0,
             turn: 0,
@@ -172,6 +178,7 @@ impl Splices {
         statistics.idle_now = self.idle.total().into();
         (statistics.buffers_now, statistics.buffers_exhausted) = (self.buffers.in_use().into(), self.buffers.exhausted);
         statistics.buffers_max = self.buffers.count().into();
+        statistics.ended_overwritten = self.ended.overwritten;
     }
 
     /// How many fronts and backs there are.

@@ -93,6 +93,10 @@ pub struct HttpStatistics {
     pub cookies_sent: u64,
     /// First data with a wrong or expired cookie, dropped.
     pub cookies_invalid: u64,
+    /// First data of a connection that has ended, come again, and answered with RST.
+    pub cookies_used: u64,
+    /// Connections that have ended and were forgotten while their cookies were still good, to make room for others.
+    pub ended_overwritten: u64,
     /// Requests whose head was complete and in order; of a TLS service, ClientHellos.
     pub requests: u64,
     /// Responses of backends, by class: 1xx to 5xx.

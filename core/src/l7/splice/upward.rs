@@ -80,6 +80,7 @@ impl Splices {
         segment.payload > 0
             && own != Some((segment.sequence, segment.acknowledgement))
             && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
+            && !self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement))
     }
 
     /// A packet whose numbers are not the front's: the client may have begun another connection between the same ends.

@@ -9,6 +9,7 @@ mod offload;
 mod paths;
 mod requests;
 mod stage;
+mod strangers;
 
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};

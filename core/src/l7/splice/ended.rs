@@ -1,0 +1,107 @@
+//! Clients' connections that have ended while their cookies were still good: the first segment of one that the network
+//! brings once more must not make its request a second time.
+//!
+//! A cookie keeps no state, so nothing in it says that it was used. What was is remembered here as a fingerprint, a keyed
+//! hash of the ends and both first numbers, for as long as the cookie lasts; in a bounded table, where the oldest of a
+//! bucket gives way (and that is counted: then the network has to be as late as that for a request to be made twice).
+
+use crate::flow::FlowKey;
+use crate::l7::cookie;
+use crate::table::{Hasher, Key};
+use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Connections with one place.
+const WAYS: usize = 4;
+/// Room for each connection there can be at a time: most are short.
+const PER_CONNECTION: usize = 4;
+
+/// One that has ended; with a fingerprint of 0, none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    fingerprint: u64,
+    ended: Time,
+}
+
+/// The connections that have ended.
+pub(super) struct Ended {
+    buckets: Box<[[Entry; WAYS]]>,
+    hasher: Hasher,
+    /// How many were overwritten while their cookies were still good.
+    pub(super) overwritten: u64,
+}
+
+impl Ended {
+    /// For a worker with so many connections at a time.
+    pub(super) fn new(connections: u32, hasher: Hasher) -> Ended {
+        let buckets = (connections as usize * PER_CONNECTION / WAYS).next_power_of_two();
+        Ended { buckets: vec![[Entry::default(); WAYS]; buckets].into(), hasher, overwritten: 0 }
+    }
+
+    /// Never 0. Differs for all pairs of first numbers between the same ends.
+    fn fingerprint(&self, key: &FlowKey, (theirs, ours): (u32, u32)) -> u64 {
+        let pair = u64::from(theirs) << 32 | u64::from(ours);
+        (key.hash(&self.hasher).0 ^ pair).wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1)
+    }
+
+    fn place(&self, fingerprint: u64) -> usize {
+        (fingerprint >> 32) as usize & (self.buckets.len() - 1)
+    }
+
+    /// The connection that began with these numbers (the client's, ours) has ended.
+    pub(super) fn add(&mut self, now: Time, key: &FlowKey, first: (u32, u32)) {
+        let fingerprint = self.fingerprint(key, first);
+        let place = self.place(fingerprint);
+        let Some(oldest) = self.buckets[place].iter_mut().min_by_key(|entry| entry.ended) else { return };
+        self.overwritten += u64::from(is_good(now, oldest));
+        *oldest = Entry { fingerprint, ended: now };
+    }
+
+    /// Whether that is so.
+    pub(super) fn has(&self, now: Time, key: &FlowKey, first: (u32, u32)) -> bool {
+        let fingerprint = self.fingerprint(key, first);
+        let bucket = &self.buckets[self.place(fingerprint)];
+        bucket.iter().any(|entry| entry.fingerprint == fingerprint && is_good(now, entry))
+    }
+}
+
+/// Whether the cookie of a connection that has ended may still be one.
+fn is_good(now: Time, entry: &Entry) -> bool {
+    entry.fingerprint != 0 && now.since(entry.ended) < cookie::LIFE_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::{Endpoint, Protocol};
+    use core::net::{IpAddr, Ipv4Addr};
+
+    #[test]
+    fn what_has_ended_is_known_for_as_long_as_its_cookie_or_until_there_are_too_many() {
+        let end = |port| Endpoint::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port);
+        let key = |port| FlowKey { source: end(port), destination: end(80), protocol: Protocol::Tcp };
+        let start = Time::from_nanos(1 << 40);
+        let mut ended = Ended::new(64, Hasher::new([1, 2, 3, 4]));
+        ended.add(start, &key(1), (5, 6));
+        assert!(ended.has(start, &key(1), (5, 6)));
+        for (port, first) in [(1, (6, 5)), (1, (5, 7)), (1, (4, 6)), (2, (5, 6))] {
+            assert!(!ended.has(start, &key(port), first), "{port} {first:?}");
+        }
+        let before = Time::from_nanos(start.as_nanos() + cookie::LIFE_MAX.as_nanos() as u64 - 1);
+        assert!(ended.has(before, &key(1), (5, 6)));
+        assert!(!ended.has(before + crate::time::Duration::from_millis(1), &key(1), (5, 6)), "no cookie any more");
+        // Four times as many as there is room for: the youngest are known, and as many as there is room for are.
+        for port in 0..1024 {
+            let now = Time::from_nanos(start.as_nanos() + u64::from(port));
+            ended.add(now, &key(port), (5, 6));
+        }
+        let known = (0..1024).filter(|port| ended.has(before, &key(*port), (5, 6))).count();
+        assert_eq!(known, 256, "all places are taken");
+        assert!((1020..1024).all(|port| ended.has(before, &key(port), (5, 6))));
+        assert_eq!(ended.overwritten, 1025 - 256);
+        let later = before + crate::time::Duration::from_secs(300);
+        ended.add(later, &key(1), (5, 6));
+        assert_eq!(ended.overwritten, 1025 - 256, "that was of no use any more");
+    }
+}

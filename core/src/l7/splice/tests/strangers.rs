@@ -1,0 +1,113 @@
+//! What comes of no connection, or perhaps of none: what is answered, how often, and that nothing is kept of it.
+
+use super::stage::{Script, Stage, USUAL};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::worker::Drop;
+
+fn answers_limited(stage: &Stage) -> u64 {
+    stage.worker.statistics().drops[Drop::AnswerLimit as usize]
+}
+
+#[test]
+fn a_first_segment_that_comes_again_after_its_connection_makes_no_request() {
+    // The client resets; it closes in order, and the connection is forgotten; we reset it, as it is too slow.
+    for end in 0..3 {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let first = client.own(ACK, None);
+        let text = if end == 2 { "GET" } else { REQUEST };
+        let sent = client.sends(&mut stage, text);
+        if end == 0 {
+            client.says(&mut stage, RST, b"");
+        } else if end == 1 {
+            let (mut backend, sent) = Script::backend(&mut stage, &only(sent));
+            backend.receives(&sent);
+            client.receives(&backend.sends(&mut stage, RESPONSE));
+            let own = client.own;
+            let fin = client.says(&mut stage, ACK | FIN, b"");
+            fin.iter().filter(|sent| sent.to == own).for_each(|sent| client.gets(sent));
+            client.acknowledges(&mut stage);
+        }
+        stage.wait(Duration::from_secs(100));
+        assert_eq!(stage.worker.splices().0, 0, "{end}");
+        let requests = stage.worker.statistics().http.requests;
+        let again = only(stage.arrives(&first, text.as_bytes()));
+        assert_eq!((again.segment.flags, again.segment.sequence), (RST, first.acknowledgement), "{end}");
+        let http = &stage.worker.statistics().http;
+        assert_eq!((http.requests, http.cookies_used, http.ended_overwritten), (requests, 1, 0), "{end}");
+        assert_eq!(stage.worker.splices().0, 0);
+        // The cookie has ended, too.
+        stage.wait(Duration::from_secs(300));
+        assert!(stage.arrives(&first, text.as_bytes()).is_empty());
+        assert_eq!(stage.worker.statistics().http.cookies_used, 1);
+        stage.over();
+    }
+}
+
+#[test]
+fn a_first_segment_that_comes_again_does_not_end_the_connection_that_has_taken_its_port() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let first = client.own(ACK, None);
+    client.sends(&mut stage, REQUEST);
+    client.says(&mut stage, RST, b"");
+    let mut next = Script::client_with(&mut stage, 1000, client.next.wrapping_add(1 << 30), USUAL);
+    let syn = only(next.sends(&mut stage, REQUEST));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    backend.receives(&sent);
+    assert!(stage.arrives(&first, REQUEST.as_bytes()).iter().all(|sent| !sent.segment.has(RST | SYN)));
+    assert_eq!(next.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    stage.over();
+}
+
+#[test]
+fn a_client_that_closes_without_having_said_anything_is_answered() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let fin = client.own(ACK | FIN, None);
+    // Twice: our answer was lost.
+    for _ in 0..2 {
+        let answer = only(stage.arrives(&fin, b""));
+        assert_eq!(answer.what(), (client.expected, client.next + 1, ACK | FIN, ""));
+    }
+    client.next += 1;
+    client.expected += 1;
+    assert!(client.acknowledges(&mut stage).is_empty(), "the last acknowledgement");
+    assert_eq!(stage.worker.splices(), (0, 0, 0), "nothing was kept");
+    // Without a cookie, or behind data that we have not got, it means nothing.
+    let wrong = [client.own(ACK | FIN, None), crate::l7::splice::segment::Own { acknowledgement: 7, ..fin }];
+    wrong.iter().for_each(|fin| assert!(stage.arrives(fin, b"").is_empty()));
+    // One who goes on after that is not believed to have closed: its cookie is good.
+    let (_, _, head) = asked(&mut stage, 1001, REQUEST);
+    assert_eq!(head.text(), REQUEST);
+    stage.over();
+}
+
+#[test]
+fn resets_that_are_guessed_are_asked_about_twice_a_second() {
+    let mut stage = Stage::new(|_| {});
+    let (client, _, _) = asked(&mut stage, 1000, REQUEST);
+    let mut guess = |stage: &mut Stage| Script { next: client.next + 7, ..client.clone() }.says(stage, RST, b"").len();
+    assert_eq!((0..1000).map(|_| guess(&mut stage)).sum::<usize>(), 1);
+    assert_eq!(answers_limited(&stage), 999);
+    stage.wait(Duration::from_millis(510));
+    assert_eq!((0..1000).map(|_| guess(&mut stage)).sum::<usize>(), 1);
+    // The right number is believed at any time.
+    let mut client = client.clone();
+    client.says(&mut stage, RST, b"");
+    assert_eq!(stage.worker.splices().0, 0);
+    stage.over();
+}
+
+#[test]
+fn answers_to_strangers_are_bounded_in_all() {
+    let mut stage = Stage::new(|_| {});
+    let client = Script::client(&mut stage, 1000);
+    let fin = client.own(ACK | FIN, None);
+    let answered = (0..3000).filter(|_| !stage.arrives(&fin, b"").is_empty()).count();
+    assert_eq!((answered, answers_limited(&stage)), (1000, 2000));
+    stage.wait(Duration::from_secs(1));
+    assert_eq!((0..3000).filter(|_| !stage.arrives(&fin, b"").is_empty()).count(), 1000);
+}
