@@ -162,6 +162,7 @@ impl Splices {
             is_unwanted: false,
             is_counted: false,
             idle_max: idle_max(cx.kind(service)),
+            hold: u32::MAX,
         };
         let again = back.again;
         let made = self.backs.insert(back).ok().filter(|&made| {
@@ -283,11 +284,14 @@ impl Splices {
         (taken, waiting): (u32, u32),
         request: Message,
     ) {
+        let hold = self.hold(cx, position);
         let Splices { fronts, backs, buffers, .. } = self;
         let Some(front) = fronts.get_mut(position) else { return buffers.release(owned) };
         let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
             return buffers.release(owned);
         };
+        back.hold = hold.unwrap_or(u32::MAX);
+        front.holds = hold.is_some();
         let start = front.input_start().wrapping_sub(taken - waiting);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.

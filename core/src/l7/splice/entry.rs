@@ -270,9 +270,17 @@ pub(super) struct Front {
     pub(super) challenge_after: Time,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
+    /// The backend is shown a small window, until it is known whether the engine carries the response.
+    pub(super) holds: bool,
 }
 
 impl Front {
+    /// What the backend is shown of a window of the client's, in bytes.
+    pub(super) fn window_for(&self, back: &Back, window: u32) -> u32 {
+        let holds = self.holds || matches!(self.exchange.response, Message::Head);
+        if holds { window.min(back.hold) } else { window }
+    }
+
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
         self.input.as_ref().map_or(0, Buffer::len)
@@ -326,6 +334,9 @@ pub(super) struct Back {
     pub(super) is_counted: bool,
     /// Idle ones there may be of its backend.
     pub(super) idle_max: u16,
+    /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
+    /// come before the engine carries it.
+    pub(super) hold: u32,
 }
 
 impl Back {

@@ -92,6 +92,7 @@ impl Splices {
             again: None,
             challenge_after: Time::ZERO,
             stretch: None,
+            holds: false,
         };
         let deadline = front.deadline;
         let inserted = match self.fronts.insert(front) {

@@ -25,6 +25,10 @@ impl Splices {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
         let number = usize::from(back.number);
+        let most = match direction {
+            Direction::FromClient => front.window_for(back, u32::MAX),
+            Direction::FromBackend => u32::MAX,
+        };
         let (source, destination) = match direction {
             Direction::FromClient => (back.key.destination, back.key.source),
             Direction::FromBackend => (front.key.destination, front.key.source),
@@ -36,7 +40,7 @@ impl Splices {
         let translated = map.acknowledgement(segment.acknowledgement);
         let acknowledgement = later(translated, to.told);
         let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
-        let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess));
+        let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
         let both_sack = from.sack && to.sack;
         amend(&mut frame, at, (acknowledgement, window, flags), |options| match both_sack {
             true => translate_sack(options, map),

@@ -5,8 +5,8 @@
 //! long as the back is the front's: what does not belong to that stretch comes to software. The pair goes before the
 //! front gets another back.
 
-use super::entry::{Exchange, FrontState, Message};
-use super::numbers::later;
+use super::entry::{Exchange, Front, FrontState, Message};
+use super::numbers::{before, later};
 use super::{Context, Splices, value};
 use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
@@ -22,6 +22,10 @@ pub(crate) const RULE_BIT: u64 = 1 << 63;
 const STRETCH_MAX: u64 = 1 << 30;
 /// Requests that wait for the engine at most.
 const OPS_MAX: usize = 4096;
+/// A backend is not held back for more bytes than that: the client's window does it.
+const HOLD_MAX: u64 = 512 << 10;
+/// What a head takes of them.
+const HOLD_HEAD: u32 = 2048;
 /// How long after a refusal the engine is not asked again about a front.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -39,28 +43,25 @@ impl Splices {
         if front.ledger != Ledger::Software && front.ledger != Ledger::Offloaded || front.state != FrontState::Joined {
             return;
         }
-        let Kind::Http(http) = cx.kind(front.service) else { return };
-        let least = http.offload_bytes_min.unwrap_or(cx.statistics.http.threshold.bytes_min);
+        let Some(least) = self.bytes_min(cx, front) else { return self.let_go(cx, position) };
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
-        let able =
-            cx.caps.checks_guards && cx.caps.rewrites_sequence && cx.caps.rewrites_sack && cx.caps.rewrites_window;
-        let same_sack = front.peer.sack == back.peer.sack;
         // Rules that lead to another back go first.
         let same_back = front.rules == 0 || front.rule_key == back.key;
         // Whoever has something of ours still to acknowledge may do so with a number that the engine takes: software would
         // send it again and again, and give up.
         let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
         let settled = !owns && front.up.is_settled() && same_back;
-        if !able || !cx.offloads || !same_sack || !settled || cx.now < front.offer_after || cx.ops.len() + 2 > OPS_MAX {
-            return;
-        }
         let Some((mut client, backend)) =
             guards(&front.exchange, least, front.down.delta_at_end(), front.up.delta_at_end())
         else {
-            return;
+            return self.let_go(cx, position);
         };
-        // Who closes when the client has it all has to see the acknowledgement that says so.
-        if client.sequence_length == 0 && (front.exchange.close_front || front.peer.has_closed) {
+        if !settled {
+            return;
+        }
+        // The acknowledgement that says that the client has it all comes by here: it ends the exchange, and shows the backend
+        // a small window.
+        if client.sequence_length == 0 {
             client.acknowledgement_length = client.acknowledgement_length.saturating_sub(1);
         }
         // How far either may acknowledge what it got from the engine, which software does not see.
@@ -121,6 +122,42 @@ impl Splices {
             front.rule_key = keys[1];
             front.stretch = Some((first, length));
             front.offer_after = cx.now;
+        }
+    }
+
+    /// From how many bytes on a body of a front's exchange is offered to the engine now. `None`: none is.
+    fn bytes_min<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<u64> {
+        let Kind::Http(http) = cx.kind(front.service) else { return None };
+        let back = front.back.and_then(|back| self.backs.get(back))?;
+        let caps = cx.caps;
+        let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
+        let same_sack = front.peer.sack == back.peer.sack;
+        let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
+        let least = http.offload_bytes_min.unwrap_or(cx.statistics.http.threshold.bytes_min);
+        (able && same_sack && cx.offloads && now).then_some(least)
+    }
+
+    /// What a backend is shown room for until the head of its response to a front is read: enough for one whose body the
+    /// engine is not offered. `None`: as much as the client has.
+    pub(super) fn hold<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
+        let least = self.bytes_min(cx, self.fronts.get(position)?)?;
+        (least <= HOLD_MAX).then(|| least as u32 + HOLD_HEAD)
+    }
+
+    /// The engine does not carry a front's response, whatever it is: the backend is held back no longer.
+    fn let_go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        if !front.holds || matches!(front.exchange.response, Message::Head) {
+            return;
+        }
+        front.holds = false;
+        let exchange = &front.exchange;
+        let (is_done, end) = (exchange.response.is_done(), exchange.response.end(None));
+        let Some((number, back)) = front.back.and_then(|back| Some((back, self.backs.get(back)?))) else { return };
+        // One that ends within the room it has needs nothing.
+        let has_room = end.is_some_and(|end| !before(back.peer.told.wrapping_add(back.hold), end));
+        if !is_done && !has_room {
+            self.acknowledge_back(cx, number);
         }
     }
 
@@ -191,9 +228,12 @@ impl Splices {
         }
         if front.rules == 0 {
             front.ledger = Ledger::Software;
+            self.lift(position);
             return self.settle_rules(position);
         }
         front.ledger = Ledger::Offloaded;
+        self.lift(position);
+        let Some(front) = self.fronts.get_mut(position) else { return };
         let unwanted = front.rules != 0b11
             || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
             || front.back.is_none();
@@ -205,6 +245,19 @@ impl Splices {
                 if rules & (1 << direction as u8) != 0 {
                     ops(RuleOp::Remove { id: self.rule_id(position, direction), key: keys[direction as usize] });
                 }
+            }
+        }
+    }
+
+    /// The engine carries a front's response from now on, or has refused it: the backend is to see all of the client's
+    /// window. If there is no room to note it, the client's next acknowledgement says so.
+    fn lift(&mut self, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let is_over = !matches!(front.exchange.response, Message::Head);
+        if front.holds && front.state == FrontState::Joined && is_over {
+            front.holds = false;
+            if self.ready.len() < self.ready.capacity() {
+                self.ready.push_back(position);
             }
         }
     }

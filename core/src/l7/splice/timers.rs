@@ -62,9 +62,12 @@ impl Splices {
         self.tell(&mut cx.statistics.http);
     }
 
-    /// The engine holds no rule of a front any more that waited for that.
+    /// The engine has answered what a front waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
+        if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
+            return self.acknowledge_back(cx, back);
+        }
         if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {
             let connecting = front
                 .back

@@ -4,6 +4,7 @@ mod bodies;
 mod closing;
 mod faults;
 mod heads;
+mod hold;
 mod hunted;
 mod offload;
 mod paths;

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 const LENGTH: u32 = 3 << 20;
 
-fn installs(stage: &mut Stage) -> [Rule; 2] {
+pub(super) fn installs(stage: &mut Stage) -> [Rule; 2] {
     let rules: Vec<Rule> = core::iter::from_fn(|| stage.worker.poll_op())
         .map(|op| match op {
             RuleOp::Install(rule) => rule,
@@ -24,7 +24,7 @@ fn removals(stage: &mut Stage) -> usize {
     core::iter::from_fn(|| stage.worker.poll_op()).filter(|op| matches!(op, RuleOp::Remove { .. })).count()
 }
 
-fn complete(stage: &mut Stage, completion: Completion) {
+pub(super) fn complete(stage: &mut Stage, completion: Completion) {
     stage.worker.handle_completion(stage.now, &completion);
 }
 
@@ -48,7 +48,8 @@ fn a_large_response_goes_to_the_engine_with_guards() {
         sequence: client.next,
         sequence_length: 0,
         acknowledgement: client.expected,
-        acknowledgement_length: left,
+        // That of the end is software's.
+        acknowledgement_length: left - 1,
     };
     let of_backend = Guard {
         sequence: backend.next,

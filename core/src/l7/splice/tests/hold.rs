@@ -1,0 +1,109 @@
+//! Until the engine carries a large response, its backend is shown a small window.
+
+use super::offload::{complete, installs};
+use super::stage::{Script, Sent, Stage};
+use super::{REQUEST, asked, only};
+use crate::engine::{Completion, Refusal, Rule};
+use crate::time::Duration;
+use crate::wire::tcp::ACK;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Bodies of at least so many bytes are offered.
+const LEAST: u64 = 20_000;
+/// What its backend is shown until then, and what the client has, both in units of 128 bytes.
+const HELD: u16 = ((LEAST + 2048) >> 7) as u16;
+const OPEN: u16 = 1000;
+
+fn stage() -> Stage {
+    Stage::new(|http| http.offload_bytes_min = Some(LEAST))
+}
+
+/// A response with this field has begun.
+fn begun(stage: &mut Stage, field: &str) -> (Script, Script) {
+    let (mut client, mut backend, head) = asked(stage, 1000, REQUEST);
+    assert_eq!(head.segment.window, HELD, "a request makes room for what is not offered");
+    let head = format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n");
+    let sent = backend.sends(stage, &head);
+    client.receives(&sent);
+    (client, backend)
+}
+
+/// A large one has, and its rules are asked for.
+fn large(stage: &mut Stage) -> (Script, Script, [Rule; 2]) {
+    let (mut client, mut backend) = begun(stage, "Content-Length: 100000");
+    client.receives(&backend.says(stage, ACK, &[b'x'; 1000]));
+    let rules = installs(stage);
+    let up = only(client.acknowledges(stage));
+    assert_eq!((up.to, up.segment.window), (backend.own, HELD), "the rules are not in force yet");
+    (client, backend, rules)
+}
+
+fn opens(sent: &Sent, backend: &Script) {
+    let segment = &sent.segment;
+    assert_eq!((sent.to, segment.flags, segment.payload, segment.window), (backend.own, ACK, 0, OPEN), "{sent:?}");
+    assert_eq!((segment.sequence, segment.acknowledgement), (backend.expected, backend.next));
+}
+
+#[test]
+fn it_is_lifted_once_the_rules_are_in_force() {
+    let mut stage = stage();
+    let (mut client, mut backend, [up, down]) = large(&mut stage);
+    complete(&mut stage, Completion::Installed(up.id));
+    assert!(stage.wait(Duration::from_millis(1)).is_empty(), "one is not enough");
+    complete(&mut stage, Completion::Installed(down.id));
+    opens(&only(stage.wait(Duration::from_millis(1))), &backend);
+    assert!(stage.wait(Duration::from_millis(100)).is_empty(), "once");
+    // The engine carries the rest; the acknowledgement of its end comes by here, and makes the window small again.
+    let guard = up.guard.expect("guarded");
+    let end = client.expected.wrapping_add(99_000);
+    assert_eq!(guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1), end);
+    (client.expected, backend.next) = (end, backend.next.wrapping_add(99_000));
+    let last = only(client.acknowledges(&mut stage));
+    assert_eq!((last.segment.acknowledgement, last.segment.window), (backend.next, HELD));
+    let next = only(client.sends(&mut stage, REQUEST));
+    assert_eq!((next.to, next.segment.window), (backend.own, HELD));
+}
+
+#[test]
+fn it_is_lifted_when_the_engine_refuses() {
+    let mut stage = stage();
+    let (_, backend, [up, down]) = large(&mut stage);
+    complete(&mut stage, Completion::Rejected(up.id, Refusal::Full));
+    complete(&mut stage, Completion::Rejected(down.id, Refusal::Full));
+    opens(&only(stage.wait(Duration::from_millis(1))), &backend);
+}
+
+#[test]
+fn it_is_lifted_at_once_for_what_the_engine_is_not_offered() {
+    // What follows the head at once, and whether more room is needed then.
+    let cases: [(&str, String, bool); 5] = [
+        ("Transfer-Encoding: chunked", "10\r\n0123456789abcdef\r\n".into(), true),
+        ("Transfer-Encoding: chunked", "1\r\nx\r\n0\r\n\r\n".into(), false),
+        ("Connection: close", "x".into(), true),
+        ("Content-Length: 19000", "x".repeat(5000), false),
+        ("Content-Length: 30000", "x".repeat(15_000), true),
+    ];
+    for (field, body, needs) in cases {
+        let mut stage = stage();
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let sent = backend.sends(&mut stage, &format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n{body}"));
+        client.receives(&sent);
+        let lifts: Vec<_> = sent.iter().filter(|sent| sent.to == backend.own).collect();
+        assert_eq!(lifts.len(), usize::from(needs), "{field}");
+        for lift in lifts {
+            assert_eq!((lift.segment.flags, lift.segment.payload, lift.segment.window), (ACK, 0, OPEN), "{field}");
+        }
+        if needs {
+            assert_eq!(only(client.acknowledges(&mut stage)).segment.window, OPEN, "{field}");
+        }
+    }
+}
+
+#[test]
+fn nobody_is_held_back_where_nothing_is_offered() {
+    let mut stage = Stage::new(|http| http.offload_bytes_min = Some(10 << 20));
+    let (_, _, head) = asked(&mut stage, 1000, REQUEST);
+    assert_eq!(head.segment.window, OPEN);
+}
