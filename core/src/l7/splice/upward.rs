@@ -139,6 +139,10 @@ impl Splices {
             }
             front.down.settle(segment.acknowledgement);
             self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sequence, ACK));
+            if self.fronts.get(position).is_some_and(|front| front.holds) {
+                // It may have acknowledged what of ours the engine could not be offered the body for.
+                self.offer(cx, position);
+            }
             return self.conclude(cx, position);
         }
         front.down.settle(front.peer.acknowledged);
