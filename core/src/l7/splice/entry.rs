@@ -2,7 +2,7 @@
 //! joins them.
 
 use super::buffers::Buffer;
-use super::numbers::{before, beyond, later};
+use super::numbers::{beyond, later};
 use super::peer::Peer;
 use crate::flow::{Endpoint, FlowKey};
 use crate::l4::connection::{Ledger, Volume};
@@ -67,7 +67,7 @@ pub(super) enum Message {
     Head,
     /// So many bytes from this number on.
     Bytes { next: u32, left: u64 },
-    /// Chunks; they are read in order.
+    /// Chunks; all but what is in them is read in order.
     Chunked(Chunks),
     /// Whatever there is until the sender closes.
     Endless,
@@ -130,8 +130,16 @@ impl Message {
                 admitted
             }
             Message::Chunked(chunks) => {
-                if before(*expected, start) {
-                    return Err(Inadmissible::OutOfOrder);
+                let gap = beyond(*expected, start);
+                if gap > 0 {
+                    // What lies in the middle of a chunk, with all that is missing before it, need not be read.
+                    let through = u64::from(gap) + length as u64;
+                    if length == 0 || through > chunks.data_left() {
+                        return Err(Inadmissible::OutOfOrder);
+                    }
+                    chunks.skip(through);
+                    *expected = start.wrapping_add(length as u32);
+                    return Ok(length);
                 }
                 let had = (beyond(start, *expected) as usize).min(length);
                 let fed = chunks.feed(&bytes[had..]).map_err(|_| Inadmissible::Broken)?;
@@ -360,6 +368,30 @@ impl Back {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_in_a_chunk_may_overtake_what_is_missing_of_it() {
+        for start in [1000u32, u32::MAX - 5] {
+            let mut message = Message::of(Length::Chunked, start);
+            let (mut end, mut expected) = (None, start);
+            let bytes = b"10\r\n0123456789abcdef\r\n0\r\n\r\n";
+            let mut admit = |from: usize, to: usize, message: &mut Message| {
+                message.admit(&mut end, &mut expected, start.wrapping_add(from as u32), &bytes[from..to])
+            };
+            assert_eq!(admit(6, 8, &mut message), Err(Inadmissible::OutOfOrder), "how long it is, is not known yet");
+            assert_eq!(admit(0, 6, &mut message), Ok(6));
+            assert_eq!(admit(10, 21, &mut message), Err(Inadmissible::OutOfOrder), "reaches beyond it");
+            assert_eq!(admit(20, 27, &mut message), Err(Inadmissible::OutOfOrder), "lies behind it");
+            assert_eq!(admit(10, 10, &mut message), Err(Inadmissible::OutOfOrder), "FIN");
+            assert_eq!(admit(10, 18, &mut message), Ok(8));
+            assert_eq!(admit(6, 12, &mut message), Ok(6), "what was missing, and some of the rest");
+            assert_eq!(admit(19, 20, &mut message), Ok(1), "all of the chunk");
+            assert_eq!(admit(21, 23, &mut message), Err(Inadmissible::OutOfOrder));
+            assert_eq!(admit(16, 27, &mut message), Ok(11));
+            assert!(message.is_done());
+            assert_eq!(end, Some(start.wrapping_add(27)));
+        }
+    }
 
     #[test]
     fn a_body_ends_where_its_length_says_whatever_overtakes_it() {

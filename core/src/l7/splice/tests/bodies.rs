@@ -71,7 +71,13 @@ fn chunks_that_overtake_others_are_asked_for_again() {
     let start = backend.next;
     let told = only(backend.repeats(&mut stage, start + 3, &[], b"\r\n0\r\n\r\n"));
     assert_eq!(told.what(), (backend.expected, start, ACK, ""), "not passed on");
-    client.receives(&backend.sends(&mut stage, "llo"));
+    // What lies in the middle of a chunk means nothing to us.
+    let passed = only(backend.repeats(&mut stage, start + 1, &[], b"lo"));
+    assert_eq!((passed.to, passed.segment.sequence, passed.text()), (client.own, client.expected + 1, "lo"));
+    let passed = only(backend.repeats(&mut stage, start, &[], b"l"));
+    assert_eq!((passed.to, passed.segment.sequence, passed.text()), (client.own, client.expected, "l"));
+    backend.next += 3;
+    client.expected += 3;
     client.receives(&backend.sends(&mut stage, "\r\n0\r\n\r\n"));
     another(&mut stage, &mut client, &mut backend);
 }

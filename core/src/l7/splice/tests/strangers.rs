@@ -89,7 +89,7 @@ fn a_client_that_closes_without_having_said_anything_is_answered() {
 fn resets_that_are_guessed_are_asked_about_twice_a_second() {
     let mut stage = Stage::new(|_| {});
     let (client, _, _) = asked(&mut stage, 1000, REQUEST);
-    let mut guess = |stage: &mut Stage| Script { next: client.next + 7, ..client.clone() }.says(stage, RST, b"").len();
+    let guess = |stage: &mut Stage| Script { next: client.next + 7, ..client.clone() }.says(stage, RST, b"").len();
     assert_eq!((0..1000).map(|_| guess(&mut stage)).sum::<usize>(), 1);
     assert_eq!(answers_limited(&stage), 999);
     stage.wait(Duration::from_millis(510));
