@@ -87,6 +87,8 @@ pub(super) struct Heard {
     pub(super) delivered: bool,
     /// What we own is to be sent again from here.
     pub(super) again: bool,
+    /// A part of what we own is there: the rest has its time anew.
+    pub(super) progress: bool,
     /// There is room now for what of it was not sent yet.
     pub(super) more: bool,
 }
@@ -139,6 +141,7 @@ impl Peer {
                 owned.duplicates = 0;
                 owned.tries = 0;
                 owned.due = now + RETRANSMIT_AFTER;
+                heard.progress = true;
             } else if is_duplicate && !before(ack, owned.start) {
                 owned.duplicates = owned.duplicates.saturating_add(1);
                 heard.again = owned.duplicates == DUPLICATES;

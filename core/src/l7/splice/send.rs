@@ -116,6 +116,9 @@ impl Splices {
             self.send_to_front(cx, position, Part::All);
         } else if heard.more {
             self.send_to_front(cx, position, Part::Unsent);
+        } else if heard.progress {
+            let due = self.fronts.get(position).and_then(|front| Some(front.peer.owned.as_ref()?.due));
+            due.into_iter().for_each(|due| self.stamp_front(position, due));
         }
     }
 
@@ -144,6 +147,9 @@ impl Splices {
             self.send_to_back(cx, position, Part::All);
         } else if heard.more {
             self.send_to_back(cx, position, Part::Unsent);
+        } else if heard.progress {
+            let due = self.backs.get(position).and_then(|back| Some(back.peer.owned.as_ref()?.due));
+            due.into_iter().for_each(|due| self.stamp_back(position, due));
         }
     }
 

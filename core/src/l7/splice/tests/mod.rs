@@ -1,5 +1,6 @@
 //! Scripted two-sided TCP: each segment by hand.
 
+mod again;
 mod bodies;
 mod closing;
 mod faults;
@@ -11,6 +12,7 @@ mod paths;
 mod requests;
 mod stage;
 mod strangers;
+mod wrap;
 
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};

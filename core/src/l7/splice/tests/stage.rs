@@ -22,7 +22,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Clients' connections there can be.
 pub(super) const SPLICES_MAX: u32 = 64;
@@ -79,8 +79,12 @@ impl Sent {
     }
 }
 
-pub(super) fn end(last: u8, port: u16) -> Endpoint {
-    Endpoint::new(core::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), port)
+pub(super) fn end(ipv6: bool, last: u8, port: u16) -> Endpoint {
+    let address: core::net::IpAddr = match ipv6 {
+        true => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()).into(),
+        false => Ipv4Addr::new(10, 0, 0, last).into(),
+    };
+    Endpoint::new(address, port)
 }
 
 /// The least that an HTTP service is.
@@ -108,15 +112,19 @@ pub(super) fn http() -> Http {
 
 /// A service of this kind with `count` backends, and a group with as many.
 pub(super) fn snapshot(count: u16, kind: Kind) -> Snapshot {
+    snapshot_of(false, count, kind)
+}
+
+fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
     let backend = |number: u16| Backend {
         number,
         name: "backend".into(),
-        endpoint: end(100 + number as u8, 8080),
+        endpoint: end(ipv6, 100 + number as u8, 8080),
         weight: 1,
         state: BackendState::Enabled,
     };
     let service = |kind, first: u16| Service {
-        endpoint: end(1, 80),
+        endpoint: end(ipv6, 1, 80),
         protocol: Protocol::Tcp,
         kind,
         forwarding: Forwarding::FullNat,
@@ -126,7 +134,7 @@ pub(super) fn snapshot(count: u16, kind: Kind) -> Snapshot {
         ..Service::vacant()
     };
     let pool = Pool {
-        addresses: vec![end(50, 0).address].into(),
+        addresses: vec![end(ipv6, 50, 0).address].into(),
         port_first: 20_000,
         port_last: 20_999,
         time_wait: Duration::from_secs(60),
@@ -184,6 +192,13 @@ impl Stage {
         Stage::with(snapshot(count, kind))
     }
 
+    /// As [`Stage::new`], over IPv4 or IPv6.
+    pub(super) fn over_ip(ipv6: bool, change: impl FnOnce(&mut Http)) -> Stage {
+        let mut kind = http();
+        change(&mut kind);
+        Stage::with(snapshot_of(ipv6, 1, Kind::Http(kind.into())))
+    }
+
     /// With these services, of which the first is the one that clients go to.
     pub(super) fn with(snapshot: Snapshot) -> Stage {
         let vip = snapshot.services[0].endpoint;
@@ -203,7 +218,8 @@ impl Stage {
         if !options.is_empty() {
             // They stand where the payload begins: what they are is a matter of the header's length.
             assert!(own.abilities.is_none() && options.len().is_multiple_of(4));
-            frame.bytes_mut()[14 + 20 + 12] = (((20 + options.len()) / 4) << 4) as u8;
+            let network = if own.source.address.is_ipv4() { 20 } else { 40 };
+            frame.bytes_mut()[14 + network + 12] = (((20 + options.len()) / 4) << 4) as u8;
         }
         self.comes(frame)
     }
@@ -272,7 +288,8 @@ impl Script {
 
     /// The same with a first number and abilities of its own.
     pub(super) fn client_with(stage: &mut Stage, port: u16, first: u32, abilities: Abilities) -> Script {
-        let mut client = Script { own: end(10, port), peer: stage.vip, next: first, expected: 0, window: 1000 };
+        let own = end(!stage.vip.address.is_ipv4(), 10, port);
+        let mut client = Script { own, peer: stage.vip, next: first, expected: 0, window: 1000 };
         let answers = stage.arrives(&client.own(SYN, Some(abilities)), b"");
         assert_eq!(answers.len(), 1, "{answers:?}");
         let answer = &answers[0];
