@@ -264,6 +264,10 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
         ("expect", udp.map(|(_, expect)| expect.as_ref().map_or("any answer".to_string(), |expect| bytes(expect)))),
         ("passive", Some(passive.map_or(0, |passive| passive.failures).to_string())),
         ("passive_retry", passive.map(|passive| duration(passive.retry))),
+        (
+            "passive_status",
+            passive.map(|_| settings.passive_status.as_ref().map_or("none".to_string(), ToString::to_string)),
+        ),
         ("slow_start", Some(duration(settings.slow_start))),
     ]
 }

@@ -99,8 +99,19 @@ pub struct HealthStatus {
     pub last_duration_s: f64,
     /// Share of its weight it has while it starts slowly, 0 to 1.
     pub weight_share: f64,
-    /// Handshakes that clients' connections have failed at this backend.
+    /// Handshakes that clients' connections have failed at this backend, and requests that it has failed.
     pub passive_failed_total: u64,
+    /// Those requests, by how: `lost` (the connection ended before the response), `silent` (no response in time), `status`
+    /// (a response with one of `passive_status`). What never happened is left out.
+    #[serde(default)]
+    pub requests_failed: BTreeMap<String, u64>,
+}
+
+impl HealthStatus {
+    /// Handshakes that clients' connections have failed.
+    pub fn handshakes_failed(&self) -> u64 {
+        self.passive_failed_total.saturating_sub(self.requests_failed.values().sum())
+    }
 }
 
 /// A total and its rate.

@@ -168,6 +168,7 @@ fn every_field_of_a_health_check_is_compared() {
         "expect: any answer -> \"b\"",
     );
     one("passive = 1", "passive = 1\npassive_retry = \"1m\"", "passive_retry: 10s -> 1m");
+    one("passive = 1", "passive = 1\npassive_status = \"500,502\"", "passive_status: none -> 500,502");
 }
 
 #[test]

@@ -7,19 +7,25 @@ use super::l7::OWN;
 use super::problem::Sink;
 use super::reader::{At, Table};
 use super::service::{Draft, read_backends};
+use super::words::Spoken;
 use super::{ServiceSettings, health, reference};
 use hairpin_core::config::Service;
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
 
 /// The groups of a service, and their names.
-pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>, service: &Draft) -> (Vec<Draft>, Vec<At<String>>) {
+pub(super) fn read<'a>(
+    sink: &'a Sink<'a>,
+    table: &Table<'a>,
+    service: &Draft,
+    spoken: Spoken,
+) -> (Vec<Draft>, Vec<At<String>>) {
     let tables = table.tables("group", &reference::GROUP);
-    tables.iter().filter_map(|table| read_one(sink, table, service)).unzip()
+    tables.iter().filter_map(|table| read_one(sink, table, service, spoken)).unzip()
 }
 
 /// `None` if it has no name.
-fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft) -> Option<(Draft, At<String>)> {
+fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft, spoken: Spoken) -> Option<(Draft, At<String>)> {
     if !table.has("name") {
         table.missing("name");
     }
@@ -42,7 +48,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft) -> Option<(Dr
     }
     let health_table = table.table("health", &reference::GROUP_HEALTH);
     let health = match table.has("health") {
-        true => health::read(sink, &health_table, Some(Protocol::Tcp)),
+        true => health::read(sink, &health_table, Some(spoken)),
         false => of.settings.health.clone(),
     };
     let name = name?;
@@ -53,6 +59,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft) -> Option<(Dr
             kind: Kind::Group,
             algorithm,
             all_down,
+            faulty: health.faulty(),
             ..of.service.clone()
         },
         backends: backends.unwrap_or_default(),

@@ -2,6 +2,7 @@
 
 use super::problem::Sink;
 use super::reader::{At, Table};
+use super::words::Spoken;
 use super::{CheckKind, HealthSettings};
 use crate::health::{Check, HttpCheck, Passive, StatusRanges, Target};
 use hairpin_core::flow::Protocol;
@@ -13,7 +14,8 @@ const UDP_FIELDS: [&str; 4] = ["send", "send_hex", "expect", "expect_hex"];
 const CHECK_FIELDS: [&str; 5] = ["interval", "timeout", "rise", "fall", "port"];
 
 /// The settings, as far as they are right; all mistakes are reported.
-pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, protocol: Option<Protocol>) -> HealthSettings {
+pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, spoken: Option<Spoken>) -> HealthSettings {
+    let protocol = spoken.map(Spoken::transport);
     let chosen: Option<CheckKind> = table.choice("check");
     let kind = chosen.unwrap_or_default();
     let (http, udp) = (read_http(sink, table), read_udp(sink, table, kind));
@@ -31,6 +33,7 @@ pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, protocol: Option<Protocol
         fall: number(table, "fall"),
         port: table.integer("port").and_then(|port| u16::try_from(port).ok()),
         passive: read_passive(table),
+        passive_status: read_statuses(sink, table, "passive_status"),
         slow_start: table.duration("slow_start"),
     };
     if chosen.is_some() {
@@ -48,8 +51,27 @@ pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, protocol: Option<Protocol
         let what = format!("the check goes over {checked} to the port of a {served} service");
         sink.warning(&table.span_of("check"), what, "name the port that answers it with `port`");
     }
+    judged(sink, table, &settings, spoken);
     validate(sink, table, &settings);
     settings
+}
+
+/// Reports statuses that cannot speak against a backend, or mean nothing.
+fn judged(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings, spoken: Option<Spoken>) {
+    let Some(statuses) = &settings.passive_status else { return };
+    let span = table.span_of("passive_status");
+    if (100..500).any(|status| statuses.contains(status)) {
+        let what = format!("`passive_status` is \"{statuses}\"");
+        sink.error(&span, what, "statuses below 500 say something of the request: write numbers from 500 to 599");
+    }
+    if settings.passive.is_none() {
+        let remedy = "set `passive`, or leave it out";
+        sink.warning(&span, "`passive_status` means nothing while `passive` is 0", remedy);
+    }
+    if spoken.is_some_and(|spoken| spoken != Spoken::Http) {
+        let what = "`passive_status` means nothing to a service that is not HTTP";
+        sink.warning(&span, what, "leave it out");
+    }
 }
 
 /// Bounds of the check's parts, which the checker knows: each part by itself, so that it can be pointed at, then all.
@@ -132,10 +154,7 @@ fn quoted(table: &Table<'_>, name: &str) -> String {
 }
 
 fn read_http(sink: &Sink<'_>, table: &Table<'_>) -> Check {
-    let status = table.text("status").and_then(|text| {
-        let parsed = text.value.parse::<StatusRanges>();
-        parsed.map_err(|wrong| sink.error(&text.span, format!("`status`: {wrong}"), "")).ok()
-    });
+    let status = read_statuses(sink, table, "status");
     let text = |name| table.text(name).map(|text| text.value);
     Check::Http(HttpCheck {
         method: text("method").unwrap_or_default(),
@@ -144,6 +163,12 @@ fn read_http(sink: &Sink<'_>, table: &Table<'_>) -> Check {
         status: status.unwrap_or_default(),
         body: text("body"),
     })
+}
+
+fn read_statuses(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<StatusRanges> {
+    let text = table.text(name)?;
+    let parsed = text.value.parse::<StatusRanges>();
+    parsed.map_err(|wrong| sink.error(&text.span, format!("`{name}`: {wrong}"), "")).ok()
 }
 
 fn read_udp(sink: &Sink<'_>, table: &Table<'_>, kind: CheckKind) -> Check {

@@ -7,7 +7,7 @@ use super::reference::Section;
 use super::words::{Spoken, Word};
 use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -85,9 +85,9 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: 
     let all_down = table.choice("all_down").unwrap_or_default();
     let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
     let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), &common.timeouts);
-    let protocol = spoken.map(transport);
+    let protocol = spoken.map(Spoken::transport);
     let health_table = table.table("health", &reference::HEALTH);
-    let health = health::read(sink, &health_table, protocol);
+    let health = health::read(sink, &health_table, spoken);
     let backends = read_backends(sink, table, &reference::BACKEND);
     if backends.is_none() && !(is_spliced && table.has("route")) {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
@@ -106,6 +106,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: 
             timeouts,
             drain_limit,
             all_down,
+            faulty: health.faulty(),
             backends: Box::new([]),
         },
         settings: ServiceSettings { health, said: Default::default() },
@@ -129,17 +130,13 @@ fn spliced<'a>(sink: &'a Sink<'a>, table: &Table<'a>, spoken: Spoken, (mut draft
     if !matches!(spoken, Spoken::Http | Spoken::Tls) {
         return vec![draft];
     }
-    let (groups, names) = group::read(sink, table, &draft);
+    let (groups, names) = group::read(sink, table, &draft, spoken);
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said) = l7::read(table, spoken, &targets);
     let mut all = vec![draft];
     all.extend(groups);
     all
-}
-
-fn transport(spoken: Spoken) -> Protocol {
-    if spoken == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
 }
 
 fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {

@@ -2,8 +2,9 @@
 
 use super::tables::TableChoice;
 use super::words::Word;
-use crate::health::{Check, Passive, Target};
+use crate::health::{Check, Passive, StatusRanges, Target};
 use hairpin_core::config::{Backend, Service, Timeouts};
+use hairpin_core::l7::config::ServerErrors;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -151,6 +152,8 @@ pub struct HealthSettings {
     pub port: Option<u16>,
     /// Whether clients' failing connections count as well.
     pub passive: Option<Passive>,
+    /// Of an HTTP service, statuses from 500 to 599 with which a response counts as failed; `None`: with none.
+    pub passive_status: Option<StatusRanges>,
     /// How long a backend that was down takes to get its full share.
     pub slow_start: Duration,
 }
@@ -177,6 +180,12 @@ impl HealthSettings {
             slow_start: self.slow_start,
             passive: self.passive,
         }
+    }
+
+    /// The statuses with which responses speak against their backend: none unless clients' failures count.
+    pub fn faulty(&self) -> ServerErrors {
+        let statuses = self.passive.and(self.passive_status.as_ref());
+        (500..=599).filter(|status| statuses.is_some_and(|statuses| statuses.contains(*status))).collect()
     }
 
     /// What is done, without how.

@@ -43,6 +43,13 @@ pub(super) enum Spoken {
     Tls,
 }
 
+impl Spoken {
+    /// What it goes over.
+    pub(super) fn transport(self) -> Protocol {
+        if self == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
+    }
+}
+
 /// What connections to backends begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Preface {

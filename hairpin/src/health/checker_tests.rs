@@ -139,7 +139,7 @@ fn clients_failures_are_told_and_tried_again() {
     for _ in 0..3 {
         failed += 4;
         checker.observe([(1, Observed { established: 0, failed })]);
-        assert_eq!(next(&told), (1, Health::Down, "passive: 4 connections in a row failed".into()));
+        assert_eq!(next(&told), (1, Health::Down, "passive: 4 failures in a row".into()));
         assert_eq!(next(&told), (1, Health::Unknown, "passive: on trial".into()));
     }
     checker.observe([(1, Observed { established: 1, failed })]);

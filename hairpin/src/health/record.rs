@@ -42,12 +42,13 @@ impl Health {
     }
 }
 
-/// Totals of clients' handshakes with one backend; they only grow, or begin anew.
+/// Totals of clients' handshakes with one backend, of an HTTP service's their requests; they only grow, or begin anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Those that succeeded.
     pub established: u64,
-    /// Those that failed: refused by RST, not answered, or ICMP unreachable.
+    /// Those that failed: refused by RST, not answered, or ICMP unreachable; requests also by a connection that ended before
+    /// the response, a response that did not come in time, or one with a status that counts as failed.
     pub failed: u64,
 }
 
@@ -147,7 +148,7 @@ pub(super) struct Record {
     returned: Option<Moment>,
     /// The totals of the last observation.
     observed: Option<Observed>,
-    /// Clients' connections that failed since the last that did not.
+    /// Clients' connections or requests that failed since the last that did not.
     failed_in_a_row: u64,
     /// Times that clients' connections took it down since one succeeded.
     trips: u32,
@@ -238,7 +239,7 @@ impl Record {
             self.failed_in_a_row = 0;
             self.trips = 0;
             if self.health == Health::Unknown && target.check == Check::None {
-                self.turn(Health::Up, "passive: a connection succeeded", now);
+                self.turn(Health::Up, "passive: a client was served", now);
             }
             return;
         }
@@ -246,7 +247,7 @@ impl Record {
         if self.failed_in_a_row < u64::from(passive.failures) {
             return;
         }
-        let reason = format!("passive: {} connections in a row failed", self.failed_in_a_row);
+        let reason = format!("passive: {} failures in a row", self.failed_in_a_row);
         self.turn(Health::Down, &reason, now);
         self.trips = self.trips.saturating_add(1);
         self.plan_retry(target, now.instant);

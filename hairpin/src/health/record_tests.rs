@@ -143,7 +143,7 @@ fn clients_failures_take_it_down_and_checks_bring_it_back() {
     assert_eq!(case.observe(1, 3), Health::Up, "a success in the interval");
     assert_eq!(case.observe(0, 4), Health::Up);
     assert_eq!(case.observe(0, 2), Health::Down);
-    assert_eq!(case.record.reason(), "passive: 6 connections in a row failed");
+    assert_eq!(case.record.reason(), "passive: 6 failures in a row");
     assert_eq!(case.record.retry_at(), None);
     assert_eq!(case.observe(3, 0), Health::Down, "begun before");
     assert_eq!([case.good(), case.good()], [Health::Down, Health::Up]);
@@ -166,7 +166,7 @@ fn without_a_check_it_is_tried_again_after_growing_pauses() {
         assert_eq!(case.observe(0, 4), Health::Unknown);
     }
     assert_eq!(case.observe(1, 0), Health::Up);
-    assert_eq!(case.record.reason(), "passive: a connection succeeded");
+    assert_eq!(case.record.reason(), "passive: a client was served");
     assert_eq!(case.observe(0, 5), Health::Down);
     assert_eq!(case.record.retry_at(), Some(case.now.instant + 10 * SECOND), "the pause begins anew");
 }

@@ -255,7 +255,7 @@ const GENERAL: &[Family] = &[
         "backend_handshakes_failed",
         BACKEND,
         "Handshakes of clients' connections that failed at the backend.",
-        |view, emit| backends(view, emit, |backend| backend.health.passive_failed_total.into())
+        |view, emit| backends(view, emit, |backend| backend.health.handshakes_failed().into())
     ),
     // Workers.
     family!(Counter, "worker_busy_seconds", WORKER, "Processor time the worker has used.", |view, emit| {

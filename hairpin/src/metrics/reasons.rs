@@ -1,7 +1,7 @@
 //! What is counted by reason, and which reasons there are.
 
 use super::families::Emit;
-use hairpin_core::l7::splice::Refused;
+use hairpin_core::l7::splice::{Fault, Refused};
 use hairpin_core::wire::Malformed;
 use hairpin_core::worker::Drop;
 use hairpin_linux::abi;
@@ -65,4 +65,9 @@ pub(super) fn offload_reasons() -> impl Iterator<Item = String> {
 /// Every reason why a request is refused.
 pub(super) fn refusals() -> impl Iterator<Item = String> {
     Refused::ALL.iter().map(|reason| reason.name().to_string())
+}
+
+/// Every way in which a backend can fail a request.
+pub(super) fn faults() -> impl Iterator<Item = String> {
+    Fault::ALL.iter().map(|fault| fault.name().to_string())
 }

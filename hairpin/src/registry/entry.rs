@@ -5,7 +5,7 @@ use hairpin_core::config::{
     Algorithm, AllDown, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
 };
 use hairpin_core::flow::{Endpoint, Protocol};
-use hairpin_core::l7::config::Kind;
+use hairpin_core::l7::config::{Kind, ServerErrors};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -69,6 +69,7 @@ impl ServiceEntry {
             all_down: self.all_down.0,
             timeouts: self.timeouts,
             drain_limit: self.drain_limit,
+            faulty: ServerErrors::default(),
             backends,
         }
     }

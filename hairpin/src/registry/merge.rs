@@ -285,8 +285,9 @@ impl<'a> Merge<'a> {
         for (number, entry) in &self.registry.services {
             let members = self.members.remove(number).unwrap_or_default();
             let backend = |number: u16| Some(self.registry.backends.get(&number)?.backend(number));
-            services[usize::from(*number)] =
-                entry.service(kinds.remove(number), members.into_iter().filter_map(backend).collect());
+            let mut service = entry.service(kinds.remove(number), members.into_iter().filter_map(backend).collect());
+            service.faulty = self.settings.get(number).map(|settings| settings.health.faulty()).unwrap_or_default();
+            services[usize::from(*number)] = service;
         }
         Snapshot::new(services.into(), self.config.snapshot.pool.clone())
     }

@@ -370,6 +370,7 @@ mod tests {
             last_duration_s: 0.0125,
             weight_share,
             passive_failed_total: 2,
+            requests_failed: BTreeMap::new(),
         };
         let backends = vec![
             backend("web-1", "enabled", health("down", "connection refused", 900.0, 1.0), false),

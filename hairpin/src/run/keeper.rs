@@ -360,7 +360,7 @@ impl Keeper {
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();
                 shown.health = checked.unwrap_or_else(|| {
                     let failed = failed.get(usize::from(backend.number)).map_or(0, |(_, observed)| observed.failed);
-                    standing::unchecked(failed)
+                    standing::unchecked(failed, standing::requests_failed(backend.number, &now.workers))
                 });
             }
         }

@@ -6,8 +6,9 @@ use crate::health::{self, Checker, Observed, Target};
 use crate::status::HealthStatus;
 use hairpin_core::balance::Standings;
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
+use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::UNIX_EPOCH;
 
 /// What is to be checked: all backends that may get connections.
@@ -32,10 +33,17 @@ pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, Observed)> {
         let of_workers = workers.iter().filter_map(|worker| worker.statistics.backends.get(number));
         of_workers.fold(Observed::default(), |sum, backend| Observed {
             established: sum.established + backend.established,
-            failed: sum.failed + backend.failed,
+            failed: sum.failed + backend.failed + backend.faults.iter().sum::<u64>(),
         })
     };
     (0..backends).map(|number| (number as u16, sum(number))).collect()
+}
+
+/// The requests of a backend that failed, by how, as far as there were any.
+pub(crate) fn requests_failed(number: u16, workers: &[WorkerReading]) -> BTreeMap<String, u64> {
+    let backends = || workers.iter().filter_map(|worker| worker.statistics.backends.get(usize::from(number)));
+    let of = |fault: Fault| (fault.name().to_string(), backends().map(|backend| backend.faults[fault as usize]).sum());
+    Fault::ALL.into_iter().map(of).filter(|(_, count)| *count > 0).collect()
 }
 
 /// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves. Whether
@@ -93,6 +101,7 @@ pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<
             last_duration_s: state.last_duration.unwrap_or_default().as_secs_f64(),
             weight_share: shares.get(&state.backend).copied().unwrap_or(1.0),
             passive_failed_total: failed.get(&state.backend).copied().unwrap_or(0),
+            requests_failed: requests_failed(state.backend, workers),
         };
         (state.backend, status)
     };
@@ -100,11 +109,12 @@ pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<
 }
 
 /// The health of a backend that nobody checks.
-pub(crate) fn unchecked(failed: u64) -> HealthStatus {
+pub(crate) fn unchecked(failed: u64, requests_failed: BTreeMap<String, u64>) -> HealthStatus {
     HealthStatus {
         state: "unchecked".to_string(),
         weight_share: 1.0,
         passive_failed_total: failed,
+        requests_failed,
         ..HealthStatus::default()
     }
 }

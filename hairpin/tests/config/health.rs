@@ -53,6 +53,7 @@ fn every_field_arrives() {
         fall: 10,
         port: Some(81),
         passive: Some(Passive { failures: 7, retry: Duration::from_secs(10) }),
+        passive_status: None,
         slow_start: Duration::from_secs(60),
     };
     assert_eq!(settings, expected);
@@ -212,4 +213,56 @@ fn a_check_over_the_other_protocol_wants_a_port() {
           with `port`"]
     );
     assert_eq!(good(&(udp + "port = 8080\n")).warnings, []);
+}
+
+/// An HTTP service with these fields of its health (the first of them in line 9) and a group.
+fn judged(fields: &str, group: &str) -> String {
+    format!(
+        "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\n\
+         listen = \"192.0.2.1:80/http\"\nbackends = [\"10.0.0.1:80\"]\n\n[service.health]\n{fields}\n\
+         [[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:80\"]\n{group}\n\
+         [[service.route]]\ngroup = \"a\"\npath = \"/a\"\n"
+    )
+}
+
+#[test]
+fn statuses_that_speak_against_backends_are_the_service_s_and_its_groups() {
+    let faulty = |text: &str| {
+        let config = good(text);
+        assert_eq!(config.warnings, []);
+        let of = |service: &hairpin_core::config::Service| {
+            (0..=u16::MAX).filter(|status| service.faulty.contains(*status)).collect::<Vec<u16>>()
+        };
+        config.snapshot.services.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(faulty(&judged("passive = 5", "")), [[0; 0], [0; 0]], "none unless some are named");
+    let named = "passive = 5\npassive_status = \"500, 502-504,599\"";
+    assert_eq!(faulty(&judged(named, "")), [[500, 502, 503, 504, 599]; 2]);
+    let other = "[service.group.health]\npassive = 1\npassive_status = \"500\"";
+    assert_eq!(faulty(&judged(named, other)), [vec![500, 502, 503, 504, 599], vec![500]]);
+    assert_eq!(
+        faulty(&judged(named, "[service.group.health]\ncheck = \"tcp\"")),
+        [vec![500, 502, 503, 504, 599], vec![]]
+    );
+}
+
+#[test]
+fn statuses_that_say_something_of_the_request_or_mean_nothing_are_pointed_at() {
+    refuses(
+        &judged("passive = 5\npassive_status = \"404,500\"", ""),
+        "10:18: error: `passive_status` is \"404,500\"; statuses below 500 say something of the request: write numbers from \
+         500 to 599",
+    );
+    refuses(
+        &judged("passive = 5\npassive_status = \"5xx\"", ""),
+        "10:18: error: `passive_status`: \"5xx\" is no HTTP status; write a number from 100 to 599",
+    );
+    assert_eq!(
+        warned(&judged("passive_status = \"500\"", "")),
+        ["t.toml:9:18: warning: `passive_status` means nothing while `passive` is 0; set `passive`, or leave it out"]
+    );
+    assert_eq!(
+        warned(&checked("passive = 1\npassive_status = \"500\"")),
+        ["t.toml:7:18: warning: `passive_status` means nothing to a service that is not HTTP; leave it out"]
+    );
 }

@@ -23,7 +23,9 @@ fn the_full_examples_show_every_field() {
         for field in section.fields {
             let shown = match field.kind {
                 // What only HTTP and TLS services have is in the one example, the rest in the other.
-                _ if ["protocol", "group", "route", "access", "http", "tls"].contains(&field.name) => {
+                _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
+                    .contains(&field.name) =>
+                {
                     http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
                 }
                 Kind::Tables => {

@@ -39,6 +39,7 @@ pub(crate) fn full_status() -> Status {
         last_duration_s: 0.25,
         weight_share: 0.5,
         passive_failed_total: 4,
+        requests_failed: BTreeMap::new(),
     };
     let web_1 = BackendStatus {
         weight: 3,
@@ -59,9 +60,17 @@ pub(crate) fn full_status() -> Status {
         ..ServiceStatus::default()
     };
     let count = |total| Count { total, per_s: 0.0 };
+    let failing = HealthStatus {
+        passive_failed_total: 9,
+        requests_failed: BTreeMap::from([("lost".into(), 2), ("status".into(), 6)]),
+        ..HealthStatus::default()
+    };
+    let failing = BackendStatus { health: failing, ..backend("shop1", "10.0.0.3:80") };
     let shop = ServiceStatus {
         name: "shop".into(),
         listen: "192.0.2.1:8080/http".into(),
+        protocol: "http".into(),
+        backends: vec![failing],
         connections: 4,
         requests: Some(count(31)),
         ..ServiceStatus::default()
@@ -173,6 +182,13 @@ fn numbers_are_where_they_belong() {
         assert_eq!(page.value("hairpin_drops_total", &[("reason", "kernel.new-in-this-version")]), 1.0);
         let shop = [("service", "shop")];
         assert_eq!(page.value("hairpin_http_requests_total", &shop), 31.0);
+        let failed = |reason| [("service", "shop"), ("backend", "shop1"), ("reason", reason)];
+        let failed = ["lost", "silent", "status"]
+            .map(|reason| page.value("hairpin_http_requests_failed_total", &failed(reason)));
+        assert_eq!(failed, [2.0, 0.0, 6.0]);
+        assert_eq!(page.named("hairpin_http_requests_failed_total").count(), 3, "no other service speaks HTTP");
+        let shop_1 = [("service", "shop"), ("backend", "shop1")];
+        assert_eq!(page.value("hairpin_backend_handshakes_failed_total", &shop_1), 1.0);
         assert_eq!(page.value("hairpin_http_clients", &shop), 4.0);
         assert_eq!(page.named("hairpin_http_clients").count(), 1, "no other service speaks HTTP");
         assert_eq!([7.0, 512.0], ["peak", "max"].map(|what| page.value(&format!("hairpin_http_clients_{what}"), &[])));

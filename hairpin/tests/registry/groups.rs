@@ -51,6 +51,25 @@ fn routes_lead_to_the_numbers_that_groups_have() {
 }
 
 #[test]
+fn statuses_that_speak_against_backends_get_to_the_workers() {
+    let text = |status: &str| {
+        format!(
+            "interfaces = [\"a\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\nlisten = \"{WEB}\"\n\
+             backends = [\"10.0.0.1:80\"]\n[service.health]\npassive = 1\npassive_status = \"{status}\"\n\
+             [[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:80\"]\n[[service.route]]\ngroup = \"a\"\n"
+        )
+    };
+    let mut registry = Registry::default();
+    for (status, expected) in [("500", [true, false]), ("502", [false, true])] {
+        let config = config::parse("t.toml", &text(status)).unwrap_or_else(|problems| panic!("{problems}"));
+        let merged = merged(&mut registry, &config, 0);
+        for service in &merged.snapshot.services {
+            assert_eq!([500, 502].map(|status| service.faulty.contains(status)), expected, "{}", service.name);
+        }
+    }
+}
+
+#[test]
 fn a_group_that_is_no_more_stays_a_group_until_its_backends_are_free() {
     let place = Place::new("groups");
     let mut registry = Registry::default();

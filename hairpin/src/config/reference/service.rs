@@ -246,8 +246,10 @@ pub const HEALTH: Section = Section {
             Value("0"),
             "5",
             "Clients' connections to a backend that fail in a row (refused, unanswered, or unreachable) and take it \
-             down, whatever the checks say; 0: they are not looked at. Off by default because clients have a part in \
-             it: with many addresses that never answer, a dishonest one can make good backends look bad.",
+             down, whatever the checks say; 0: they are not looked at. Of an HTTP service, requests: those whose \
+             connection fails, is reset or closed before the response, or that are not answered in time; a response \
+             ends the row. Off by default because clients have a part in it: with many addresses that never answer, a \
+             dishonest one can make good backends look bad.",
         ),
         field(
             "passive_retry",
@@ -256,6 +258,15 @@ pub const HEALTH: Section = Section {
             "\"30s\"",
             "How long a backend without check that `passive` took down stays so before connections try it again; \
              doubles, up to eightfold, while they fail.",
+        ),
+        field(
+            "passive_status",
+            Kind::Statuses,
+            From("none"),
+            "\"500,502-504\"",
+            "HTTP services: responses with these statuses, from 500 to 599, count for `passive` like requests that are not \
+             answered. Name those that mean the server, not the request: whoever finds a request that is answered with one \
+             of them can make it be asked for.",
         ),
         field(
             "slow_start",

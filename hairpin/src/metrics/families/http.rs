@@ -1,7 +1,7 @@
 //! What is measured of HTTP and TLS services. Without any, there are no samples.
 
 use super::{Emit, Family, Kind, NONE, View, family};
-use crate::metrics::reasons::{reasons, refusals};
+use crate::metrics::reasons::{faults, reasons, refusals};
 use crate::status::{Count, HttpStatus};
 
 /// All of them, in the order in which they are written.
@@ -66,6 +66,14 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     family!(
         Counter,
+        "http_requests_failed",
+        &["service", "backend", "reason"],
+        "Requests that a backend of an HTTP service has failed: its connection was lost before the response, it was silent for \
+         too long, or it answered with one of `passive_status`.",
+        requests_failed
+    ),
+    family!(
+        Counter,
         "http_requests_reused",
         NONE,
         "Requests that went over a connection to the backend that was there already.",
@@ -123,6 +131,19 @@ pub(super) const FAMILIES: &[Family] = &[
 fn number(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> u64) {
     if let Some(http) = &view.status.http {
         emit(&[], value(http).into());
+    }
+}
+
+fn requests_failed(view: &View<'_>, emit: &mut Emit<'_>) {
+    let services = &view.status.services;
+    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
+    for (service, (name, names)) in services.iter().zip(&view.names.services) {
+        if service.protocol == "http" || service.group_of.as_deref().is_some_and(of_http) {
+            for (backend, backend_name) in service.backends.iter().zip(names) {
+                let failed = &backend.health.requests_failed;
+                reasons(emit, &[name, backend_name], failed, faults(), |count: &u64| *count);
+            }
+        }
     }
 }
 
