@@ -101,6 +101,9 @@ pub struct Rule {
     pub fate: Fate,
     /// Which slot of the engine's totals its packets are added to (a backend's number times two, plus direction).
     pub total: u32,
+    /// None of its packets is inside the worker or on the way there, so there is nothing that others could overtake: it holds
+    /// as soon as it is in, without hand-over.
+    pub at_once: bool,
 }
 
 /// A request to an engine.
@@ -109,7 +112,7 @@ pub enum RuleOp {
     /// Add the rule; one that already matches the same key is updated to it.
     ///
     /// No packet meets a mixture: each is rewritten by the old rule, in whole, or by the new one, or goes to the worker.
-    /// Hand-over starts anew, so that no packet overtakes those of its flow that are still inside the worker. The rule's
+    /// Hand-over starts anew ([`Rule::at_once`]: there is none), so that no packet overtakes those of its flow that are still inside the worker. The rule's
     /// counters go on: what both carried is in the counters of [`Completion::Removed`] and in samples, each packet once.
     /// After [`Completion::Rejected`] the old rule is in force as before. [`Completion::Installed`] and `Rejected` name
     /// the new rule; the old one's id is not answered again. Removing goes by the key, under either id.

@@ -29,7 +29,8 @@ struct flow_v6 {
 	__u8 protocol, zero[3];
 }; /* 40 bytes */
 
-/* A rule's `flags`. The lower four bits are set by whoever installs it and never change; the others are BPF's own. */
+/* A rule's `flags`. The lower four bits are set by whoever installs it and never change; the others are BPF's own, but
+ * ACTIVE may be asked for: then there is no hand-over. */
 enum rule_flags {
 	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
 	RULE_NUMBERS = 2,  /* TCP: what is done to numbers, and to which, stands in `numbers_v4` / `numbers_v6`, same key */

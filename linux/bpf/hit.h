@@ -90,7 +90,7 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		return divert(skb, head->worker, EVENT_RULE_TTL);
 	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
 		return divert(skb, head->worker, EVENT_RULE_FENCED);
-	if ((__s32)(head->until - now) <= 0) {
+	if ((__s32)(head->until - now) <= 0 || !head->egress) {
 		verdict = ipv6 ? find_way_v6(skb, rule, f->l3, now) : find_way_v4(skb, rule, f->l3, now);
 		if (verdict == TC_ACT_SHOT)
 			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);

@@ -125,6 +125,7 @@ static __always_inline void write_numbers(struct numbers *there, const struct nu
 static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct numbers *wanted, void *key,
 				    void *rules, void *numbers, const bool ipv6)
 {
+	const bool in_place = same_ends(old, new, ipv6);
 	struct numbers *there = NULL;
 	long error = 0;
 
@@ -134,8 +135,8 @@ static __always_inline long replace(struct rule_head *old, struct rule_head *new
 		error = bpf_map_update_elem(numbers, key, wanted, BPF_ANY);
 	if (error)
 		return error;
-	if (same_ends(old, new, ipv6)) {
-		*(volatile __u8 *)&old->flags = new->flags;
+	if (in_place) {
+		*(volatile __u8 *)&old->flags = new->flags & ~RULE_ACTIVE;
 		old->worker = new->worker;
 	} else {
 		new->packets = old->packets;
@@ -151,6 +152,10 @@ static __always_inline long replace(struct rule_head *old, struct rule_head *new
 		write_numbers(there, wanted);
 	else if (there)
 		bpf_map_delete_elem(numbers, key);
+	if (in_place && new->flags & RULE_ACTIVE) {
+		old->until = new->until;
+		*(volatile __u8 *)&old->flags = new->flags;
+	}
 	return 0;
 }
 

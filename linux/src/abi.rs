@@ -6,6 +6,7 @@ mod numbers;
 
 pub use numbers::Numbers;
 
+use crate::cpu;
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
@@ -459,8 +460,15 @@ impl RuleHead {
         if numbers::has_numbers(rule) {
             flags |= RULE_NUMBERS;
         }
+        // Then the way out is looked up by the first packet, or soon: packets read a coarser clock, a little behind this one.
+        let mut until = 0;
+        if rule.at_once {
+            flags |= RULE_ACTIVE;
+            until = (cpu::now().as_nanos() >> 20) as u32;
+        }
         RuleHead {
             flags,
+            until,
             worker,
             source_port: rule.rewrite.source.port.to_be_bytes(),
             destination_port: rule.rewrite.destination.port.to_be_bytes(),

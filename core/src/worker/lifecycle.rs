@@ -46,7 +46,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let connection = self.slab.at(position);
             let (key, rewrite) = (connection.key(direction), connection.rewrite(direction));
             let total = number * 2 + direction as u32;
-            self.ops.push_back(RuleOp::Install(Rule { id, key, rewrite, fate: Fate::Forward, total, guard: None }));
+            self.ops.push_back(RuleOp::Install(Rule {
+                id,
+                key,
+                rewrite,
+                fate: Fate::Forward,
+                total,
+                ..Rule::default()
+            }));
         }
         self.asked(now, position, 2);
     }

@@ -93,6 +93,8 @@ fn bpf_admits_what_core_admits() {
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(6000) });
         let within_cell = std::cell::RefCell::new(&mut within);
         let outcome = runner.run(&case(), |(packet, guard)| {
+            // So many take longer on a busy machine than it goes without a beat.
+            rig.beat();
             let frame = packet.to(rig.left.mac).frame();
             let at = parsed(&frame);
             let new = at.key.reversed();
@@ -250,6 +252,26 @@ fn an_update_waits_for_the_packets_inside_the_worker() {
         assert!(first < second && second < third);
         rig.plane.control().publish(0, cpu, third);
         assert_eq!(send(&rig), Outcome::Sent(1, 1006));
+    });
+}
+
+#[test]
+fn a_rule_that_needs_no_hand_over_holds_at_once() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |options| options.handover_bound = std::time::Duration::from_secs(3600));
+        let mut engine = rig.plane.engine(0).unwrap();
+        assert!(matches!(send(&rig), Outcome::Worker(..)), "of another flow, for all the engine knows");
+        let at_once = |port, delta| Rule { at_once: true, ..rule(port, delta, Some(WIDE)) };
+        install(&mut engine, at_once(1, 5));
+        assert_eq!(send(&rig), Outcome::Sent(1, 1005), "new");
+        install(&mut engine, at_once(1, 6));
+        assert_eq!(send(&rig), Outcome::Sent(1, 1006), "changed");
+        install(&mut engine, at_once(2, 7));
+        assert_eq!(send(&rig), Outcome::Sent(2, 1007), "with other ends");
+        install(&mut engine, rule(2, 8, Some(WIDE)));
+        assert!(matches!(send(&rig), Outcome::Worker(..)), "a hand-over that waits");
+        install(&mut engine, at_once(2, 9));
+        assert_eq!(send(&rig), Outcome::Sent(2, 1009), "and one that does not, in its place");
     });
 }
 

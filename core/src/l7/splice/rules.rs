@@ -6,7 +6,7 @@
 //! front gets another back.
 
 use super::entry::{Exchange, Front, FrontState, Message};
-use super::numbers::{before, later};
+use super::numbers::{before, beyond, later};
 use super::{Context, Splices, value};
 use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
@@ -76,6 +76,9 @@ impl Splices {
         if front.stretch.is_some_and(|(start, length)| first.wrapping_sub(start) < length) {
             return;
         }
+        // A backend that has used all the room it was shown has nothing on its way that the rest could overtake.
+        let edge = back.peer.told.wrapping_add(back.hold);
+        let at_once = front.holds && beyond(back.peer.highest, edge) < u32::from(front.peer.mss);
         let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
         let shift = |from: u8, to: u8| from as i8 - to as i8;
         let rewrites = [
@@ -105,6 +108,7 @@ impl Splices {
                 guard: Some(guard),
                 fate: Fate::Forward,
                 total: number + direction as u32,
+                at_once,
             };
             cx.ops.push_back(RuleOp::Install(rule));
         }
@@ -218,6 +222,7 @@ impl Splices {
                 front.stretch = None;
                 if let Some(counters) = counters {
                     front.carried[direction as usize].add(counters.packets, counters.bytes);
+                    front.carried_by_engine[direction as usize].add(counters.packets, counters.bytes);
                     front.last_seen = front.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
                 }
             }

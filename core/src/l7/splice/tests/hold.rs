@@ -67,6 +67,20 @@ fn it_is_lifted_once_the_rules_are_in_force() {
 }
 
 #[test]
+fn rules_hold_at_once_when_the_backend_has_used_its_room() {
+    // The window's unit is 128 bytes, and less than a segment is not sent into what is left.
+    for (left, at_once) in [(0, true), (1000, true), (1500, false)] {
+        let mut stage = stage();
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+        let room = usize::from(HELD) * 128 - head.len() - left;
+        let sent = backend.sends(&mut stage, &format!("{head}{}", "x".repeat(room)));
+        client.receives(&sent);
+        assert_eq!(installs(&mut stage).map(|rule| rule.at_once), [at_once; 2], "{left} bytes left");
+    }
+}
+
+#[test]
 fn it_is_lifted_when_the_engine_refuses() {
     let mut stage = stage();
     let (_, backend, [up, down]) = large(&mut stage);
