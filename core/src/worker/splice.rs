@@ -8,12 +8,13 @@ use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Batch, FrameIo};
 use crate::l7::config::Kind;
 use crate::l7::cookie::Cookies;
-use crate::l7::splice::Context;
+use crate::l7::splice::{Context, SplicedConnection, Terms};
 use crate::l7::threshold::Threshold;
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
 use crate::time::Time;
 use crate::wire::{ErrorKind, IcmpError, Transport};
+use alloc::vec::Vec;
 
 /// What the worker lends, and the splices it lends it to: its fields, each by itself.
 macro_rules! lend {
@@ -118,6 +119,19 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn splices(&self) -> (u32, u32, u32) {
         let (fronts, backs) = self.splices.len();
         (fronts, backs, self.splices.buffers().0)
+    }
+
+    /// Looks at connections of HTTP and TLS services that lie at place `start` (0 to begin) and behind, a bounded number of
+    /// places, and adds copies to `out` as far as its capacity goes. Returns where to go on; `None`: there are no more.
+    pub fn look_at_splices(&self, now: Time, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
+        let terms = Terms {
+            now,
+            snapshot: &self.snapshot,
+            caps: &self.caps,
+            offloads: self.policy.offloads(),
+            bytes_min: self.statistics.http.threshold.bytes_min,
+        };
+        self.splices.look(&terms, start, out)
     }
 
     /// A packet that a splice has sent, come back because it is too big for its way out. `false`: it is no splice's.

@@ -20,7 +20,7 @@ use crate::worker::Drop;
 use arrayvec::ArrayVec;
 
 /// How long an idle connection to a backend is kept.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connections reset per call at most when a process ends.
 const ABANDONED_MAX: usize = 16;

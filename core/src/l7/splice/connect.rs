@@ -162,6 +162,7 @@ impl Splices {
             is_unwanted: false,
             is_counted: false,
             idle_max: idle_max(cx.kind(service)),
+            created: cx.now,
             hold: u32::MAX,
         };
         let again = back.again;

@@ -263,6 +263,9 @@ pub(super) struct Front {
     pub(super) stamped: Time,
     pub(super) last_seen: Time,
     pub(super) carried: [Volume; 2],
+    /// What of that the engine has.
+    pub(super) carried_by_engine: [Volume; 2],
+    pub(super) created: Time,
     /// Where its pair of rules is.
     pub(super) ledger: Ledger,
     /// The key of the back's flow that has a rule.
@@ -342,6 +345,7 @@ pub(super) struct Back {
     pub(super) is_counted: bool,
     /// Idle ones there may be of its backend.
     pub(super) idle_max: u16,
+    pub(super) created: Time,
     /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
     /// come before the engine carries it.
     pub(super) hold: u32,

@@ -84,6 +84,8 @@ impl Splices {
             stamped: Time::from_nanos(u64::MAX),
             last_seen: cx.now,
             carried: [Volume::default(); 2],
+            carried_by_engine: [Volume::default(); 2],
+            created: cx.now,
             ledger: Ledger::Software,
             rule_key: at.key,
             rules: 0,

@@ -39,6 +39,7 @@ mod slots;
 mod statistics;
 mod timers;
 mod upward;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,8 @@ pub use entry::{BackState, FrontState};
 pub use fault::Fault;
 pub(crate) use rules::RULE_BIT;
 pub use statistics::{HttpStatistics, Refused};
+pub(crate) use view::Terms;
+pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnection, SplicedPath, SplicedState};
 
 use super::config::Kind;
 use super::cookie::Cookies;

@@ -7,6 +7,7 @@ mod faults;
 mod heads;
 mod hold;
 mod hunted;
+mod listed;
 mod offload;
 mod paths;
 mod requests;

@@ -1,0 +1,298 @@
+//! What is told of connections to whoever asks: copies of a few entries at a time, in order of their places.
+//!
+//! The worker makes them between two turns, so what it takes is bounded: [`LOOKED_MAX`] places, whoever lies there, and
+//! nothing is allocated. Entries never move, so a connection that lives from the first look to the last is seen once. A
+//! connection to a backend that a client's has at the moment is told with that one, not by itself.
+
+use super::Splices;
+use super::close::IDLE_TIMEOUT;
+use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
+use super::read::CLOSING_TIMEOUT;
+use super::timers::TIME_WAIT;
+use crate::config::Snapshot;
+use crate::engine::EngineCaps;
+use crate::flow::{Direction, Endpoint, FlowKey};
+use crate::l4::connection::{Ledger, Volume};
+use crate::l7::config::{Group, Kind};
+use crate::l7::head::{Method, Version};
+use crate::time::{Duration, Time};
+use alloc::vec::Vec;
+
+/// Places looked at per call at most.
+pub const LOOKED_MAX: usize = 128;
+
+/// A connection of an HTTP or TLS service.
+#[derive(Clone, Copy, Debug)]
+pub struct SplicedConnection {
+    /// Its client's end and the one it connected to; `None`: a connection to a backend that no client's has.
+    pub client: Option<(Endpoint, Endpoint)>,
+    /// The service's number; of one that no client's has, that of the service or group its backend belongs to.
+    pub service: u16,
+    /// Where it is in its life.
+    pub state: SplicedState,
+    /// The connection to a backend that belongs to it now.
+    pub backend: Option<BackendLeg>,
+    /// Requests so far, the one under way among them.
+    pub requests: u32,
+    /// The request under way.
+    pub exchange: Option<ExchangeView>,
+    /// What it has carried: [from client, from backend], by worker and engine, without what rules in force have counted.
+    /// Of a connection that no client's has, nothing is known.
+    pub carried: [Volume; 2],
+    /// What of that the engine has carried.
+    pub carried_by_engine: [Volume; 2],
+    /// The flows with a rule in force, which has counted more.
+    pub rules: [Option<FlowKey>; 2],
+    /// Why its packets are, or are not, with the engine.
+    pub path: SplicedPath,
+    /// When it began.
+    pub created: Time,
+    /// When its last packet came by here; of one that no client's has, when its state began.
+    pub last_seen: Time,
+}
+
+/// Where a connection is in its life: a client's, or one to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplicedState {
+    /// A client's.
+    Client(FrontState),
+    /// One to a backend.
+    Backend(BackState),
+}
+
+impl SplicedState {
+    /// The names there are, those of clients' connections first.
+    pub const NAMES: [&'static str; 9] =
+        ["reading", "waiting", "joined", "replying", "closing", "time-wait", "doomed", "connecting", "idle"];
+
+    /// Its name in status.
+    pub fn name(self) -> &'static str {
+        match self {
+            SplicedState::Client(state) => state.name(),
+            SplicedState::Backend(BackState::Connecting) => "connecting",
+            // Between two requests of nobody.
+            SplicedState::Backend(BackState::Attached | BackState::Idle) => "idle",
+            SplicedState::Backend(BackState::Closing) => "closing",
+            SplicedState::Backend(BackState::TimeWait) => "time-wait",
+        }
+    }
+}
+
+/// A connection to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendLeg {
+    /// The backend's number.
+    pub number: u16,
+    /// Whom the backend sees.
+    pub source: Endpoint,
+    /// The backend's end.
+    pub target: Endpoint,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeView {
+    /// Its method; means nothing to a TLS service.
+    pub method: Method,
+    /// The client's version.
+    pub version: Version,
+    /// The route it took, by its place; `None`: the configuration has become another one since.
+    pub route: Option<u16>,
+    /// The group its backend was chosen from.
+    pub group: Group,
+    /// What of the request is still to come.
+    pub request: MessageView,
+    /// What of the response is still to come.
+    pub response: MessageView,
+    /// When its head was complete.
+    pub started: Time,
+}
+
+/// What of a message is still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageView {
+    /// Its head.
+    Head,
+    /// So many bytes at most: the engine may have carried some of them.
+    Bytes(u64),
+    /// Chunks.
+    Chunks,
+    /// Whatever comes until its sender closes.
+    Endless,
+    /// Nothing.
+    Done,
+}
+
+impl MessageView {
+    fn of(message: &Message) -> MessageView {
+        match message {
+            Message::Head => MessageView::Head,
+            Message::Bytes { left, .. } => MessageView::Bytes(*left),
+            Message::Chunked(_) => MessageView::Chunks,
+            Message::Endless => MessageView::Endless,
+            Message::Done => MessageView::Done,
+        }
+    }
+}
+
+/// Why the packets of a connection are, or are not, with the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplicedPath {
+    /// A pair of rules is in force.
+    Offloaded,
+    /// Rules are asked for.
+    Installing,
+    /// Rules are being taken back.
+    Removing,
+    /// There is no request under way.
+    NoExchange,
+    /// It is of a TLS service.
+    Tls,
+    /// The policy is to offload nothing.
+    Policy,
+    /// The engine cannot do what it needs, or the two ends have not agreed on the same.
+    Unsupported,
+    /// No body has begun.
+    NoBody,
+    /// Chunks are read in order.
+    Chunked,
+    /// Where the body ends is not known.
+    Endless,
+    /// Fewer bytes are to come than are worth it: so many.
+    Small(u64),
+    /// The engine has refused it; it will be asked again.
+    Refused,
+    /// It is offered with its next packet, unless something of Hairpin's own is still to be acknowledged.
+    Next,
+}
+
+/// What the workers' paths are judged by.
+pub(crate) struct Terms<'a> {
+    pub(crate) now: Time,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) caps: &'a EngineCaps,
+    pub(crate) offloads: bool,
+    /// From how many bytes on bodies go to the engine, where the configuration does not say.
+    pub(crate) bytes_min: u64,
+}
+
+impl Splices {
+    /// Looks at the connections that lie at `start` and behind, at most [`LOOKED_MAX`] places, and adds copies to `out` as
+    /// far as its capacity goes. Returns where to go on; `None`: there are no more.
+    pub(crate) fn look(&self, terms: &Terms<'_>, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
+        let mut place = start;
+        for _ in 0..LOOKED_MAX {
+            if place < self.fronts_max && place >= self.fronts.reach() {
+                place = self.fronts_max;
+            }
+            if place.checked_sub(self.fronts_max).is_some_and(|back| back >= self.backs.reach()) {
+                return None;
+            }
+            if out.len() == out.capacity() {
+                break;
+            }
+            let seen = match place.checked_sub(self.fronts_max) {
+                None => self.fronts.get(place).map(|front| self.look_at_front(terms, front)),
+                Some(back) => self.backs.get(back).and_then(|back| look_at_back(terms, back)),
+            };
+            out.extend(seen);
+            place += 1;
+        }
+        Some(place)
+    }
+
+    fn look_at_front(&self, terms: &Terms<'_>, front: &Front) -> SplicedConnection {
+        let back = front.back.and_then(|back| self.backs.get(back));
+        let exchange = &front.exchange;
+        let under_way = matches!(front.state, FrontState::Joined | FrontState::Waiting);
+        let rule = |direction, key| (front.rules & (1 << direction as u8) != 0).then_some(key);
+        SplicedConnection {
+            client: Some((front.key.source, front.key.destination)),
+            service: front.service,
+            state: SplicedState::Client(front.state),
+            backend: back.map(leg),
+            requests: front.requests + u32::from(front.state == FrontState::Waiting),
+            exchange: under_way.then(|| self.look_at_exchange(exchange)),
+            carried: front.carried,
+            carried_by_engine: front.carried_by_engine,
+            rules: [rule(Direction::FromClient, front.key), rule(Direction::FromBackend, front.rule_key)],
+            path: path(terms, front, back),
+            created: front.created,
+            last_seen: front.last_seen,
+        }
+    }
+
+    fn look_at_exchange(&self, exchange: &Exchange) -> ExchangeView {
+        ExchangeView {
+            method: exchange.method,
+            version: exchange.version,
+            route: Some(exchange.route).filter(|route| exchange.generation == self.generation && *route != u16::MAX),
+            group: exchange.group,
+            request: MessageView::of(&exchange.request),
+            response: MessageView::of(&exchange.response),
+            started: exchange.started,
+        }
+    }
+}
+
+fn leg(back: &Back) -> BackendLeg {
+    BackendLeg { number: back.number, source: back.own_end(), target: back.target() }
+}
+
+fn look_at_back(terms: &Terms<'_>, back: &Back) -> Option<SplicedConnection> {
+    if back.front.is_some() {
+        return None;
+    }
+    // When it is over says when it began.
+    let lasts = match back.state {
+        BackState::Idle => IDLE_TIMEOUT,
+        BackState::Closing => CLOSING_TIMEOUT,
+        BackState::TimeWait => TIME_WAIT,
+        BackState::Connecting | BackState::Attached => Duration::ZERO,
+    };
+    let since = back.deadline.as_nanos().saturating_sub(lasts.as_nanos() as u64);
+    let place = terms.snapshot.place(back.number);
+    Some(SplicedConnection {
+        client: None,
+        service: place.map_or(u16::MAX, |(service, _)| service),
+        state: SplicedState::Backend(back.state),
+        backend: Some(leg(back)),
+        requests: back.requests,
+        exchange: None,
+        carried: [Volume::default(); 2],
+        carried_by_engine: [Volume::default(); 2],
+        rules: [None; 2],
+        path: SplicedPath::NoExchange,
+        created: back.created,
+        last_seen: Time::from_nanos(since).max(back.created).min(terms.now),
+    })
+}
+
+fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
+    match front.ledger {
+        Ledger::Offloaded => return SplicedPath::Offloaded,
+        Ledger::Installing => return SplicedPath::Installing,
+        Ledger::Removing => return SplicedPath::Removing,
+        Ledger::Software => {}
+    }
+    let http = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
+        Some(Kind::Http(http)) => http,
+        _ => return SplicedPath::Tls,
+    };
+    let (FrontState::Joined, Some(back)) = (front.state, back) else { return SplicedPath::NoExchange };
+    let caps = terms.caps;
+    let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
+    let least = http.offload_bytes_min.unwrap_or(terms.bytes_min);
+    match (&front.exchange.request, &front.exchange.response) {
+        _ if !terms.offloads => SplicedPath::Policy,
+        _ if !able || front.peer.sack != back.peer.sack => SplicedPath::Unsupported,
+        (Message::Endless, _) | (_, Message::Endless) => SplicedPath::Endless,
+        (Message::Chunked(_), _) | (Message::Done, Message::Chunked(_)) => SplicedPath::Chunked,
+        (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match *left {
+            left if left < least => SplicedPath::Small(least),
+            _ if terms.now < front.offer_after => SplicedPath::Refused,
+            _ => SplicedPath::Next,
+        },
+        _ => SplicedPath::NoBody,
+    }
+}
