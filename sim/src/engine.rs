@@ -167,7 +167,7 @@ impl Engine {
                 Completion::Rejected(rule.id, Refusal::Full)
             }
             RuleOp::Install(rule) => {
-                let gate = if self.options.fence { Gate::Fresh } else { Gate::Active };
+                let gate = if self.options.fence && !rule.at_once { Gate::Fresh } else { Gate::Active };
                 let replaced = self.rules.get(&rule.key);
                 let counters = replaced.map(|there| there.counters).unwrap_or_default();
                 let before = replaced.map(|there| there.rule.id);
