@@ -180,6 +180,7 @@ http {{
   tcp_nopush on;
   keepalive_requests 1000000;
   keepalive_timeout 300s;
+  types {{ text/html html; text/css css; text/javascript js; image/bmp bmp; }}
   default_type application/octet-stream;
   client_body_temp_path {directory}/body;
   proxy_temp_path {directory}/proxy;

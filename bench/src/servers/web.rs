@@ -27,6 +27,11 @@ pub fn is_there(program: &str, arguments: &[&str]) -> bool {
     command::output(Command::new(program).args(arguments)).is_ok()
 }
 
+/// The installed Chromium: Debian's without a window, or the whole one.
+pub fn browser() -> Option<&'static str> {
+    ["chromium-headless-shell", "chromium"].into_iter().find(|program| is_there(program, &["--version"]))
+}
+
 fn started(topology: &Topology, server: usize, port: u16, name: &str, command: Command) -> Result<Process> {
     let namespace = &topology.servers[server - 1];
     let mut process = namespace.start(command, &topology.scratch.file(format!("{name}-{server}.log")))?;

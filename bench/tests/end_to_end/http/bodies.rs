@@ -8,8 +8,10 @@ use hairpin_bench::tool::recorder::{SUM_OF_NOTHING, sum};
 use hairpin_bench::topology::{Family, vip};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
     let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, which, body);
     vec![
         trial("a large upload arrives whole", upload),
+        trial("a large download arrives whole", download),
         trial("uploads in chunks and after 100-continue", chunked),
         trial("requests follow bodies", bodies_in_turn),
         trial("a client that does not read for a while", slow_reader),
@@ -26,17 +29,56 @@ pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
     ]
 }
 
-/// Bytes of the large upload: `HAIRPIN_UPLOAD_BYTES`.
-fn upload_bytes() -> Result<usize> {
-    std::env::var("HAIRPIN_UPLOAD_BYTES").map_or(Ok(100 << 20), |text| text.parse()).context("HAIRPIN_UPLOAD_BYTES")
+/// Bytes of the large upload and of the large download: `HAIRPIN_BODY_BYTES` (`make soak-http`).
+fn body_bytes() -> Result<usize> {
+    std::env::var("HAIRPIN_BODY_BYTES").map_or(Ok(100 << 20), |text| text.parse()).context("HAIRPIN_BODY_BYTES")
+}
+
+/// Longest that curl may take for a large body: at least 1 MB a second, as debug builds on a busy machine reach.
+fn patience(length: usize) -> String {
+    (120 + (length >> 20)).to_string()
 }
 
 fn expected(bytes: &[u8]) -> String {
-    format!("{}:{:016x}", bytes.len(), sum(SUM_OF_NOTHING, bytes))
+    told(bytes.len(), sum(SUM_OF_NOTHING, bytes))
+}
+
+/// Length and sum of a body, as the recorder writes them.
+fn told(length: usize, sum: u64) -> String {
+    format!("{length}:{sum:016x}")
+}
+
+/// Writes a file of so many bytes, the page of 100 MB over and over; its length and sum.
+fn write_body(stage: &Stage, file: &Path, length: usize) -> Result<String> {
+    let page = stage.page("100m")?;
+    let mut out = File::create(file)?;
+    let (mut left, mut so_far) = (length, SUM_OF_NOTHING);
+    while left > 0 {
+        let part = &page[..left.min(page.len())];
+        out.write_all(part)?;
+        so_far = sum(so_far, part);
+        left -= part.len();
+    }
+    Ok(told(length, so_far))
+}
+
+/// Length and sum of a file.
+fn told_of(file: &Path) -> Result<String> {
+    let mut file = File::open(file)?;
+    let mut part = vec![0; 1 << 20];
+    let (mut length, mut so_far) = (0, SUM_OF_NOTHING);
+    loop {
+        let bytes = file.read(&mut part)?;
+        if bytes == 0 {
+            return Ok(told(length, so_far));
+        }
+        length += bytes;
+        so_far = sum(so_far, &part[..bytes]);
+    }
 }
 
 /// Uploads a file by curl; what the backend says that it got.
-fn put(stage: &Stage, file: &std::path::Path, arguments: &[&str]) -> Result<String> {
+fn put(stage: &Stage, file: &Path, arguments: &[&str]) -> Result<String> {
     let file = file.display().to_string();
     let all = [&["--upload-file", &file, "--output", "/dev/null", "--dump-header", "-"], arguments].concat();
     let text = stage.curl(PLAIN, "/upload", &all)?;
@@ -45,13 +87,23 @@ fn put(stage: &Stage, file: &std::path::Path, arguments: &[&str]) -> Result<Stri
 }
 
 fn upload(stage: &mut Stage) -> Result<()> {
-    let length = upload_bytes()?;
-    let page = stage.page("100m")?;
-    let bytes: Vec<u8> = page.iter().copied().cycle().take(length).collect();
+    let length = body_bytes()?;
     let file = stage.topology.scratch.file("upload");
-    std::fs::write(&file, &bytes)?;
-    let got = put(stage, &file, &["--header", "Expect:"])?;
-    ensure!(got == expected(&bytes), "{} arrived as {got}", expected(&bytes));
+    let expected = write_body(stage, &file, length)?;
+    let got = put(stage, &file, &["--header", "Expect:", "--max-time", &patience(length)])?;
+    ensure!(got == expected, "{expected} arrived as {got}");
+    std::fs::remove_file(file)?;
+    Ok(())
+}
+
+fn download(stage: &mut Stage) -> Result<()> {
+    let length = body_bytes()?;
+    let (page, file) = (stage.topology.scratch.file("pages/large"), stage.topology.scratch.file("large"));
+    let expected = write_body(stage, &page, length)?;
+    stage.curl(WEB, "/large", &["--max-time", &patience(length), "--output", &file.display().to_string()])?;
+    let got = told_of(&file)?;
+    ensure!(got == expected, "{expected} arrived as {got}");
+    std::fs::remove_file(page)?;
     std::fs::remove_file(file)?;
     Ok(())
 }
@@ -103,7 +155,7 @@ fn slow_reader(stage: &mut Stage) -> Result<()> {
         socket.set_recv_buffer_size(16 << 10)?;
         socket.connect(&SocketAddr::new(vip(Family::V4), WEB).into())?;
         let mut stream: std::net::TcpStream = socket.into();
-        std::io::Write::write_all(&mut stream, b"GET /10m HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(b"GET /10m HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         std::thread::sleep(Duration::from_secs(3));
         let mut got = Vec::new();

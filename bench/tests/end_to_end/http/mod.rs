@@ -1,6 +1,7 @@
 //! HTTP and TLS services: real clients, real servers, and both as nobody should be.
 
 mod bodies;
+mod browser;
 mod hostile;
 mod loss;
 mod messages;
@@ -20,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.extend(messages::trials(&stages, which));
         trials.extend(bodies::trials(&stages, which));
         trials.extend(loss::trials(&stages, which));
+        trials.extend(browser::trials(&stages, which));
     }
     // What has little to do with how packets are carried.
     trials.extend(routes::trials(&stages));

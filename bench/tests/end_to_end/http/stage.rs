@@ -41,6 +41,8 @@ pub(super) const APACHE: u16 = 8011;
 pub(super) const PYTHON: u16 = 8012;
 pub(super) const NODE: u16 = 8013;
 pub(super) const WEBSOCKET: u16 = 8014;
+/// A page whose resources come from several groups.
+pub(super) const BROWSER: u16 = 8015;
 /// TLS by name.
 pub(super) const TLS: u16 = 8443;
 
@@ -200,6 +202,7 @@ pub(super) fn missing(what: &str) -> Option<String> {
         "ab" => web::is_there("ab", &["-V"]),
         "node" => web::is_there("node", &["--version"]),
         "python" => python("http.server"),
+        "browser" => web::browser().is_some(),
         module => python(module),
     };
     (!there).then(|| format!("SKIPPED: no {what} on this machine (scripts/install-deps)"))
@@ -237,6 +240,11 @@ fn services() -> Vec<Service> {
         one("python", PYTHON, 2, web::PYTHON_PORT),
         one("node", NODE, 3, web::NODE_PORT),
         one("websocket", WEBSOCKET, 4, web::WEBSOCKET_PORT),
+        Service {
+            server_port: HTTP_PORT,
+            tables: include_str!("browser.toml").to_owned(),
+            ..Service::http("browser", BROWSER)
+        },
         Service {
             transport: Transport::Tls,
             servers: vec![],
