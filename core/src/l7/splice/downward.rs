@@ -158,7 +158,9 @@ impl Splices {
     ) {
         let (Some(front), Some(entry)) = (self.fronts.get(position), self.backs.get(back)) else { return };
         let floor = front.exchange.response_floor;
-        if before(segment.sequence, floor) {
+        // Of a head that is not complete, the client knows nothing.
+        let gathered = entry.input.is_some() && before(segment.sequence, entry.peer.expected);
+        if before(segment.sequence, floor) || gathered {
             // A keep-alive probe, or an old one.
             return self.acknowledge_back(cx, back);
         }

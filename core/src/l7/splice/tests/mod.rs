@@ -3,6 +3,7 @@
 mod again;
 mod bodies;
 mod closing;
+mod ends;
 mod faults;
 mod heads;
 mod hold;
@@ -10,9 +11,11 @@ mod hunted;
 mod listed;
 mod offload;
 mod paths;
+mod probes;
 mod requests;
 mod stage;
 mod strangers;
+mod windows;
 mod wrap;
 
 use crate::time::Duration;

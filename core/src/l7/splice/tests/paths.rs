@@ -1,13 +1,14 @@
 //! TLS, and ways that take less than others.
 
-use super::stage::{Script, Stage, USUAL};
-use super::{REQUEST, RESPONSE, asked, only};
-use crate::flow::Protocol;
+use super::stage::{Script, Sent, Stage, USUAL, end};
+use super::{asked, only};
+use crate::flow::{Address, Endpoint, Protocol};
 use crate::frame::{Arrival, Frame, VecFrame};
-use crate::l7::config::{Kind, ProxyVersion, Tls, TlsRoute};
+use crate::l7::config::{Http, Kind, ProxyVersion, Sticky, Tls, TlsRoute};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
 use crate::wire::{checksum::Sum, ipv4};
+use alloc::format;
 use alloc::vec::Vec;
 
 /// A ClientHello that asks for `name`.
@@ -105,76 +106,145 @@ fn a_client_that_has_closed_behind_its_hello_has_closed_for_the_backend() {
 }
 
 /// A router says that a packet of `from`'s, to `to`, was too big.
-fn too_big(
-    stage: &mut Stage,
-    from: crate::flow::Endpoint,
-    to: crate::flow::Endpoint,
-    mtu: u16,
-) -> Vec<super::stage::Sent> {
-    let packet = |source: [u8; 4], destination: [u8; 4], protocol: u8, body: &[u8]| {
-        let mut header = [0; ipv4::HEADER];
-        header[0] = 0x45;
-        header[2..4].copy_from_slice(&((ipv4::HEADER + body.len()) as u16).to_be_bytes());
-        (header[8], header[9]) = (64, protocol);
-        header[12..16].copy_from_slice(&source);
-        header[16..].copy_from_slice(&destination);
-        let sum = Sum::of(&header).checksum();
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
-        [&header[..], body].concat()
-    };
+fn too_big(stage: &mut Stage, from: Endpoint, to: Endpoint, mtu: u32) -> Vec<Sent> {
+    let is_ipv4 = from.address.is_ipv4();
     let ports = [&from.port.to_be_bytes()[..], &to.port.to_be_bytes(), &[0; 4]].concat();
-    let quoted = packet(from.address.ipv4_octets(), to.address.ipv4_octets(), Protocol::Tcp as u8, &ports);
-    let mut icmp = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), &quoted].concat();
-    let sum = Sum::of(&icmp).checksum();
+    let quoted = packet(from.address, to.address, Protocol::Tcp as u8, &ports);
+    let router = end(!is_ipv4, 99, 0).address;
+    // The part of the header behind the checksum: in ICMPv4 only its last two bytes are the MTU.
+    let (kind, protocol) = if is_ipv4 { ([3, 4], 1) } else { ([2, 0], 58) };
+    let mut icmp = [&kind[..], &[0, 0], &mtu.to_be_bytes(), &quoted].concat();
+    let pseudo = match is_ipv4 {
+        true => Vec::new(),
+        false => {
+            let length = (icmp.len() as u32).to_be_bytes();
+            [&router.0[..], &from.address.0, &length, &[0, 0, 0, protocol]].concat()
+        }
+    };
+    let sum = Sum::of(&[pseudo, icmp.clone()].concat()).checksum();
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = packet([10, 9, 9, 9], from.address.ipv4_octets(), 1, &icmp);
-    stage.comes(VecFrame::new(&[&[0; 12][..], &[8, 0], &ip].concat()))
+    let kind: [u8; 2] = if is_ipv4 { [8, 0] } else { [0x86, 0xdd] };
+    stage.comes(VecFrame::new(&[&[0; 12][..], &kind, &packet(router, from.address, protocol, &icmp)].concat()))
+}
+
+fn sticky(http: &mut Http) {
+    http.sticky = Some(Sticky { cookie: (*b"stuck").into(), attributes: (*b"").into() });
+}
+
+/// An IP packet.
+fn packet(source: Address, destination: Address, protocol: u8, body: &[u8]) -> Vec<u8> {
+    if !source.is_ipv4() {
+        let length = (body.len() as u16).to_be_bytes();
+        return [&[0x60, 0, 0, 0][..], &length, &[protocol, 64], &source.0, &destination.0, body].concat();
+    }
+    let mut header = [0; ipv4::HEADER];
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&((ipv4::HEADER + body.len()) as u16).to_be_bytes());
+    (header[8], header[9]) = (64, protocol);
+    header[12..16].copy_from_slice(&source.ipv4_octets());
+    header[16..].copy_from_slice(&destination.ipv4_octets());
+    let sum = Sum::of(&header).checksum();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&header[..], body].concat()
+}
+
+/// Payload of a segment on a way with this MTU.
+fn payload(ipv6: bool, mtu: u16) -> u16 {
+    mtu - 20 - if ipv6 { 40 } else { 20 }
 }
 
 #[test]
 fn a_path_that_takes_less_gets_smaller_segments() {
-    let mut stage = Stage::new(|_| {});
-    let mut client = Script::client_with(&mut stage, 1000, 5000, USUAL);
-    let syn = only(client.sends(&mut stage, REQUEST));
-    let (mut backend, sent) = Script::backend(&mut stage, &syn);
-    let head = only(sent);
-    // What is ours goes again, at once.
-    let again = only(too_big(&mut stage, backend.peer, backend.own, 1300));
-    assert_eq!(again.what(), head.what());
-    backend.gets(&again);
-    let body = "x".repeat(4000);
-    assert!(too_big(&mut stage, client.peer, client.own, 1000).is_empty(), "nothing of ours is on its way");
-    let all = alloc::format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
-    let response = only(backend.sends(&mut stage, &all));
-    assert_eq!((response.gso_size, response.text()), (960, all.as_str()));
-    client.gets(&response);
-    client.acknowledges(&mut stage);
-    stage.over();
+    for ipv6 in [false, true] {
+        let mut stage = Stage::over_ip(ipv6, sticky);
+        let mut client = Script::client_with(&mut stage, 1000, 5000, USUAL);
+        let request = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n";
+        let syn = only(client.sends(&mut stage, request));
+        let (mut backend, sent) = Script::backend_with(&mut stage, &syn, 7000, USUAL);
+        let head = only(sent);
+        // What is ours goes again, at once.
+        let again = only(too_big(&mut stage, backend.peer, backend.own, 1300));
+        assert_eq!(again.what(), head.what());
+        backend.gets(&again);
+        backend.acknowledges(&mut stage);
+        // What went through, its sender sends again: it is cut smaller.
+        let body = only(client.says(&mut stage, ACK, &[b'x'; 1400]));
+        assert_eq!((body.gso_size, body.bytes.len()), (payload(ipv6, 1300), 1400));
+        assert!(too_big(&mut stage, backend.peer, backend.own, 1290).is_empty(), "not ours");
+        let body = only(client.repeats(&mut stage, client.next.wrapping_sub(1400), &[], &[b'x'; 1400]));
+        assert_eq!((body.gso_size, body.bytes.len()), (payload(ipv6, 1290), 1400));
+        backend.gets(&body);
+        backend.gets(&only(client.says(&mut stage, ACK, &[b'x'; 2600])));
+        backend.acknowledges(&mut stage);
+        // The other way: the head is ours, the body is not.
+        let all = format!("HTTP/1.1 200 OK\r\nContent-Length: 1400\r\n\r\n{}", "x".repeat(1400));
+        let response = only(backend.sends(&mut stage, &all));
+        let head = response.bytes.len() - 1400;
+        let again = only(too_big(&mut stage, client.peer, client.own, 1285));
+        assert_eq!((again.segment.sequence, &again.bytes[..]), (client.expected, &response.bytes[..head]));
+        let body = only(backend.repeats(&mut stage, backend.next.wrapping_sub(1400), &[], &[b'x'; 1400]));
+        assert_eq!(body.gso_size, payload(ipv6, 1285));
+        client.receives(&[again, body]);
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
 }
 
 #[test]
-fn a_packet_of_ours_that_comes_back_as_too_big_goes_in_pieces() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-    let body = "x".repeat(1400);
-    let response =
-        only(backend.sends(&mut stage, &alloc::format!("HTTP/1.1 200 OK\r\nContent-Length: 1400\r\n\r\n{body}")));
-    client.gets(&response);
-    let mut frame = VecFrame::default();
-    let own = Script {
-        own: response.from,
-        peer: response.to,
-        next: response.segment.sequence,
-        expected: client.next,
-        window: 9,
-    };
-    assert!(own.own(ACK, None).write(&mut frame, [&response.bytes, &[]]));
-    frame.meta_mut().arrival = Arrival::TooBig { mtu: 1000 };
-    let again = only(stage.comes(frame));
-    assert_eq!((again.gso_size, &again.bytes), (960, &response.bytes));
-    client.acknowledges(&mut stage);
-    backend.receives(&client.sends(&mut stage, REQUEST));
-    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
-    client.acknowledges(&mut stage);
-    stage.over();
+fn a_way_is_never_believed_to_take_less_than_any_does_or_more_than_before() {
+    for ipv6 in [false, true] {
+        let mut stage = Stage::over_ip(ipv6, |_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let syn = only(client.sends(&mut stage, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n"));
+        let (mut backend, sent) = Script::backend_with(&mut stage, &syn, 7000, USUAL);
+        backend.receives(&sent);
+        backend.acknowledges(&mut stage);
+        let least = if ipv6 { 1220 } else { 536 };
+        let usual = USUAL.mss;
+        for (mtu, size) in [(9000, usual), (100_000, usual), (68, least), (0, least), (1500, least)] {
+            assert!(too_big(&mut stage, backend.peer, backend.own, mtu).is_empty());
+            let body = only(client.says(&mut stage, ACK, &[b'x'; 3000]));
+            assert_eq!(body.gso_size, size, "{mtu}");
+            backend.gets(&body);
+        }
+        stage.over();
+    }
+}
+
+#[test]
+fn a_packet_that_went_through_and_comes_back_as_too_big_goes_in_pieces() {
+    for (of_client, ipv6) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut stage = Stage::over_ip(ipv6, |_| {});
+        let (mut client, mut backend, _) =
+            asked(&mut stage, 1000, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2800\r\n\r\n");
+        backend.acknowledges(&mut stage);
+        let sent = if of_client {
+            only(client.says(&mut stage, ACK, &[b'x'; 1400]))
+        } else {
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 2800\r\n\r\n";
+            client.receives(&backend.sends(&mut stage, head));
+            only(backend.says(&mut stage, ACK, &[b'x'; 1400]))
+        };
+        let mut frame = VecFrame::default();
+        let segment = sent.segment;
+        let own = Script {
+            own: sent.from,
+            peer: sent.to,
+            next: segment.sequence,
+            expected: segment.acknowledgement,
+            window: 9,
+        };
+        assert!(own.own(ACK, None).write(&mut frame, [&sent.bytes, &[]]));
+        frame.meta_mut().arrival = Arrival::TooBig { mtu: 1280 };
+        let again = only(stage.comes(frame));
+        assert_eq!((again.gso_size, &again.bytes), (payload(ipv6, 1280), &sent.bytes));
+        assert_eq!(again.what(), (segment.sequence, segment.acknowledgement, ACK, sent.text()));
+        // And what follows is cut from the beginning.
+        let (from, to) = if of_client { (&mut client, &mut backend) } else { (&mut backend, &mut client) };
+        to.gets(&again);
+        let next = only(from.says(&mut stage, ACK, &[b'x'; 1400]));
+        assert_eq!(next.gso_size, payload(ipv6, 1280));
+        to.gets(&next);
+        stage.over();
+    }
 }
