@@ -2,6 +2,7 @@
 
 mod again;
 mod bodies;
+mod bounds;
 mod closing;
 mod ends;
 mod faults;
@@ -15,6 +16,7 @@ mod probes;
 mod requests;
 mod stage;
 mod strangers;
+mod versions;
 mod windows;
 mod wrap;
 

@@ -1,0 +1,211 @@
+//! What a client can make us wait for or keep: bounded by time, by bytes, and by their number.
+
+use super::super::Refused;
+use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::l7::config::HttpLimits;
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
+    sent.iter().filter(|sent| sent.to == script.own).cloned().collect()
+}
+
+/// Sends a byte of `text` every so often, until there is an answer; says after how many milliseconds, and what.
+fn dribbles(stage: &mut Stage, client: &mut Script, text: &str, every: Duration) -> Option<(u64, String)> {
+    let begin = stage.now;
+    for byte in text.bytes() {
+        let mut sent = client.says(stage, ACK, &[byte]);
+        sent.extend(stage.wait(every));
+        let mine = to(&sent, client);
+        if let Some(reply) = mine.iter().find(|sent| !sent.bytes.is_empty()) {
+            return Some((stage.now.since(begin).as_millis() as u64, reply.text().into()));
+        }
+    }
+    None
+}
+
+#[test]
+fn a_head_has_its_time_from_its_first_byte_on_however_it_comes() {
+    for every in [100, 900] {
+        let second = Duration::from_secs(1);
+        let mut stage = Stage::new(|http| http.limits = HttpLimits { head_timeout: second, ..Default::default() });
+        let mut client = Script::client(&mut stage, 1000);
+        let found = dribbles(&mut stage, &mut client, &REQUEST.repeat(10), Duration::from_millis(every));
+        let (after, reply) = found.expect("an end");
+        assert!((1000..2000).contains(&after) && reply.starts_with("HTTP/1.1 408 "), "{after}: {reply}");
+        // And the next one's, on a connection that was idle for longer than that.
+        let mut stage = Stage::new(|http| http.limits = HttpLimits { head_timeout: second, ..Default::default() });
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        client.acknowledges(&mut stage);
+        assert!(to(&stage.wait(Duration::from_secs(30)), &client).is_empty());
+        let found = dribbles(&mut stage, &mut client, &REQUEST.repeat(10), Duration::from_millis(every));
+        let (after, reply) = found.expect("an end");
+        assert!((1000..2000).contains(&after) && reply.starts_with("HTTP/1.1 408 "), "{after}: {reply}");
+        stage.over();
+    }
+}
+
+#[test]
+fn a_body_may_pause_for_so_long_and_no_longer() {
+    for (pause, ends) in [(900, false), (1200, true)] {
+        let second = Duration::from_secs(1);
+        let limits = HttpLimits { body_timeout: second, response_timeout: second, ..Default::default() };
+        let mut stage = Stage::new(|http| http.limits = limits);
+        let (mut client, mut backend, _) =
+            asked(&mut stage, 1000, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n");
+        backend.acknowledges(&mut stage);
+        let mut ended = false;
+        for _ in 0..20 {
+            let sent = client.sends(&mut stage, "x");
+            if to(&sent, &backend).is_empty() {
+                break;
+            }
+            backend.receives(&to(&sent, &backend));
+            backend.acknowledges(&mut stage);
+            let sent = stage.wait(Duration::from_millis(pause));
+            ended |= to(&sent, &client).iter().any(|sent| sent.text().starts_with("HTTP/1.1 408 "));
+        }
+        assert_eq!(ended, ends, "{pause}");
+        stage.over();
+    }
+}
+
+#[test]
+fn a_head_is_no_longer_than_may_be_and_has_no_more_fields() {
+    let fields = |count: usize| "X: y\r\n".repeat(count);
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", fields(101));
+    let target = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8200));
+    let endless = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(40_000));
+    for (text, status) in [(long, "431"), (target, "414"), (endless, "431")] {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let mut reply = Vec::new();
+        let mut taken = 0;
+        for piece in text.as_bytes().chunks(1000) {
+            reply = to(&client.says(&mut stage, ACK, piece), &client);
+            reply.retain(|sent| !sent.bytes.is_empty());
+            taken += piece.len();
+            if !reply.is_empty() {
+                break;
+            }
+        }
+        assert!(only(reply).text().starts_with(&format!("HTTP/1.1 {status} ")));
+        assert!(taken <= 18_000, "{taken} bytes");
+        stage.over();
+    }
+}
+
+#[test]
+fn what_a_client_sends_ahead_is_kept_as_far_as_there_is_room_and_the_rest_asked_for_again() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    // Requests that wait, until there is no room.
+    let many = REQUEST.repeat(40);
+    let mut stored = client.next;
+    for _ in 0..100 {
+        client.sends(&mut stage, &many);
+        let told = client.repeats(&mut stage, client.next.wrapping_sub(1), &[], b"");
+        stored = told.iter().map(|sent| sent.segment.acknowledgement).max().unwrap_or(stored);
+    }
+    let kept = stored.wrapping_sub(5001);
+    assert!((60_000..110_000).contains(&kept), "{kept} bytes are kept");
+    assert_eq!(stage.worker.splices().2, 1, "in one buffer");
+    // None is lost: those that are kept are served, the others come again.
+    client.next = stored;
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    let mut served = backend.receives(&to(&sent, &backend)).len() / REQUEST.len();
+    for _ in 0..kept as usize / REQUEST.len() {
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        let sent = client.acknowledges(&mut stage);
+        let text = backend.receives(&to(&sent, &backend));
+        assert!(text.is_empty() || text == REQUEST, "{text}");
+        served += usize::from(!text.is_empty());
+    }
+    assert_eq!(served, kept as usize / REQUEST.len());
+    client.says(&mut stage, RST, b"");
+    stage.over();
+}
+
+#[test]
+fn a_table_full_of_exchanges_takes_no_more_and_forgets_none() {
+    let mut stage = Stage::new(|_| {});
+    let mut all: Vec<Script> = Vec::new();
+    for port in 0..SPLICES_MAX as u16 {
+        let mut client = Script::client(&mut stage, 1000 + port);
+        client.sends(&mut stage, REQUEST);
+        all.push(client);
+    }
+    let mut late = Script::client(&mut stage, 5000);
+    assert!(late.sends(&mut stage, REQUEST).is_empty(), "it will try again by itself");
+    assert_eq!((stage.worker.splices().0, stage.worker.statistics().services[0].refused), (SPLICES_MAX, 1));
+    all[0].says(&mut stage, RST, b"");
+    late.next = late.next.wrapping_sub(REQUEST.len() as u32);
+    assert!(late.sends(&mut stage, REQUEST).iter().any(|sent| sent.segment.has(SYN)), "now there is room");
+    stage.over();
+}
+
+#[test]
+fn another_backend_is_tried_only_while_nothing_was_sent() {
+    // Silent; refusing; one that resets, or closes, after it was sent the request.
+    for state in 0..4 {
+        let mut stage = Stage::with_backends(2, |_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let syn = only(client.sends(&mut stage, REQUEST));
+        let sent = match state {
+            0 => {
+                let sent = stage.wait(Duration::from_millis(3100));
+                sent.into_iter().filter(|sent| sent.to != syn.to).collect()
+            }
+            1 => {
+                let expected = syn.segment.sequence + 1;
+                Script { own: syn.to, peer: syn.from, next: 0, expected, window: 0 }.says(&mut stage, RST | ACK, b"")
+            }
+            _ => {
+                let (mut backend, sent) = Script::backend(&mut stage, &syn);
+                // It has not even acknowledged it, but who knows.
+                assert_eq!(only(sent).text(), REQUEST);
+                backend.says(&mut stage, if state == 2 { RST | ACK } else { ACK | FIN }, b"")
+            }
+        };
+        let http = &stage.worker.statistics().http;
+        if state < 2 {
+            assert_eq!((http.retries, http.replies), (1, 0), "{state}");
+            let (mut backend, sent) = Script::backend(&mut stage, &only(sent));
+            assert_eq!(backend.receives(&sent), REQUEST);
+            assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+            client.acknowledges(&mut stage);
+        } else {
+            assert_eq!((http.retries, http.refused[Refused::BackendClosed as usize]), (0, 1), "{state}");
+            assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{state}: {sent:?}");
+            client.acknowledges(&mut stage);
+        }
+        stage.over();
+    }
+}
+
+#[test]
+fn a_backend_that_answers_otherwise_is_no_backend() {
+    // To our SYN: an acknowledgement of something else, a SYN of its own, an old connection's segment, a SYN-ACK with a
+    // wrong number.
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    let right = syn.segment.sequence.wrapping_add(1);
+    let mut backend = Script { own: syn.to, peer: syn.from, next: 77, expected: right.wrapping_add(9), window: 9 };
+    let reset = only(backend.acknowledges(&mut stage));
+    assert_eq!((reset.segment.flags, reset.segment.sequence), (RST, right.wrapping_add(9)), "RFC 9293, 3.5.1");
+    for (flags, expected) in [(SYN, 0), (SYN | ACK, right.wrapping_add(1)), (SYN | ACK, right.wrapping_sub(1))] {
+        backend.expected = expected;
+        let sent = stage.arrives(&backend.own(flags, Some(USUAL)), b"");
+        assert!(sent.is_empty(), "{flags}: {sent:?}");
+    }
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    assert_eq!(backend.receives(&sent), REQUEST, "the right answer is still welcome");
+    stage.over();
+}
