@@ -1,4 +1,4 @@
-# make build | test | demo | bench | bench-tables | bench-ageing | bench-l7 | fuzz | deb | clean
+# make build | test | demo | bench | bench-tables | bench-ageing | bench-l7 | bench-papers002 | fuzz | deb | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -8,10 +8,12 @@ BENCH ?=
 TABLES ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
+# More for the figures of papers/002: make bench-papers002 PAPERS="--only rules,profile"
+PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing bench-l7 fuzz clean deps crashes restarts soak-tables soak-sim sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing bench-l7 bench-papers002 fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -47,6 +49,14 @@ SEEDS ?= 5000
 soak-sim:
 	HAIRPIN_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --package hairpin-sim -- --show-output
 
+# A body of so many bytes up and one down through an HTTP service, compared, on each kind of network: offloading cards,
+# plain cards, everything through the worker. `make test` does 100 MB.
+BYTES ?= 1073741824
+
+soak-http: deps
+	$(CARGO) build --package hairpin
+	HAIRPIN_BODY_BYTES=$(BYTES) $(CARGO) test --package hairpin-bench --test end_to_end -- load\ arrives\ whole
+
 # Thread sanitizer and Miri on the tables. Needs a nightly toolchain.
 sanitize:
 	scripts/sanitize
@@ -67,9 +77,15 @@ bench-ageing: deps
 	$(CARGO) build --release --package hairpin-bench
 	target/release/hairpin-bench ageing $(if $(QUICK),--quick)
 
-# HTTP services beside nginx, HAProxy and no balancer, on two cores: about an hour, QUICK=1 about two minutes.
+# HTTP services beside nginx, HAProxy and no balancer, on two cores: about 20 minutes, QUICK=1 about two.
 bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
+
+# The figures and tables of papers/002's evaluation, on this machine: at most ten minutes, QUICK=1 under two. The page is
+# target/bench/papers002/page.md; PAPERS="--document docs/papers002.md" puts its numbers into the documentation, too.
+bench-papers002: build
+	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
+	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(PAPERS)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

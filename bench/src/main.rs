@@ -58,6 +58,8 @@ enum Command {
     Ageing(ageing::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::Arguments),
+    /// Measures what papers/002 (Laconic) shows in its figures and tables: `make bench-papers002`.
+    L7Figures(l7::figures::Arguments),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential,
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
@@ -98,6 +100,10 @@ fn main() -> Result<()> {
         Command::L7(arguments) => {
             namespace::clean(false)?;
             l7::run(&arguments)
+        }
+        Command::L7Figures(arguments) => {
+            namespace::clean(false)?;
+            l7::figures::run(&arguments)
         }
         Command::Differential => {
             namespace::clean(false)?;

@@ -17,6 +17,10 @@ use std::time::Duration;
 
 /// Connections of the latency case and of the mix.
 const SOME: usize = 32;
+/// Bytes from which on a page is large.
+const LARGE: usize = 1 << 20;
+/// What starting and ending a peer takes, on average of all, in seconds.
+const AROUND_S: f64 = 0.6;
 /// How much longer than planned wrk may take.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -57,6 +61,26 @@ impl Case {
             Load::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),
             Load::Mix | Load::Latency => true,
         }
+    }
+
+    /// How much of it is measured, unless told otherwise: so that all cases take some twenty minutes. A second has many
+    /// responses of the small sizes and few of the large ones, where a connection first has to find its speed.
+    pub(super) fn effort(&self) -> Effort {
+        let seconds = |seconds| Duration::from_secs(seconds);
+        match self.load {
+            Load::Page { bytes, .. } if bytes < LARGE => Effort { duration: seconds(1), repetitions: 3 },
+            Load::Page { connections, .. } if connections != SOME => Effort { duration: seconds(2), repetitions: 2 },
+            Load::Page { .. } | Load::Mix => Effort { duration: seconds(2), repetitions: 3 },
+            // The slowest hundredth varies more than anything else.
+            Load::Latency => Effort { duration: seconds(2), repetitions: 5 },
+        }
+    }
+
+    /// Seconds that all peers together take, about.
+    pub(super) fn seconds(&self, effort: Effort) -> f64 {
+        let first = if self.load == Load::Latency { effort.duration.as_secs_f64() + AROUND_S } else { 0.0 };
+        let each = effort.duration.as_secs_f64() + AROUND_S;
+        first + (Peer::ALL.len() * effort.repetitions) as f64 * each
     }
 
     /// The bars: against whom, and what.
@@ -104,11 +128,6 @@ pub(super) fn all() -> Vec<Case> {
 /// Measures a case: each peer in turn, several times.
 pub(super) fn measure(stage: &Stage, case: &Case, effort: Effort) -> Result<Vec<Row>> {
     println!("\n{}", case.name());
-    let effort = match case.load {
-        // The slowest hundredth varies more than anything else.
-        Load::Latency => Effort { repetitions: effort.repetitions * 2 - 1, ..effort },
-        _ => effort,
-    };
     let rate = match case.load {
         Load::Latency => half_of_nginx(stage, effort)?,
         _ => 0.0,

@@ -10,6 +10,7 @@
 //! by connections in TIME_WAIT that another has left). One server: nginx. Cards as elsewhere: `gso` and `wire`.
 
 mod cases;
+pub mod figures;
 mod pages;
 mod peers;
 mod processor;
@@ -29,10 +30,10 @@ pub struct Arguments {
     /// Only cases whose name contains one of these, as `gso 1m`, `wire`, `mix`, `latency`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Seconds of each measurement.
+    /// Seconds of each measurement; 1 or, of responses of 1 MB and more, the mix and latencies, 2.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Measurements of each peer.
+    /// Measurements of each peer; 3, of 8 and 256 connections with responses of 1 MB and more 2, of latencies 5.
     #[arg(long)]
     repetitions: Option<usize>,
     /// Lists the cases.
@@ -67,13 +68,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if cases.is_empty() {
         bail!("no case is called so; --list names them");
     }
-    let effort = Effort {
-        duration: Duration::from_secs(arguments.seconds.unwrap_or(if arguments.quick { 1 } else { 3 })),
-        repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }),
+    let effort = |case: &Case| {
+        let Effort { duration, repetitions } = case.effort();
+        let seconds = arguments.seconds.or(arguments.quick.then_some(1));
+        Effort {
+            duration: seconds.map_or(duration, |seconds| Duration::from_secs(seconds.max(1))),
+            repetitions: arguments.repetitions.or(arguments.quick.then_some(1)).unwrap_or(repetitions).max(1),
+        }
     };
+    let planned: f64 = cases.iter().map(|case| case.seconds(effort(case))).sum();
+    let mut done = 0.0;
     let start = Instant::now();
     let (mut rows, mut failed): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
     println!("balancer on core 1 with all that arrives at its interfaces, client and server on core 0");
+    println!("{} cases, about {:.0} minutes", cases.len(), (planned / 60.0).ceil());
     for cards in [crate::topology::Cards::Gso, crate::topology::Cards::Wire] {
         let mut here = cases.iter().filter(|case| case.cards == cards).peekable();
         if here.peek().is_none() {
@@ -81,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         let stage = peers::Stage::create(cards)?;
         for case in here {
-            match cases::measure(&stage, case, effort) {
+            match cases::measure(&stage, case, effort(case)) {
                 Ok(more) => rows.extend(more),
                 Err(error) => {
                     println!("  {} could not be measured: {error:#}", case.name());
@@ -90,6 +98,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
             // What there is is kept, should the rest be broken off.
             report::write(&arguments.directory, "l7", &rows)?;
+            done += case.seconds(effort(case));
+            let took = start.elapsed().as_secs_f64();
+            println!("[{took:.0} s, about {:.0} s left]", (planned - done).max(0.0) * took / done);
         }
     }
     let held = rows.iter().filter(|row| row.held).count();

@@ -9,6 +9,10 @@ use std::path::Path;
 pub(super) const SIZES: [(&str, usize); 5] =
     [("1k", 1 << 10), ("16k", 16 << 10), ("128k", 128 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
 
+/// What figures of papers/002 ask for beside those.
+pub(super) const MORE_SIZES: [(&str, usize); 4] =
+    [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("4m", 4 << 20)];
+
 /// Lengths of flows in bytes and the share of flows that are no longer: web search, as measured for DCTCP (Alizadeh and
 /// others, SIGCOMM 2010).
 const WEB_SEARCH: [(f64, f64); 12] = [
@@ -40,7 +44,7 @@ fn quantile(share: f64) -> usize {
 pub(super) fn write(topology: &Topology, directory: &Path) -> Result<std::path::PathBuf> {
     std::fs::create_dir_all(directory)?;
     let mix = (0..MIX).map(|i| (format!("mix-{i}"), quantile((i as f64 + 0.5) / MIX as f64)));
-    let sizes = SIZES.iter().map(|&(name, length)| (name.to_owned(), length));
+    let sizes = SIZES.iter().chain(&MORE_SIZES).map(|&(name, length)| (name.to_owned(), length));
     let block = "0123456789abcdef".repeat(4096);
     for (name, length) in sizes.chain(mix) {
         let bytes: Vec<u8> = block.bytes().cycle().take(length).collect();

@@ -10,6 +10,16 @@ struct Core {
     softirq: u64,
 }
 
+/// What a core has done for some time, in seconds. The kernel gives hundredths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub(super) idle_s: f64,
+    pub(super) softirq_s: f64,
+}
+
+/// USER_HZ, which is 100 wherever Rust runs on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// The cores' times so far.
 #[derive(Clone, Debug)]
 pub(super) struct Cores(Vec<Core>);
@@ -26,6 +36,16 @@ impl Cores {
             Core { all: ticks.iter().take(8).sum(), idle: at(3) + at(4), softirq: at(5) + at(6) }
         };
         Ok(Cores(lines.map(core).collect()))
+    }
+
+    /// What each has done since `before`.
+    pub(super) fn times_since(&self, before: &Cores) -> Vec<Times> {
+        let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / TICKS_PER_SECOND;
+        let of = |(now, then): (&Core, &Core)| Times {
+            idle_s: seconds(now.idle, then.idle),
+            softirq_s: seconds(now.softirq, then.softirq),
+        };
+        self.0.iter().zip(&before.0).map(of).collect()
     }
 
     /// What they have done since `before`, as people read it.

@@ -46,6 +46,14 @@ pub struct Http {
     pub requests: Count,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
+    /// From how many bytes on that is done, where the configuration does not say.
+    pub offload_bytes_min: u64,
+    /// What that follows from: microseconds that a pair of rules costs a worker; 0: not measured yet.
+    pub rule_pair_us: f64,
+    /// Microseconds that a frame of a body costs a worker; 0: not measured yet.
+    pub body_frame_us: f64,
+    /// Bytes of such a frame.
+    pub body_frame_bytes: u64,
 }
 
 /// How full the tables are.

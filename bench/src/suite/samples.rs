@@ -36,6 +36,12 @@ impl Samples {
         &self.0
     }
 
+    /// All of them, divided by `divisor`: in another unit.
+    #[must_use]
+    pub fn divided_by(&self, divisor: f64) -> Samples {
+        Samples(self.0.iter().map(|value| value / divisor).collect())
+    }
+
     /// The smallest and the largest; NaN twice if there is none.
     pub fn range(&self) -> (f64, f64) {
         let fold = |pick: fn(f64, f64) -> f64| self.0.iter().copied().fold(f64::NAN, pick);

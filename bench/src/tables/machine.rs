@@ -7,7 +7,7 @@ use std::fs::read_to_string;
 const TUNABLE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Processor, cores and kernel, in a line.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     let processors = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model.trim());

@@ -23,6 +23,8 @@ mod shared;
 mod soak;
 mod subject;
 
+pub(crate) use machine::name as machine_name;
+
 use crate::suite::report;
 use anyhow::{Context, Result, bail, ensure};
 use measure::{Case, Window};

@@ -33,14 +33,18 @@ pub struct Pace {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Times {
     /// Requests answered per second.
     pub per_second: f64,
+    /// They took so long on average, in milliseconds.
+    pub mean_ms: f64,
     /// Half of them took no longer than that, in milliseconds.
     pub p50_ms: f64,
     /// 99 of 100 took no longer.
     pub p99_ms: f64,
+    /// So many of a hundred, from none to all, took no longer.
+    pub percentiles_ms: Vec<f64>,
 }
 
 /// Asks; fails if a request does.
@@ -60,7 +64,13 @@ pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
     ensure!(!all.is_empty(), "no request was due in {:?}", pace.duration);
     all.sort_unstable();
     let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-    Ok(Times { per_second: all.len() as f64 / pace.duration.as_secs_f64(), p50_ms: at(0.5), p99_ms: at(0.99) })
+    Ok(Times {
+        per_second: all.len() as f64 / pace.duration.as_secs_f64(),
+        mean_ms: all.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / all.len() as f64,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+        percentiles_ms: (0..=100).map(|percent| at(f64::from(percent) / 100.0)).collect(),
+    })
 }
 
 fn one(pace: Pace, mut due: Instant, interval: Duration, end: Instant) -> Result<Vec<Duration>> {

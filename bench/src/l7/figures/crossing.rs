@@ -1,0 +1,89 @@
+//! From which size of response on offloading is the cheaper way, as measured.
+
+use super::load::{THROUGHPUT, Way};
+use super::results::{Place, Results};
+use crate::suite::samples::Samples;
+
+/// Where that is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Crossing {
+    /// From the smallest size measured on.
+    Everywhere,
+    /// Not even at the largest.
+    Nowhere,
+    /// In between: the median of the repetitions, the smallest and the largest of them.
+    At { bytes: f64, low: f64, high: f64 },
+}
+
+/// Compares what a response costs the balancer's core, repetition by repetition.
+pub(super) fn of(results: &Results, setting: &str) -> Crossing {
+    let places = results.places(THROUGHPUT, setting);
+    let cost = |way: Way, x: u64| {
+        results.samples(Place { part: THROUGHPUT, setting, series: way.name(), x }, "core_us_per_response")
+    };
+    let both: Vec<(u64, Samples, Samples)> =
+        places.into_iter().filter_map(|x| Some((x, cost(Way::Software, x)?, cost(Way::Offloaded, x)?))).collect();
+    let repetitions = both.iter().map(|(_, a, b)| a.values().len().min(b.values().len())).min().unwrap_or(0);
+    let one = |repetition: usize| {
+        let gains = both.iter().map(|(x, software, offloaded)| {
+            // How many times offloading costs less, as a logarithm.
+            (*x as f64, (software.values()[repetition] / offloaded.values()[repetition]).ln())
+        });
+        crossing(&gains.collect::<Vec<_>>())
+    };
+    let all: Vec<Option<f64>> = (0..repetitions).map(one).collect();
+    let there: Vec<f64> = all.iter().filter_map(|crossing| *crossing).collect();
+    if there.is_empty() || there.len() * 2 < all.len() {
+        return Crossing::Nowhere;
+    }
+    let samples = Samples::from(there);
+    let (low, high) = samples.range();
+    match both.first() {
+        Some((least, ..)) if samples.median() <= *least as f64 => Crossing::Everywhere,
+        _ => Crossing::At { bytes: samples.median(), low, high },
+    }
+}
+
+/// The size from which on gains stay positive, between sizes on a logarithmic scale; `None` if the last is none. Sizes
+/// are in order.
+fn crossing(gains: &[(f64, f64)]) -> Option<f64> {
+    gains.last().filter(|(_, gain)| *gain >= 0.0)?;
+    let Some(before) = gains.iter().rposition(|(_, gain)| *gain < 0.0) else { return gains.first().map(|(x, _)| *x) };
+    let ((low, loss), (high, gain)) = (gains[before], *gains.get(before + 1)?);
+    let share = loss / (loss - gain);
+    Some((low.ln() + share * (high.ln() - low.ln())).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_sizes_the_scale_is_logarithmic() {
+        assert_eq!(crossing(&[(1e3, 0.1), (1e4, 0.2)]), Some(1e3));
+        assert_eq!(crossing(&[(1e3, -0.1), (1e4, -0.2)]), None);
+        let at = crossing(&[(1e2, -0.5), (1e4, 0.5), (1e6, 2.0)]).unwrap();
+        assert!((at - 1e3).abs() < 1e-6, "{at}");
+        // The last change of sign counts.
+        let at = crossing(&[(1e0, 0.5), (1e2, -0.5), (1e4, 0.5)]).unwrap();
+        assert!((at - 1e3).abs() < 1e-6, "{at}");
+    }
+
+    #[test]
+    fn repetitions_are_compared_one_by_one() {
+        let mut results = Results::default();
+        let mut add = |way: Way, x, costs: [f64; 3]| {
+            for (repetition, cost) in costs.into_iter().enumerate() {
+                let place = Place { part: THROUGHPUT, setting: "gso", series: way.name(), x };
+                results.add(place, repetition, &[("core_us_per_response", cost)]);
+            }
+        };
+        add(Way::Software, 1 << 10, [1.0, 1.0, 1.0]);
+        add(Way::Offloaded, 1 << 10, [2.0, 2.0, 2.0]);
+        add(Way::Software, 1 << 14, [2.0, 2.0, 1.0]);
+        add(Way::Offloaded, 1 << 14, [1.0, 1.0, 2.0]);
+        let Crossing::At { bytes, low, high } = of(&results, "gso") else { panic!("no crossing") };
+        assert!([bytes, low, high].iter().all(|at| (at - 4096.0).abs() < 1e-6), "{bytes} {low} {high}");
+        assert_eq!(of(&results, "wire"), Crossing::Nowhere);
+    }
+}

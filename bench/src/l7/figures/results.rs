@@ -1,0 +1,132 @@
+//! Everything that was measured, as one long table.
+
+use crate::suite::samples::Samples;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::path::Path;
+
+/// One value of one repetition.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Point {
+    /// What of: `throughput`, `latency`, `rules`, ...
+    pub(super) part: &'static str,
+    /// What the virtual cards did, or another setting that all series of a figure share; empty if there is none.
+    pub(super) setting: String,
+    /// Whose value it is: a line of a figure.
+    pub(super) series: String,
+    /// Where on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
+    pub(super) x: u64,
+    /// Which time it was measured.
+    pub(super) repetition: usize,
+    /// What was measured.
+    pub(super) what: &'static str,
+    /// That, in the unit that `what` names.
+    pub(super) value: f64,
+}
+
+/// Where a value belongs, but for the repetition and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) part: &'static str,
+    pub(super) setting: &'a str,
+    pub(super) series: &'a str,
+    pub(super) x: u64,
+}
+
+/// All values.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    points: Vec<Point>,
+    /// Parts that could not be measured, and why.
+    pub(super) failures: Vec<String>,
+}
+
+impl Results {
+    /// Adds the values of one measurement.
+    pub(super) fn add(&mut self, place: Place<'_>, repetition: usize, values: &[(&'static str, f64)]) {
+        for &(what, value) in values {
+            let Place { part, setting, series, x } = place;
+            let (setting, series) = (setting.to_owned(), series.to_owned());
+            self.points.push(Point { part, setting, series, x, repetition, what, value });
+        }
+    }
+
+    /// The values of one thing, one for each repetition; `None` if there are none.
+    pub(super) fn samples(&self, place: Place<'_>, what: &str) -> Option<Samples> {
+        let here = self.points.iter().filter(|point| {
+            let at = (point.part, point.setting.as_str(), point.series.as_str(), point.x);
+            at == (place.part, place.setting, place.series, place.x) && point.what == what
+        });
+        let values: Vec<f64> = here.map(|point| point.value).collect();
+        (!values.is_empty()).then(|| Samples::from(values))
+    }
+
+    /// The middle one of them.
+    pub(super) fn median(&self, place: Place<'_>, what: &str) -> Option<f64> {
+        self.samples(place, what).map(|samples| samples.median())
+    }
+
+    /// Series of a part, each once, as they were first measured.
+    pub(super) fn series(&self, part: &str, setting: &str) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for point in self.points.iter().filter(|point| point.part == part && point.setting == setting) {
+            if !all.contains(&point.series) {
+                all.push(point.series.clone());
+            }
+        }
+        all
+    }
+
+    /// Places on the axis for which a part has values, in order.
+    pub(super) fn places(&self, part: &str, setting: &str) -> Vec<u64> {
+        let here = self.points.iter().filter(|point| point.part == part && point.setting == setting);
+        let mut all: Vec<u64> = here.map(|point| point.x).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Writes them all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn write_csv(&self, path: &Path) -> Result<()> {
+        let about = || format!("could not write {}", path.display());
+        let mut writer = csv::Writer::from_path(path).with_context(about)?;
+        for point in &self.points {
+            writer.serialize(point).with_context(about)?;
+        }
+        writer.flush().with_context(about)
+    }
+}
+
+/// A median with its range, as tables show it.
+pub(super) fn shown(samples: Option<&Samples>, digits: usize) -> String {
+    let Some(samples) = samples else { return "-".to_owned() };
+    let (low, high) = samples.range();
+    match samples.values().len() {
+        1 => format!("{:.digits$}", samples.median()),
+        _ => format!("{:.digits$} ({low:.digits$}-{high:.digits$})", samples.median()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_where_they_belong() {
+        let mut results = Results::default();
+        let at = |x| Place { part: "throughput", setting: "gso", series: "nginx", x };
+        for (repetition, value) in [3.0, 1.0, 2.0].into_iter().enumerate() {
+            results.add(at(1024), repetition, &[("gbit_per_s", value), ("errors", 0.0)]);
+        }
+        results.add(Place { setting: "wire", ..at(4096) }, 0, &[("gbit_per_s", 9.0)]);
+        assert_eq!(results.median(at(1024), "gbit_per_s"), Some(2.0));
+        assert_eq!(results.median(at(4096), "gbit_per_s"), None);
+        assert_eq!(results.places("throughput", "gso"), [1024]);
+        assert_eq!(results.series("throughput", "gso"), ["nginx"]);
+        assert_eq!(shown(results.samples(at(1024), "gbit_per_s").as_ref(), 1), "2.0 (1.0-3.0)");
+        assert_eq!(shown(None, 1), "-");
+    }
+}
