@@ -147,13 +147,11 @@ impl Chosen {
     /// A connection that fits. Whether there is room for more.
     pub(super) fn learn(&mut self, connection: &ConnectionView) -> bool {
         let protocol = if connection.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-        let (Some(client), Some(vip), Some(backend)) =
-            (end(&connection.client), end(&connection.vip), end(&connection.backend_end))
-        else {
-            return true;
-        };
-        let source = connection.source.as_deref().and_then(end).unwrap_or(client);
-        for (source, destination) in [(client, vip), (source, backend)] {
+        // Of HTTP and TLS services, some have no client, some no backend, at the moment.
+        let client = end(&connection.client);
+        let source = connection.source.as_deref().and_then(end).or(client);
+        for ends in [client.zip(end(&connection.vip)), source.zip(end(&connection.backend_end))] {
+            let Some((source, destination)) = ends else { continue };
             self.flows.insert(unordered(&FlowKey { source, destination, protocol }), self.round);
         }
         self.short = self.flows.len() >= 2 * CONNECTIONS_MAX;

@@ -116,6 +116,23 @@ fn what_packets_do_not_show_is_asked_for() {
 }
 
 #[test]
+fn of_a_connection_that_is_spliced_the_side_that_is_there_is_known() {
+    let backend = query(None, None, Some("web-1"));
+    let judged = |connection: &ConnectionView| {
+        let mut chosen = Chosen::new(&backend, &services("full-nat")).unwrap();
+        chosen.begin_round();
+        assert!(chosen.learn(connection));
+        [(CLIENT, VIP), (POOL, BACKEND)].map(|(from, to)| chosen.judge(&flow(&frame(from, to, 10)).unwrap()))
+    };
+    let both = connection(Some(POOL));
+    assert_eq!(judged(&both), [Verdict::Yes, Verdict::Yes]);
+    let no_backend = ConnectionView { backend_end: String::new(), source: None, ..both.clone() };
+    assert_eq!(judged(&no_backend), [Verdict::Yes, Verdict::Perhaps]);
+    let no_client = ConnectionView { client: String::new(), vip: String::new(), ..both };
+    assert_eq!(judged(&no_client), [Verdict::Perhaps, Verdict::Yes]);
+}
+
+#[test]
 fn unknown_names_are_errors() {
     let error = |query: Query| Chosen::new(&query, &services("nat")).unwrap_err().to_string();
     assert!(error(query(None, Some("wbe"), None)).starts_with("there is no service \"wbe\""));

@@ -10,13 +10,13 @@ pub(super) struct Filter {
     /// Those of this client, these clients, or this client's port.
     #[arg(long, value_name = "ADDRESS|PREFIX|ADDRESS:PORT")]
     client: Option<String>,
-    /// Those of this service.
+    /// Those of this service and its groups, or of this group.
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// Those to this backend, by name or address.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Those in this state, such as established or syn-sent.
+    /// Those in this state, such as established or syn-sent; of HTTP and TLS services joined, reading, idle or others.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// Those that the kernel carries by itself.

@@ -76,7 +76,16 @@ fn ask(client: &mut Client, query: Query) -> Result<Page> {
 }
 
 fn count(client: &mut Client, query: &Query) -> Result<u64> {
-    Ok(ask(client, Query { limit: 0, cursor: None, ..query.clone() })?.matched)
+    let (mut sum, mut cursor) = (0, None);
+    loop {
+        let page = ask(client, Query { limit: 0, cursor, ..query.clone() })?;
+        sum += page.matched;
+        // What takes too long to count comes in parts.
+        match page.next {
+            Some(next) if Some(next) != cursor => cursor = Some(next),
+            _ => return Ok(sum),
+        }
+    }
 }
 
 /// Writes `limit` connections that fit `query` at most, page by page: no more than a page is in memory at any time.

@@ -78,8 +78,9 @@ enum Action {
     },
     /// List connections.
     ///
-    /// Listing reads the connection table a page at a time and does not hold up packets. A connection that lives through
-    /// the whole listing is listed once.
+    /// Listing reads the connection table a page at a time and does not hold up packets; workers tell the connections of
+    /// HTTP and TLS services between packets, some at a time. A connection that lives through the whole listing is listed
+    /// once.
     #[command(after_help = "Examples: hairpin connections --service web --software\n          \
                             hairpin connections --client 203.0.113.0/24 --all -o json")]
     Connections {

@@ -8,7 +8,8 @@ mod protocol;
 
 pub(crate) use client::ClientFilter;
 pub use protocol::{
-    Answer, BackendAction, BackendChange, Changes, ConnectionView, LatencyView, OffloadView, Page, Query, Request,
+    Answer, BackendAction, BackendChange, Changes, ConnectionView, ExchangeView, LatencyView, OffloadView, Page, Query,
+    Request, SplicedView,
 };
 
 use crate::status::Status;

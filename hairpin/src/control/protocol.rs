@@ -74,11 +74,11 @@ pub enum BackendAction {
 pub struct Query {
     /// Only of clients at `address`, `address/prefix length`, `address:port` or `[address]:port`.
     pub client: Option<String>,
-    /// Only of the service of this name.
+    /// Only of the service of this name and its groups, or of the group of this name.
     pub service: Option<String>,
     /// Only of the backend of this name or address.
     pub backend: Option<String>,
-    /// Only in this state (`established`, `syn-sent`, ...).
+    /// Only in this state (`established`, `syn-sent`, ...; of HTTP and TLS services `joined`, `reading`, `idle`, ...).
     pub state: Option<String>,
     /// Only offloaded ones, or only those in software.
     pub offloaded: Option<bool>,
@@ -88,7 +88,8 @@ pub struct Query {
     pub limit: u32,
 }
 
-/// A page of connections. A connection that lives from the first page to the last is on exactly one of them.
+/// A page of connections. A connection that lives from the first page to the last is on exactly one of them; one to a backend
+/// of an HTTP service may become a client's meanwhile, and be told with that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Page {
     /// The connections.
@@ -116,7 +117,7 @@ pub struct ConnectionView {
     pub backend_end: String,
     /// Whom the backend sees, if that is not the client.
     pub source: Option<String>,
-    /// State (`established`, `syn-sent`, ...).
+    /// State (`established`, `syn-sent`, ...; of HTTP and TLS services `joined`, `reading`, `idle`, ...).
     pub state: String,
     /// The worker it belongs to.
     pub worker: u16,
@@ -130,10 +131,53 @@ pub struct ConnectionView {
     pub bytes: [u64; 2],
     /// Of those packets, the ones the engine carried.
     pub packets_offloaded: [u64; 2],
+    /// Of those bytes, likewise.
+    #[serde(default)]
+    pub bytes_offloaded: [u64; 2],
     /// Seconds since it began.
     pub age_s: f64,
     /// Seconds since its last packet.
     pub idle_s: f64,
+    /// What there is beside that to a connection of an HTTP or TLS service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spliced: Option<SplicedView>,
+}
+
+/// A connection of an HTTP or TLS service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SplicedView {
+    /// `client`: a client's, with the connection to a backend that is its at the moment. `backend`: one to a backend that no
+    /// client's has; it has no `client` and no `vip`, and of what it carried only requests are known.
+    pub end: String,
+    /// `http` or `tls`; empty: one that no client's has.
+    pub speaks: String,
+    /// Requests so far, the one under way among them.
+    pub requests: u32,
+    /// The request under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeView>,
+}
+
+/// A request under way; of a TLS service, the connection as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeView {
+    /// Its method, `other` if it is a rare one; nothing of a TLS service.
+    pub method: Option<String>,
+    /// `1.0` or `1.1`; nothing of a TLS service.
+    pub version: Option<String>,
+    /// The route it took, counted from 1 as they stand in the file; nothing if none did and it went to the service's own
+    /// backends, or the configuration has become another one since.
+    pub route: Option<u16>,
+    /// The group its backend was chosen from; the service's name: its own backends.
+    pub group: String,
+    /// What of the request is still to come: `head`, `bytes`, `chunks`, `until-close`, `nothing`.
+    pub request: String,
+    /// What of the response is.
+    pub response: String,
+    /// How many bytes are still to come of a message of known length, as far as the worker knows: [request, response].
+    pub bytes_left: [Option<u64>; 2],
+    /// Seconds since its head was complete.
+    pub age_s: f64,
 }
 
 /// The engine, and what it holds.

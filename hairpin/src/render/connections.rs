@@ -1,16 +1,17 @@
 //! Connections, a line each, page after page.
 
 use super::{number, scaled, span};
-use crate::control::ConnectionView;
+use crate::control::{ConnectionView, SplicedView};
 use std::fmt::Write;
 
 /// The columns: title, and whether numbers stand in it.
-const COLUMNS: [(&str, bool); 10] = [
+const COLUMNS: [(&str, bool); 11] = [
     ("SERVICE", false),
     ("CLIENT", false),
     ("BACKEND", false),
     ("STATE", false),
     ("PATH", false),
+    ("REQUESTS", true),
     ("PACKETS", true),
     ("BYTES", true),
     ("AGE", true),
@@ -57,16 +58,22 @@ fn cells(connection: &ConnectionView) -> [String; COLUMNS.len()] {
     let sum = |both: [u64; 2]| both[0].saturating_add(both[1]) as f64;
     [
         connection.service.clone(),
-        connection.client.clone(),
-        connection.backend.clone(),
+        or_none(&connection.client).to_string(),
+        or_none(&connection.backend).to_string(),
         connection.state.clone(),
         path(connection).to_string(),
+        // Those that are forwarded have none that anybody knows of.
+        connection.spliced.as_ref().map_or_else(String::new, |spliced| number(f64::from(spliced.requests))),
         number(sum(connection.packets)),
         format!("{}B", scaled(sum(connection.bytes))),
         span(connection.age_s),
         span(connection.idle_s),
         connection.offload.clone(),
     ]
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
 }
 
 fn path(connection: &ConnectionView) -> &'static str {
@@ -81,9 +88,17 @@ pub fn explanation(connection: &ConnectionView) -> String {
         let (offloaded, all) = (connection.packets_offloaded[direction], connection.packets[direction]);
         format!("{} of {}", number(offloaded as f64), number(all as f64))
     };
+    let (ends, asks) = match &connection.spliced {
+        None => (format!("{client} -> {vip}/{protocol} ({service}) ->{source} {backend_end}"), String::new()),
+        Some(spliced) if spliced.end == "backend" => (format!("{service} ->{source} {backend_end}"), asked(spliced)),
+        Some(spliced) => {
+            let to = if backend_end.is_empty() { String::new() } else { format!(" ->{source} {backend_end}") };
+            (format!("{client} -> {vip}/{} ({service}){to}", spliced.speaks), asked(spliced))
+        }
+    };
     format!(
-        "{client} -> {vip}/{protocol} ({service}) ->{source} {backend_end}\n  \
-           {}, {state}, worker {worker}, since {}, last packet {} ago\n  \
+        "{ends}\n  \
+           {}, {state}, worker {worker}, since {}, last packet {} ago\n{asks}  \
            packets the engine carried: {} from the client, {} from the backend\n  \
            {}\n",
         path(connection),
@@ -95,9 +110,31 @@ pub fn explanation(connection: &ConnectionView) -> String {
     )
 }
 
+/// A line of what was asked for over a connection, and what is being.
+fn asked(spliced: &SplicedView) -> String {
+    let mut line = format!("  requests: {}", number(f64::from(spliced.requests)));
+    if let Some(exchange) = &spliced.exchange {
+        let method = exchange.method.as_ref().map_or_else(String::new, |method| format!(" {method}"));
+        let route = exchange.route.map_or_else(String::new, |route| format!(" by route {route}"));
+        let left = |at: usize| exchange.bytes_left[at].map_or_else(String::new, |left| format!(" ({left} at most)"));
+        let _ = write!(
+            line,
+            "; now{method}{route} to {}, since {}, still to come: of the request {}{}, of the response {}{}",
+            exchange.group,
+            span(exchange.age_s),
+            exchange.request,
+            left(0),
+            exchange.response,
+            left(1)
+        );
+    }
+    line + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::ExchangeView;
 
     fn connection(port: u16) -> ConnectionView {
         ConnectionView {
@@ -115,9 +152,34 @@ mod tests {
             packets: [10, 20],
             bytes: [1_000, 2_000_000],
             packets_offloaded: [8, 18],
+            bytes_offloaded: [800, 1_800_000],
             age_s: 75.0,
             idle_s: 2.0,
+            spliced: None,
         }
+    }
+
+    fn spliced(is_client: bool) -> ConnectionView {
+        let exchange = ExchangeView {
+            method: Some("GET".into()),
+            version: Some("1.1".into()),
+            route: Some(2),
+            group: "web/a".into(),
+            request: "nothing".into(),
+            response: "bytes".into(),
+            bytes_left: [None, Some(500)],
+            age_s: 3.0,
+        };
+        let view = SplicedView {
+            end: if is_client { "client" } else { "backend" }.into(),
+            speaks: "http".into(),
+            requests: 12,
+            exchange: Some(exchange).filter(|_| is_client),
+        };
+        let source = Some("10.0.2.1:16384".into());
+        let base = ConnectionView { source, spliced: Some(view), state: "joined".into(), ..connection(9) };
+        let idle = ConnectionView { client: String::new(), vip: String::new(), state: "idle".into(), ..base.clone() };
+        if is_client { base } else { idle }
     }
 
     #[test]
@@ -125,14 +187,16 @@ mod tests {
         let mut listing = Listing::default();
         assert_eq!(listing.page(&[]), "");
         let first = listing.page(&[connection(40112), connection(9)]);
-        let second = listing.page(&[connection(5)]);
+        let second = listing.page(&[connection(5), spliced(true), spliced(false)]);
         assert_eq!(
             first + &second,
             "\
-SERVICE  CLIENT             BACKEND  STATE        PATH       PACKETS    BYTES    AGE  IDLE  WHY
-web      203.0.113.7:40112  web-1    established  offloaded       30  2.00 MB  1m15s    2s  offloaded
-web      203.0.113.7:9      web-1    established  software        30  2.00 MB  1m15s    2s  engine-full
-web      203.0.113.7:5      web-1    established  software        30  2.00 MB  1m15s    2s  engine-full
+SERVICE  CLIENT             BACKEND  STATE        PATH       REQUESTS  PACKETS    BYTES    AGE  IDLE  WHY
+web      203.0.113.7:40112  web-1    established  offloaded                 30  2.00 MB  1m15s    2s  offloaded
+web      203.0.113.7:9      web-1    established  software                  30  2.00 MB  1m15s    2s  engine-full
+web      203.0.113.7:5      web-1    established  software                  30  2.00 MB  1m15s    2s  engine-full
+web      203.0.113.7:9      web-1    joined       software         12       30  2.00 MB  1m15s    2s  engine-full
+web      -                  web-1    idle         software         12       30  2.00 MB  1m15s    2s  engine-full
 "
         );
     }
@@ -147,6 +211,18 @@ web      203.0.113.7:5      web-1    established  software        30  2.00 MB  1
                packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
                engine-full\n"
         );
+        assert_eq!(
+            explanation(&spliced(true)),
+            "203.0.113.7:9 -> 192.0.2.10:80/http (web) -> from 10.0.2.1:16384 10.0.2.11:8080\n  \
+               software, joined, worker 1, since 1m15s, last packet 2s ago\n  \
+               requests: 12; now GET by route 2 to web/a, since 3s, still to come: of the request nothing, of the response \
+               bytes (500 at most)\n  \
+               packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
+               engine-full\n"
+        );
+        let idle = explanation(&spliced(false));
+        assert!(idle.starts_with("web -> from 10.0.2.1:16384 10.0.2.11:8080\n"), "{idle}");
+        assert!(idle.contains("\n  requests: 12\n"), "{idle}");
         assert!(
             explanation(&connection(40112)).starts_with("203.0.113.7:40112 -> 192.0.2.10:80/tcp (web) -> 10.0.2.11")
         );

@@ -139,6 +139,11 @@ impl Crew {
         self.members.iter().map(|member| &*member.shared)
     }
 
+    /// The same, for those who outlast the crew.
+    pub(crate) fn handles(&self) -> Vec<Arc<Shared>> {
+        self.members.iter().map(|member| Arc::clone(&member.shared)).collect()
+    }
+
     /// Gives an order to each worker and waits, a bounded time, until all have taken theirs. `meanwhile` is called now
     /// and then.
     ///

@@ -1,18 +1,23 @@
 //! Looking at connections and rules from other threads, without disturbing the workers: the connection table lies in
-//! shared memory, the rules in the kernel's maps.
+//! shared memory, the rules in the kernel's maps. Connections of HTTP and TLS services the workers are asked for
+//! (`splices`).
 
-use crate::control::{ClientFilter, ConnectionView, LatencyView, OffloadView, Page, Query};
+mod filter;
+mod splices;
+
+use super::thread::Shared;
+use crate::control::{ConnectionView, LatencyView, OffloadView, Page, Query};
 use crate::status::Status;
+use filter::Filter;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
-use hairpin_core::flow::{Direction, Protocol};
+use hairpin_core::flow::{Direction, FlowKey, Protocol};
 use hairpin_core::l4::connection::{Connection, Kept, Ledger, State};
 use hairpin_core::table::slab::View;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
 use hairpin_linux::programs::RuleReader;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -22,6 +27,8 @@ const PAGE_MAX: u32 = 10_000;
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 /// How many positions are looked at between looks at the clock.
 const STRIDE: usize = 4096;
+/// Cursors from here on are of connections of HTTP and TLS services. (Numbers in JSON are exact up to 2^53.)
+const SPLICED: u64 = 1 << 48;
 
 /// What other threads look with. Clones look at the same.
 #[derive(Clone)]
@@ -32,6 +39,7 @@ pub(crate) struct Inspector {
     rules: RuleReader,
     policy: &'static str,
     rules_max: [u32; 2],
+    workers: Arc<[Arc<Shared>]>,
 }
 
 impl Inspector {
@@ -41,8 +49,10 @@ impl Inspector {
         rules: RuleReader,
         policy: &'static str,
         rules_max: [u32; 2],
+        workers: Vec<Arc<Shared>>,
     ) -> Inspector {
-        Inspector { views: views.into(), snapshot: Arc::new(RwLock::new(snapshot)), rules, policy, rules_max }
+        let snapshot = Arc::new(RwLock::new(snapshot));
+        Inspector { views: views.into(), snapshot, rules, policy, rules_max, workers: workers.into() }
     }
 
     /// From now on names are those of `snapshot`.
@@ -54,14 +64,33 @@ impl Inspector {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A page of the connections that fit `query`. A cursor is worker and position: entries never move.
+    /// A page of the connections that fit `query`. A cursor is worker and position: entries never move. Those of HTTP and
+    /// TLS services come behind all others.
     pub(crate) fn connections(&self, query: &Query) -> Result<Page, String> {
         let snapshot = self.snapshot();
         let filter = Filter::of(query, &snapshot)?;
-        let limit = query.limit.min(PAGE_MAX) as usize;
+        let search = Search {
+            limit: query.limit.min(PAGE_MAX) as usize,
+            now: cpu::now(),
+            begun: Instant::now(),
+            snapshot: &snapshot,
+            filter: &filter,
+        };
         let mut page = Page::default();
-        let (now, begun) = (cpu::now(), Instant::now());
-        let (mut worker, mut position) = place(query.cursor.unwrap_or(0));
+        let start = query.cursor.unwrap_or(0);
+        if start < SPLICED {
+            page = self.tracked(&search, place(start))?;
+        }
+        if page.next.is_none() {
+            self.spliced(&search, place(start.saturating_sub(SPLICED)), &mut page)?;
+        }
+        Ok(page)
+    }
+
+    /// A page of the table's connections.
+    fn tracked(&self, search: &Search<'_>, (mut worker, mut position): (usize, usize)) -> Result<Page, String> {
+        let Search { limit, now, begun, snapshot, filter } = *search;
+        let mut page = Page::default();
         while let Some(view) = self.views.get(worker) {
             let used = view.used();
             while position < used {
@@ -74,7 +103,7 @@ impl Inspector {
                     }
                     page.matched += 1;
                     if limit > 0 {
-                        let view = self.look(now, &snapshot, worker, &connection)?;
+                        let view = self.look(now, snapshot, worker, &connection)?;
                         page.connections.push(view);
                     }
                 }
@@ -96,16 +125,17 @@ impl Inspector {
         worker: usize,
         connection: &Connection,
     ) -> Result<ConnectionView, String> {
-        let mut packets_offloaded = [0; 2];
+        let (mut packets_offloaded, mut bytes_offloaded) = ([0; 2], [0; 2]);
         let (mut packets, mut bytes) =
             (connection.carried.map(|volume| volume.packets), connection.carried.map(|volume| volume.bytes));
         let mut last_seen = connection.last_seen;
         for direction in [Direction::FromClient, Direction::FromBackend] {
             let way = direction as usize;
             if connection.rules & (1 << direction as u8) != 0
-                && let Some(counters) = self.counters(connection, direction, now)?
+                && let Some(counters) = self.counters(&connection.key(direction), now)?
             {
                 packets_offloaded[way] = counters.packets;
+                bytes_offloaded[way] = counters.bytes;
                 packets[way] += counters.packets;
                 bytes[way] += counters.bytes;
                 last_seen = last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
@@ -130,14 +160,15 @@ impl Inspector {
             packets,
             bytes,
             packets_offloaded,
+            bytes_offloaded,
             age_s: now.since(connection.created).as_secs_f64(),
             idle_s: now.since(last_seen).as_secs_f64(),
+            spliced: None,
         })
     }
 
-    fn counters(&self, connection: &Connection, direction: Direction, now: Time) -> Result<Option<Counters>, String> {
-        let counters = self.rules.counters(&connection.key(direction), now);
-        counters.map_err(|error| format!("it cannot read the rules: {error:#}"))
+    fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>, String> {
+        self.rules.counters(key, now).map_err(|error| format!("it cannot read the rules: {error:#}"))
     }
 
     /// Why a connection is, or is not, with the engine.
@@ -176,6 +207,7 @@ impl Inspector {
                 }
             }
         }
+        self.count_spliced(&mut reasons, &mut offloaded)?;
         Ok(OffloadView {
             policy: self.policy.to_string(),
             engine: "kernel".to_string(),
@@ -190,6 +222,16 @@ impl Inspector {
             offloaded,
         })
     }
+}
+
+/// What is looked for.
+struct Search<'a> {
+    /// Connections of a page at most; 0: they are only counted.
+    limit: usize,
+    now: Time,
+    begun: Instant,
+    snapshot: &'a Snapshot,
+    filter: &'a Filter,
 }
 
 /// Upper ends of the buckets in which the percentiles are.
@@ -222,119 +264,9 @@ fn protocol(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Which connections are wanted.
-#[derive(Debug, Default)]
-struct Filter {
-    client: Option<ClientFilter>,
-    service: Option<u16>,
-    backends: Option<Vec<u16>>,
-    state: Option<State>,
-    offloaded: Option<bool>,
-}
-
-impl Filter {
-    fn of(query: &Query, snapshot: &Snapshot) -> Result<Filter, String> {
-        let service = query.service.as_ref().map(|name| {
-            let number = snapshot.services.iter().position(|service| *service.name == **name);
-            number.map(|number| number as u16).ok_or_else(|| {
-                let names: Vec<&str> = snapshot.services.iter().map(|service| &*service.name).collect();
-                unknown("service", name, &names)
-            })
-        });
-        let backends = query.backend.as_ref().map(|name| {
-            let all = snapshot.services.iter().flat_map(|service| &service.backends);
-            let fit = all.clone().filter(|backend| *backend.name == **name || backend.endpoint.to_string() == *name);
-            let numbers: Vec<u16> = fit.map(|backend| backend.number).collect();
-            let names: Vec<&str> = all.map(|backend| &*backend.name).collect();
-            if numbers.is_empty() { Err(unknown("backend", name, &names)) } else { Ok(numbers) }
-        });
-        let state = query.state.as_ref().map(|name| {
-            let names: Vec<&str> = State::ALL.iter().map(|state| state.name()).collect();
-            let state = State::ALL.into_iter().find(|state| state.name() == name);
-            state.ok_or_else(|| unknown("state", name, &names))
-        });
-        Ok(Filter {
-            client: query.client.as_deref().map(client).transpose()?,
-            service: service.transpose()?,
-            backends: backends.transpose()?,
-            state: state.transpose()?,
-            offloaded: query.offloaded,
-        })
-    }
-
-    fn fits(&self, connection: &Connection) -> bool {
-        let end = || SocketAddr::new(connection.client.address.into(), connection.client.port);
-        let client = self.client.is_none_or(|client| client.fits(end()));
-        // Pass entries are no connections; they are shown only to who asks for that state.
-        let state = match self.state {
-            Some(state) => connection.state == state,
-            None => connection.state != State::Pass,
-        };
-        client
-            && state
-            && self.service.is_none_or(|service| connection.service == service)
-            && self.backends.as_ref().is_none_or(|backends| backends.contains(&connection.backend_number))
-            && self.offloaded.is_none_or(|offloaded| (connection.ledger == Ledger::Offloaded) == offloaded)
-    }
-}
-
-fn unknown(what: &str, name: &str, names: &[&str]) -> String {
-    match crate::config::nearest(name, names) {
-        Some(near) => format!("there is no {what} \"{name}\"; did you mean \"{near}\"?"),
-        None => format!("there is no {what} \"{name}\""),
-    }
-}
-
-fn client(text: &str) -> Result<ClientFilter, String> {
-    ClientFilter::parse(text).ok_or_else(|| {
-        format!("\"{text}\" is no client; write 192.0.2.1, 192.0.2.0/24, 192.0.2.1:4000 or [2001:db8::1]:4000")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hairpin_core::flow::Endpoint;
-
-    fn connection(client: &str, state: State) -> Connection {
-        let end = |text: &str| {
-            let end: std::net::SocketAddr = text.parse().unwrap();
-            Endpoint::new(end.ip(), end.port())
-        };
-        let ends = [end(client), end("192.0.2.1:80"), end("10.0.0.1:8080"), end(client)];
-        Connection::new(Time::ZERO, Protocol::Tcp, state, ends)
-    }
-
-    #[test]
-    fn clients_are_named_by_address_net_or_end() {
-        let fits = |text: &str, who: &str| {
-            let filter = Filter { client: Some(client(text).unwrap()), ..Filter::default() };
-            filter.fits(&connection(who, State::Established))
-        };
-        assert!(fits("198.51.100.7", "198.51.100.7:1"));
-        assert!(!fits("198.51.100.7", "198.51.100.8:1"));
-        assert!(fits("198.51.100.0/24", "198.51.100.8:1"));
-        assert!(!fits("198.51.101.0/24", "198.51.100.8:1"));
-        assert!(fits("0.0.0.0/0", "198.51.100.8:1"));
-        assert!(!fits("0.0.0.0/0", "[2001:db8::1]:1"));
-        assert!(fits("198.51.100.8:1", "198.51.100.8:1"));
-        assert!(!fits("198.51.100.8:2", "198.51.100.8:1"));
-        assert!(fits("2001:db8::/32", "[2001:db8:1::1]:1"));
-        assert!(fits("::/0", "[2001:db8:1::1]:1"));
-        assert!(fits("[2001:db8::1]:9", "[2001:db8::1]:9"));
-        for wrong in ["", "x", "198.51.100.0/33", "::/129", "1.2.3.4:99999"] {
-            assert!(client(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn pass_entries_are_shown_only_on_request() {
-        let all = Filter::default();
-        assert!(!all.fits(&connection("198.51.100.7:1", State::Pass)));
-        let passes = Filter { state: Some(State::Pass), ..Filter::default() };
-        assert!(passes.fits(&connection("198.51.100.7:1", State::Pass)));
-        assert!(!passes.fits(&connection("198.51.100.7:1", State::Established)));
-    }
 
     #[test]
     fn percentiles_are_upper_ends_of_buckets() {

@@ -125,6 +125,7 @@ impl Keeper {
             plane.rule_reader(),
             config.settings.policy.name(),
             plane.rules_max(),
+            crew.handles(),
         );
         let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
         let mut keeper = Keeper {
@@ -447,6 +448,7 @@ impl Keeper {
             self.plane.rule_reader(),
             self.config.settings.policy.name(),
             self.plane.rules_max(),
+            crew.handles(),
         );
         self.table = table;
         crew.begin();

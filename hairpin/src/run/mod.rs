@@ -14,6 +14,7 @@ mod index;
 mod inspect;
 mod instance;
 mod keeper;
+mod looks;
 mod notify;
 mod plane;
 mod policer;

@@ -1,5 +1,6 @@
 //! A worker's thread: pinned, turning while there is work, asleep when there is none.
 
+use super::looks::{Looked, Looks};
 use super::reading::WorkerReading;
 use super::turn::{Ticket, Turner};
 use anyhow::{Context, Result};
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
     orders: Mutex<VecDeque<Order>>,
+    /// What others want to see of its connections.
+    looks: Looks,
     /// What the worker has no use for any more, to be freed by somebody with time.
     retired: Mutex<Vec<Retired>>,
 }
@@ -63,6 +66,7 @@ impl Shared {
             wake,
             published: Mutex::new(first),
             orders: Mutex::default(),
+            looks: Looks::default(),
             retired: Mutex::default(),
         })
     }
@@ -78,6 +82,12 @@ impl Shared {
         drop(orders);
         self.wake();
         true
+    }
+
+    /// Connections of HTTP and TLS services that the worker has from place `start` on, some of them. `None`: it does not
+    /// answer in time, or too many ask.
+    pub(crate) fn look(&self, start: u32) -> Option<Looked> {
+        self.looks.ask(start, || self.wake())
     }
 
     /// Whether it has taken all its orders.
@@ -197,13 +207,18 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
             shared.obey(now, &mut turner.worker);
             publisher.dirty = true;
         }
+        let asked = shared.looks.is_asked();
+        if asked {
+            shared.looks.answer(|start, out| turner.worker.look_at_splices(now, start, out));
+        }
         let busy = turner.turn(now, &publish_ticket);
         if busy {
             beat(now);
         }
         publisher.dirty |= busy;
         publisher.publish_if_due(now, shared, &turner);
-        if !busy {
+        // Whoever asks once may ask again at once; a turn in between costs little.
+        if !busy && !asked {
             sleep(shared, &turner, publisher.sleep_at_most(now, &turner))?;
         }
     }

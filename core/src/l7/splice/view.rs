@@ -24,6 +24,8 @@ pub const LOOKED_MAX: usize = 128;
 /// A connection of an HTTP or TLS service.
 #[derive(Clone, Copy, Debug)]
 pub struct SplicedConnection {
+    /// Where it lies: a look that begins there sees it first.
+    pub place: u32,
     /// Its client's end and the one it connected to; `None`: a connection to a backend that no client's has.
     pub client: Option<(Endpoint, Endpoint)>,
     /// The service's number; of one that no client's has, that of the service or group its backend belongs to.
@@ -192,8 +194,8 @@ impl Splices {
                 break;
             }
             let seen = match place.checked_sub(self.fronts_max) {
-                None => self.fronts.get(place).map(|front| self.look_at_front(terms, front)),
-                Some(back) => self.backs.get(back).and_then(|back| look_at_back(terms, back)),
+                None => self.fronts.get(place).map(|front| self.look_at_front(terms, place, front)),
+                Some(back) => self.backs.get(back).and_then(|back| look_at_back(terms, place, back)),
             };
             out.extend(seen);
             place += 1;
@@ -201,12 +203,13 @@ impl Splices {
         Some(place)
     }
 
-    fn look_at_front(&self, terms: &Terms<'_>, front: &Front) -> SplicedConnection {
+    fn look_at_front(&self, terms: &Terms<'_>, place: u32, front: &Front) -> SplicedConnection {
         let back = front.back.and_then(|back| self.backs.get(back));
         let exchange = &front.exchange;
         let under_way = matches!(front.state, FrontState::Joined | FrontState::Waiting);
         let rule = |direction, key| (front.rules & (1 << direction as u8) != 0).then_some(key);
         SplicedConnection {
+            place,
             client: Some((front.key.source, front.key.destination)),
             service: front.service,
             state: SplicedState::Client(front.state),
@@ -239,7 +242,7 @@ fn leg(back: &Back) -> BackendLeg {
     BackendLeg { number: back.number, source: back.own_end(), target: back.target() }
 }
 
-fn look_at_back(terms: &Terms<'_>, back: &Back) -> Option<SplicedConnection> {
+fn look_at_back(terms: &Terms<'_>, place: u32, back: &Back) -> Option<SplicedConnection> {
     if back.front.is_some() {
         return None;
     }
@@ -251,10 +254,11 @@ fn look_at_back(terms: &Terms<'_>, back: &Back) -> Option<SplicedConnection> {
         BackState::Connecting | BackState::Attached => Duration::ZERO,
     };
     let since = back.deadline.as_nanos().saturating_sub(lasts.as_nanos() as u64);
-    let place = terms.snapshot.place(back.number);
+    let service = terms.snapshot.place(back.number);
     Some(SplicedConnection {
+        place,
         client: None,
-        service: place.map_or(u16::MAX, |(service, _)| service),
+        service: service.map_or(u16::MAX, |(service, _)| service),
         state: SplicedState::Backend(back.state),
         backend: Some(leg(back)),
         requests: back.requests,

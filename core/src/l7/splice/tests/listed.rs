@@ -138,6 +138,12 @@ fn pages_have_every_connection_once() {
             |views: &[SplicedConnection]| views.iter().map(|view| (view.client, view.backend)).collect::<Vec<_>>();
         assert_eq!(ends(&some), ends(&all), "{at_a_time} at a time");
     }
+    // Each says where to go on with it.
+    for view in &all {
+        let mut next = Vec::with_capacity(1);
+        stage.worker.look_at_splices(stage.now, view.place, &mut next);
+        assert_eq!((next[0].place, next[0].client, next[0].backend), (view.place, view.client, view.backend));
+    }
     // Nobody has room for what is told.
     assert_eq!(stage.worker.look_at_splices(stage.now, 0, &mut Vec::new()), Some(0));
     assert_eq!(stage.worker.look_at_splices(stage.now, 2 * SPLICES_MAX, &mut Vec::with_capacity(1)), None);

@@ -1,0 +1,127 @@
+//! Looking at connections of HTTP and TLS services. They lie in the workers' own memory, so the workers are asked: one look
+//! a turn at most, each a bounded number of places, into memory of whoever asks. Workers wait for nobody here, and pay one
+//! load a turn while nobody asks.
+
+use hairpin_core::l7::splice::{LOOKED_MAX, SplicedConnection};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Looks that may wait at most; each client of the control socket has one at a time.
+const LOOKS_MAX: usize = 16;
+/// How long a look is waited for.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a look has found.
+pub(crate) struct Looked {
+    /// Connections, in order of their places.
+    pub(crate) found: Vec<SplicedConnection>,
+    /// Where to go on; `None`: there are no more.
+    pub(crate) next: Option<u32>,
+}
+
+struct Look {
+    start: u32,
+    found: Vec<SplicedConnection>,
+    answer: SyncSender<Looked>,
+}
+
+/// Looks that wait for a worker.
+#[derive(Default)]
+pub(crate) struct Looks {
+    asked: AtomicBool,
+    waiting: Mutex<VecDeque<Look>>,
+}
+
+impl Looks {
+    /// Asks for what lies at place `start` and behind; `wake` wakes the worker. `None`: too many ask, or the worker does not
+    /// answer in time.
+    pub(crate) fn ask(&self, start: u32, wake: impl FnOnce()) -> Option<Looked> {
+        let (answer, answered) = sync_channel(1);
+        let look = Look { start, found: Vec::with_capacity(LOOKED_MAX), answer };
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= LOOKS_MAX {
+            return None;
+        }
+        waiting.push_back(look);
+        self.asked.store(true, Ordering::Release);
+        drop(waiting);
+        wake();
+        answered.recv_timeout(LOOK_PATIENCE).ok()
+    }
+
+    /// Whether somebody asks.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// The worker answers whoever asked first, if nobody is just asking.
+    pub(crate) fn answer(&self, look: impl FnOnce(u32, &mut Vec<SplicedConnection>) -> Option<u32>) {
+        let mut waiting = match self.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let first = waiting.pop_front();
+        self.asked.store(!waiting.is_empty(), Ordering::Release);
+        drop(waiting);
+        if let Some(Look { start, mut found, answer }) = first {
+            let next = look(start, &mut found);
+            // Whoever no longer waits does not want it.
+            let _ = answer.try_send(Looked { found, next });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn each_who_asks_is_answered_one_at_a_time() {
+        let looks = Arc::new(Looks::default());
+        assert!(!looks.is_asked());
+        let askers: Vec<_> = (0..4u32)
+            .map(|start| {
+                let looks = Arc::clone(&looks);
+                std::thread::spawn(move || (start, looks.ask(start, || ()).and_then(|looked| looked.next)))
+            })
+            .collect();
+        let mut answers = 0;
+        while answers < 4 {
+            looks.answer(|start, found| {
+                answers += 1;
+                assert!(found.is_empty() && found.capacity() >= LOOKED_MAX);
+                Some(start * 10)
+            });
+            std::thread::yield_now();
+        }
+        for asker in askers {
+            let (start, answer) = asker.join().unwrap();
+            assert_eq!(answer, Some(start * 10));
+        }
+        assert!(!looks.is_asked());
+        looks.answer(|_, _| panic!("nobody has asked"));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_is_not_waited_for_forever_nor_asked_by_ever_more() {
+        let looks = Looks::default();
+        assert!(looks.ask(0, || ()).is_none());
+        // What waits is left; the worker may answer it, and nobody hears.
+        assert!(looks.is_asked());
+        for _ in 0..LOOKS_MAX {
+            let (answer, _) = sync_channel(1);
+            looks.waiting.lock().unwrap().push_back(Look { start: 0, found: Vec::new(), answer });
+        }
+        assert!(looks.ask(0, || panic!("nobody is woken for what does not wait")).is_none());
+        assert_eq!(looks.waiting.lock().unwrap().len(), LOOKS_MAX + 1);
+        for _ in 0..=LOOKS_MAX {
+            looks.answer(|_, _| None);
+        }
+        assert!(!looks.is_asked());
+    }
+}
