@@ -11,8 +11,8 @@
 
 use crate::time::Duration;
 
-/// The threshold as long as nothing was measured, and its bounds, in bytes.
-pub const BYTES_MIN_DEFAULT: u64 = 256 << 10;
+/// The threshold as long as nothing was measured (low enough that something soon is), and its bounds, in bytes.
+pub const BYTES_MIN_DEFAULT: u64 = 32 << 10;
 /// Below this a body goes by too fast to meet its rules.
 pub const BYTES_MIN_LEAST: u64 = 16 << 10;
 /// Beyond this a body is worth any price.

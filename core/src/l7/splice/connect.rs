@@ -292,6 +292,7 @@ impl Splices {
             return buffers.release(owned);
         };
         back.hold = hold.unwrap_or(u32::MAX);
+        back.peer.edge = back.peer.expected;
         front.holds = hold.is_some();
         let start = front.input_start().wrapping_sub(taken - waiting);
         let put = owned.len() as u32;

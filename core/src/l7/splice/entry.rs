@@ -286,10 +286,14 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// What the backend is shown of a window of the client's, in bytes.
-    pub(super) fn window_for(&self, back: &Back, window: u32) -> u32 {
-        let holds = self.holds || matches!(self.exchange.response, Message::Head);
-        if holds { window.min(back.hold) } else { window }
+    /// Beside this acknowledgement number, what the backend is shown of a window of the client's, in bytes: no more than
+    /// its hold until the response's head is read, nothing more then until it is let go.
+    pub(super) fn window_for(&self, back: &Back, acknowledgement: u32, window: u32) -> u32 {
+        match self.exchange.response {
+            Message::Head => window.min(back.hold),
+            _ if self.holds => window.min(beyond(acknowledgement, back.peer.edge)),
+            _ => window,
+        }
     }
 
     /// How many bytes wait to be used.

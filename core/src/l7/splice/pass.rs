@@ -25,20 +25,24 @@ impl Splices {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
         let number = usize::from(back.number);
-        let most = match direction {
-            Direction::FromClient => front.window_for(back, u32::MAX),
-            Direction::FromBackend => u32::MAX,
-        };
         let (source, destination) = match direction {
             Direction::FromClient => (back.key.destination, back.key.source),
             Direction::FromBackend => (front.key.destination, front.key.source),
         };
-        let (from, to, map) = match direction {
-            Direction::FromClient => (&mut front.peer, &mut back.peer, &front.down),
-            Direction::FromBackend => (&mut back.peer, &mut front.peer, &front.up),
+        let (map, told) = match direction {
+            Direction::FromClient => (&front.down, back.peer.told),
+            Direction::FromBackend => (&front.up, front.peer.told),
         };
         let translated = map.acknowledgement(segment.acknowledgement);
-        let acknowledgement = later(translated, to.told);
+        let acknowledgement = later(translated, told);
+        let most = match direction {
+            Direction::FromClient => front.window_for(back, acknowledgement, u32::MAX),
+            Direction::FromBackend => u32::MAX,
+        };
+        let (from, to) = match direction {
+            Direction::FromClient => (&mut front.peer, &mut back.peer),
+            Direction::FromBackend => (&mut back.peer, &mut front.peer),
+        };
         let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
         let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
         let both_sack = from.sack && to.sack;

@@ -69,6 +69,8 @@ pub(super) struct Peer {
     pub(super) announced: u8,
     /// The window field it was last sent.
     pub(super) shown: u16,
+    /// Its numbers before this one were within a window that it was shown.
+    pub(super) edge: u32,
     /// The longest segment it takes.
     pub(super) mss: u16,
     /// Whether selective acknowledgements were agreed on.
@@ -107,6 +109,7 @@ impl Peer {
             scale: abilities.scale.unwrap_or(0),
             announced: if abilities.scale.is_some() { cookie::SCALE } else { 0 },
             shown: u16::MAX,
+            edge: expected,
             mss: abilities.mss,
             sack: abilities.sack,
             has_closed: false,
@@ -204,5 +207,6 @@ impl Peer {
     pub(super) fn tell(&mut self, acknowledgement: u32, shown: u16) {
         self.told = later(self.told, acknowledgement);
         self.shown = shown;
+        self.edge = later(self.edge, acknowledgement.wrapping_add(u32::from(shown) << self.announced));
     }
 }

@@ -59,6 +59,18 @@ impl Splices {
         if !settled {
             return;
         }
+        let at_once = front.holds && backend.sequence_length > 0;
+        if at_once {
+            // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
+            let room = beyond(back.peer.highest, back.peer.edge);
+            if u64::from(backend.sequence_length) < least + u64::from(room) {
+                return self.let_go(cx, position);
+            }
+            // Into less than a segment nobody sends.
+            if room >= u32::from(front.peer.mss) {
+                return;
+            }
+        }
         // The acknowledgement that says that the client has it all comes by here: it ends the exchange, and shows the backend
         // a small window.
         if client.sequence_length == 0 {
@@ -76,9 +88,6 @@ impl Splices {
         if front.stretch.is_some_and(|(start, length)| first.wrapping_sub(start) < length) {
             return;
         }
-        // A backend that has used all the room it was shown has nothing on its way that the rest could overtake.
-        let edge = back.peer.told.wrapping_add(back.hold);
-        let at_once = front.holds && beyond(back.peer.highest, edge) < u32::from(front.peer.mss);
         let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
         let shift = |from: u8, to: u8| from as i8 - to as i8;
         let rewrites = [
@@ -142,10 +151,11 @@ impl Splices {
     }
 
     /// What a backend is shown room for until the head of its response to a front is read: enough for one whose body the
-    /// engine is not offered. `None`: as much as the client has.
+    /// engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
     pub(super) fn hold<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
-        let least = self.bytes_min(cx, self.fronts.get(position)?)?;
-        (least <= HOLD_MAX).then(|| least as u32 + HOLD_HEAD)
+        let front = self.fronts.get(position)?;
+        let hold = self.bytes_min(cx, front)?.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
+        (hold <= HOLD_MAX as u32 && hold < front.peer.window).then_some(hold)
     }
 
     /// The engine does not carry a front's response, whatever it is: the backend is held back no longer.
@@ -159,7 +169,7 @@ impl Splices {
         let (is_done, end) = (exchange.response.is_done(), exchange.response.end(None));
         let Some((number, back)) = front.back.and_then(|back| Some((back, self.backs.get(back)?))) else { return };
         // One that ends within the room it has needs nothing.
-        let has_room = end.is_some_and(|end| !before(back.peer.told.wrapping_add(back.hold), end));
+        let has_room = end.is_some_and(|end| !before(back.peer.edge, end));
         if !is_done && !has_room {
             self.acknowledge_back(cx, number);
         }

@@ -65,12 +65,14 @@ impl Splices {
 
     fn own_of_back(&self, back: &Back, flags: u8, sequence: u32) -> Own {
         let front = back.front.and_then(|front| self.fronts.get(front));
-        let window = match front {
-            Some(front) if front.state == FrontState::Joined => front.window_for(back, front.peer.window),
-            _ => RECEIVE_WINDOW.min(back.hold),
-        };
         let reads_in_order = back.input.is_some() || !matches!(front, Some(front) if front.state == FrontState::Joined);
         let acknowledgement = if reads_in_order { later(back.peer.told, back.peer.expected) } else { back.peer.told };
+        let window = match front {
+            Some(front) if front.state == FrontState::Joined => {
+                front.window_for(back, acknowledgement, front.peer.window)
+            }
+            _ => RECEIVE_WINDOW.min(back.hold),
+        };
         Own {
             source: back.own_end(),
             destination: back.target(),
