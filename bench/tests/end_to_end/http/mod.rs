@@ -2,7 +2,9 @@
 
 mod bodies;
 mod browser;
+mod failing;
 mod hostile;
+mod listed;
 mod loss;
 mod messages;
 mod routes;
@@ -28,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(hostile::trials(&stages));
     trials.extend(servers::trials(&stages));
     trials.extend(tls::trials(&stages));
+    trials.extend(listed::trials(&stages));
+    trials.extend(failing::trials());
     // Those on one stage one after the other.
     trials.sort_by_key(|trial| {
         [Which::Gso, Which::Wire, Which::Software].map(|which| trial.name().ends_with(&stage::suffix(which)))
