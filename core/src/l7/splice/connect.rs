@@ -293,7 +293,7 @@ impl Splices {
         };
         back.hold = hold.unwrap_or(u32::MAX);
         back.peer.edge = back.peer.expected;
-        front.holds = hold.is_some();
+        front.holds = hold.is_some() && !matches!(request, Message::Endless);
         let start = front.input_start().wrapping_sub(taken - waiting);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.

@@ -2,7 +2,7 @@
 
 use super::connect::{facts, no_route, route_of};
 use super::entry::{BackState, FrontState, Inadmissible, Message};
-use super::numbers::{before, beyond, earlier, later};
+use super::numbers::{before, beyond, earlier, follow, later};
 use super::peer::{Heard, Owned, Peer};
 use super::read::USELESS;
 use super::segment::{Abilities, Own, Segment, replace_payload};
@@ -554,6 +554,7 @@ impl Splices {
         let all = admitted == mine.len() + head as usize;
         exchange.close_back |= !all;
         entry.peer.highest = later(entry.peer.highest, start.wrapping_add(admitted as u32));
+        follow(&mut exchange.response_floor, entry.peer.highest);
         let out = start.wrapping_add(front.down.delta_at_end());
         let mut flags = ACK | segment.flags & PSH;
         let closes = segment.has(FIN) && all;
@@ -572,10 +573,12 @@ impl Splices {
             front.deadline = front.deadline.max(cx.now + timeout);
         }
         self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
-        self.offer(cx, position);
         if closes {
-            self.conclude(cx, position);
+            // Who closes has to see what is acknowledged.
+            self.remove_rules(cx, position);
+            return self.conclude(cx, position);
         }
+        self.offer(cx, position);
     }
 
     /// What the backend says is no response: the client gets 502, or sees its connection break if a part is there.

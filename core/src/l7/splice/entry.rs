@@ -303,12 +303,12 @@ impl Front {
 
     /// Whether the engine may carry bytes of the client's that software does not see.
     pub(super) fn uploads_by_engine(&self) -> bool {
-        self.rules != 0 && matches!(self.exchange.request, Message::Bytes { .. })
+        self.rules != 0 && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
     }
 
     /// The same of the backend's.
     pub(super) fn downloads_by_engine(&self) -> bool {
-        self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. })
+        self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
     }
 
     /// The client's number of the first byte that waits.

@@ -23,3 +23,15 @@ pub(super) fn earlier(a: u32, b: u32) -> u32 {
 pub(super) fn beyond(from: u32, to: u32) -> u32 {
     if before(from, to) { to.wrapping_sub(from) } else { 0 }
 }
+
+/// How far behind the highest number one may stay that is compared with others: numbers beyond half their space would pass
+/// for smaller ones, and the engine may carry a stretch of a quarter of it unseen.
+const LAG_MAX: u32 = 1 << 28;
+
+/// Moves `floor` after `highest`, so that it stays comparable however long the stream.
+#[inline(always)]
+pub(super) fn follow(floor: &mut u32, highest: u32) {
+    if beyond(*floor, highest) > LAG_MAX {
+        *floor = highest.wrapping_sub(LAG_MAX);
+    }
+}

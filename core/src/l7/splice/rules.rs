@@ -5,7 +5,7 @@
 //! long as the back is the front's: what does not belong to that stretch comes to software. The pair goes before the
 //! front gets another back.
 
-use super::entry::{Exchange, Front, FrontState, Message};
+use super::entry::{Back, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::{Context, Splices, value};
 use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
@@ -51,9 +51,7 @@ impl Splices {
         // send it again and again, and give up.
         let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
         let settled = !owns && front.up.is_settled() && same_back;
-        let Some((mut client, backend)) =
-            guards(&front.exchange, least, front.down.delta_at_end(), front.up.delta_at_end())
-        else {
+        let Some((mut client, backend)) = guards(front, back, least) else {
             return self.let_go(cx, position);
         };
         if !settled {
@@ -140,13 +138,17 @@ impl Splices {
 
     /// From how many bytes on a body of a front's exchange is offered to the engine now. `None`: none is.
     fn bytes_min<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<u64> {
-        let Kind::Http(http) = cx.kind(front.service) else { return None };
+        let configured = match cx.kind(front.service) {
+            Kind::Http(http) => http.offload_bytes_min,
+            Kind::Tls(_) => None,
+            Kind::Forward | Kind::Group => return None,
+        };
         let back = front.back.and_then(|back| self.backs.get(back))?;
         let caps = cx.caps;
         let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
         let same_sack = front.peer.sack == back.peer.sack;
         let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
-        let least = http.offload_bytes_min.unwrap_or(cx.statistics.http.threshold.bytes_min);
+        let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
         (able && same_sack && cx.offloads && now).then_some(least)
     }
 
@@ -154,6 +156,9 @@ impl Splices {
     /// engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
     pub(super) fn hold<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
         let front = self.fronts.get(position)?;
+        if !matches!(cx.kind(front.service), Kind::Http(_)) {
+            return None;
+        }
         let hold = self.bytes_min(cx, front)?.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
         (hold <= HOLD_MAX as u32 && hold < front.peer.window).then_some(hold)
     }
@@ -249,7 +254,9 @@ impl Splices {
         front.ledger = Ledger::Offloaded;
         self.lift(position);
         let Some(front) = self.fronts.get_mut(position) else { return };
+        let is_endless = matches!(front.exchange.response, Message::Endless);
         let unwanted = front.rules != 0b11
+            || is_endless && (front.peer.has_closed || front.peer.was_closed)
             || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
             || front.back.is_none();
         if unwanted {
@@ -301,8 +308,30 @@ impl Splices {
 
 /// The stretches for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
 /// no stretch that is long enough.
-fn guards(exchange: &Exchange, least: u64, down: u32, up: u32) -> Option<(Guard, Guard)> {
+fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
+    let (exchange, down, up) = (&front.exchange, front.down.delta_at_end(), front.up.delta_at_end());
+    let is_open = !front.peer.has_closed && !back.peer.has_closed;
     match (&exchange.request, &exchange.response) {
+        // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
+        (request, Message::Endless) if is_open && front.carried.iter().any(|carried| carried.bytes >= least) => {
+            let (sequence, sequence_length) = match request {
+                Message::Endless => (front.peer.highest, STRETCH_MAX as u32),
+                _ => (exchange.request_end?, 0),
+            };
+            let client = Guard {
+                sequence,
+                sequence_length,
+                acknowledgement: back.peer.highest.wrapping_add(down),
+                acknowledgement_length: STRETCH_MAX as u32,
+            };
+            let backend = Guard {
+                sequence: back.peer.highest,
+                sequence_length: STRETCH_MAX as u32,
+                acknowledgement: sequence.wrapping_add(up),
+                acknowledgement_length: sequence_length,
+            };
+            Some((client, backend))
+        }
         // A response: what comes of the client are acknowledgements.
         (Message::Done, Message::Bytes { next, left }) if *left >= least => {
             let (request_end, length) = (exchange.request_end?, (*left).min(STRETCH_MAX) as u32);

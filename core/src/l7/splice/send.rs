@@ -217,8 +217,12 @@ impl Splices {
     /// Resets a backend's connection.
     pub(super) fn reset_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };
-        let own = self.own_of_back(back, RST | ACK, later(back.peer.acknowledged, back.peer.sent));
+        let sequence = later(back.peer.acknowledged, back.peer.sent);
+        let own = self.own_of_back(back, RST | ACK, sequence);
         emit(cx, &own, [&[], &[]]);
+        if before(back.peer.acknowledged, sequence) {
+            emit(cx, &Own { sequence: back.peer.acknowledged, ..own }, [&[], &[]]);
+        }
     }
 
     /// Sends a connection's SYN to its backend.

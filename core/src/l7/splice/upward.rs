@@ -2,7 +2,7 @@
 
 use super::close::Fate;
 use super::entry::{Inadmissible, Message};
-use super::numbers::{before, beyond, earlier, later};
+use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
 use super::{Context, FrontState, Splices};
@@ -202,6 +202,8 @@ impl Splices {
             }
         };
         front.peer.highest = later(front.peer.highest, start.wrapping_add(admitted as u32));
+        follow(&mut front.exchange.request_floor, front.peer.highest);
+        let exchange = &front.exchange;
         let rest = admitted < mine.len();
         let ends = segment.has(FIN) && !rest;
         let is_endless = matches!(exchange.request, Message::Endless);
@@ -252,7 +254,11 @@ impl Splices {
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
         self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (out, flags));
-        self.offer(cx, position);
+        if flags & FIN != 0 {
+            self.remove_rules(cx, position);
+        } else {
+            self.offer(cx, position);
+        }
         self.conclude(cx, position);
     }
 

@@ -4,6 +4,7 @@ mod again;
 mod bodies;
 mod bounds;
 mod closing;
+mod endless;
 mod ends;
 mod faults;
 mod heads;

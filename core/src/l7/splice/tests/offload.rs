@@ -20,7 +20,7 @@ pub(super) fn installs(stage: &mut Stage) -> [Rule; 2] {
     rules.try_into().expect("a pair")
 }
 
-fn removals(stage: &mut Stage) -> usize {
+pub(super) fn removals(stage: &mut Stage) -> usize {
     core::iter::from_fn(|| stage.worker.poll_op()).filter(|op| matches!(op, RuleOp::Remove { .. })).count()
 }
 
