@@ -146,6 +146,7 @@ pub fn service(name: &str, vip: Endpoint, first: u16, backends: &[Endpoint]) -> 
         drain_limit: Duration::ZERO,
         all_down: AllDown::Refuse,
         backends: backends.iter().enumerate().map(backend).collect(),
+        ..Service::vacant()
     }
 }
 
