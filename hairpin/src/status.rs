@@ -336,4 +336,10 @@ pub struct HttpStatus {
     pub cookies_sent_total: u64,
     /// First data with a wrong or expired cookie, dropped.
     pub cookies_invalid_total: u64,
+    /// First data that came again when its connection had ended, answered with RST.
+    #[serde(default)]
+    pub cookies_used_total: u64,
+    /// Connections that had ended and were forgotten, to make room for others, while their cookies were still good.
+    #[serde(default)]
+    pub ended_overwritten_total: u64,
 }

@@ -339,8 +339,8 @@ static __always_inline int spliced_syn(struct __sk_buff *skb, const struct contr
 }
 
 /* A packet to a spliced service. A worker gets those of known connections, and of others the one that begins them: the
- * first data, with the cookie. The rest, from the acknowledgement that ends the handshake on, tells nothing that the
- * data will not tell again. */
+ * first data, with the cookie; or FIN with it, of who closes without having said anything and waits for an answer. The
+ * rest, from the acknowledgement that ends the handshake on, tells nothing that the data will not tell again. */
 __noinline int spliced(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6,
 		       __u64 shape)
 {
@@ -364,16 +364,17 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 	hash = steer_hash(control_now, source);
 	if (is_known(hash) || is_newcomer(hash))
 		return to_worker(skb, steer_worker(control_now, hash));
-	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST) || !(shape & SHAPE_PAYLOAD)) {
+	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST) || !(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
 		count(EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
 	syn->of.sequence = bpf_htonl(bpf_ntohl(numbers[0]) - 1);
 	if (!is_cookie(control_now, &syn->of, bpf_ntohl(numbers[1]) - 1)) {
-		count(EVENT_COOKIE_INVALID);
+		count(shape & SHAPE_PAYLOAD ? EVENT_COOKIE_INVALID : EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
-	welcome(hash);
+	if (shape & SHAPE_PAYLOAD)
+		welcome(hash);
 	return to_worker(skb, steer_worker(control_now, hash));
 }
 #endif

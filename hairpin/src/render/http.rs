@@ -41,6 +41,8 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
         ("no buffer", http.buffers_exhausted_total),
         ("cookies sent by workers", http.cookies_sent_total),
         ("cookies invalid", http.cookies_invalid_total),
+        ("cookies used before", http.cookies_used_total),
+        ("ended connections forgotten early", http.ended_overwritten_total),
     ];
     for (name, total) in totals.into_iter().filter(|(_, total)| *total > 0) {
         add(&mut table, &[name], &[number(total as f64), String::new()]);

@@ -212,6 +212,31 @@ fn what_comes_right_behind_the_first_data_is_let_in_too() {
 }
 
 #[test]
+fn who_closes_without_having_said_anything_gets_to_a_worker_with_the_right_cookie_only() {
+    in_namespace(|| {
+        let rig = rig(1);
+        for ipv4 in [true, false] {
+            let key = client(5000, ipv4);
+            let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
+            let finish = Packet { flags: FIN | ACK, payload: Vec::new(), ..data(key, 7, cookie) };
+            assert_eq!(offer(&rig, &finish), (REDIRECT, Some(0), Vec::new()));
+            let wrong = [
+                Packet { key: client(5001, ipv4), ..finish.clone() },
+                Packet { sequence: finish.sequence.wrapping_add(1), ..finish.clone() },
+                Packet { flags: FIN, ..finish.clone() },
+                Packet { flags: FIN | RST | ACK, ..finish.clone() },
+            ];
+            for packet in wrong {
+                assert_eq!(offer(&rig, &packet), (SHOT, None, vec!["cookie-bare"]), "{packet:?}");
+            }
+            // It begins nothing, so nothing else of it is let in.
+            let next = Packet { sequence: 2000, ..data(key, 7, cookie) };
+            assert_eq!(offer(&rig, &next).2, ["cookie-invalid"]);
+        }
+    });
+}
+
+#[test]
 fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
     in_namespace(|| {
         let rig = rig(1);

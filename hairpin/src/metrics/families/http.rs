@@ -125,6 +125,20 @@ pub(super) const FAMILIES: &[Family] = &[
         "First data of a connection with a wrong or expired cookie, dropped.",
         |view, emit| number(view, emit, |http| http.cookies_invalid_total)
     ),
+    family!(
+        Counter,
+        "http_cookies_used",
+        NONE,
+        "First data that came again when its connection had ended; answered with RST.",
+        |view, emit| number(view, emit, |http| http.cookies_used_total)
+    ),
+    family!(
+        Counter,
+        "http_ended_overwritten",
+        NONE,
+        "Connections that had ended and were forgotten, to make room for others, while their cookies were still good.",
+        |view, emit| number(view, emit, |http| http.ended_overwritten_total)
+    ),
 ];
 
 /// Counters and gauges alike: their suffix makes the difference.

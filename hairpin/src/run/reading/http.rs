@@ -56,6 +56,8 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         buffers_exhausted_total: total(|http| http.buffers_exhausted),
         cookies_sent_total: total(|http| http.cookies_sent),
         cookies_invalid_total: total(|http| http.cookies_invalid),
+        cookies_used_total: total(|http| http.cookies_used),
+        ended_overwritten_total: total(|http| http.ended_overwritten),
     })
 }
 
