@@ -1,36 +1,26 @@
 //! What a backend sends.
 
-use super::connect::{facts, no_route, route_of};
 use super::entry::{BackState, FrontState, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
-use super::peer::{Heard, Owned, Peer};
 use super::read::USELESS;
-use super::segment::{Abilities, Own, Segment, replace_payload};
+use super::segment::{Abilities, Own, Segment};
 use super::upward::trim;
-use super::{Context, HEAD_ROOM, Refused, Splices};
+use super::{Context, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l7::body::Length;
-use crate::l7::config::Kind;
-use crate::l7::edit;
-use crate::l7::head::{self, Parsed, Version};
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::Drop;
 
-/// What a super-packet can carry at most, beside its headers.
-const PAYLOAD_MAX: usize = 65_000;
-
-/// What the bytes of a response are.
-enum Seen {
-    /// A head that is not complete.
-    Partial,
-    /// An interim response of so many bytes.
-    Interim { length: usize },
-    /// The response's head of so many bytes; `written`: the new one in the scratch buffer, if it is to be another.
-    Final { length: usize, written: Option<usize>, message: Length, status: u16, closes: bool },
-    /// No response that can be passed on.
-    Bad,
+/// A backend's segment while back and front are joined.
+pub(super) struct Arrived<'a, F> {
+    pub(super) frame: F,
+    /// Where things are in the frame.
+    pub(super) at: &'a Transport,
+    pub(super) segment: &'a Segment,
+    /// The front's position, and the back's.
+    pub(super) position: u32,
+    pub(super) back: u32,
 }
 
 impl Splices {
@@ -66,7 +56,7 @@ impl Splices {
             return cx.drop(USELESS);
         }
         match joined {
-            Some(position) => self.downward(cx, frame, at, &segment, (position, back)),
+            Some(position) => self.downward(cx, Arrived { frame, at, segment: &segment, position, back }),
             None => self.back_alone(cx, &segment, back),
         }
     }
@@ -108,14 +98,8 @@ impl Splices {
     }
 
     /// A backend's segment while front and back are joined.
-    fn downward<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
-    ) {
+    fn downward<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
+        let Arrived { frame, at, segment, position, back } = arrived;
         let Some(entry) = self.backs.get_mut(back) else { return };
         if segment.has(RST) {
             let Some(front) = self.fronts.get_mut(position) else { return };
@@ -136,26 +120,20 @@ impl Splices {
         front.last_seen = cx.now;
         front.up.settle(acknowledged);
         if segment.payload == 0 && !segment.has(FIN) {
-            return self.acknowledgement_downward(cx, frame, at, segment, (position, back));
+            return self.acknowledgement_downward(cx, Arrived { frame, at, segment, position, back });
         }
         match front.exchange.response {
-            Message::Head if segment.payload > 0 => self.response(cx, frame, at, segment, (position, back)),
+            Message::Head if segment.payload > 0 => self.response(cx, Arrived { frame, at, segment, position, back }),
             Message::Head => {
                 let is_next = self.backs.get(back).is_some_and(|entry| entry.peer.expected == segment.sequence);
                 if is_next { self.lost_back(cx, back) } else { cx.drop(USELESS) }
             }
-            _ => self.body_downward(cx, frame, at, segment, (position, back), None),
+            _ => self.body_downward(cx, Arrived { frame, at, segment, position, back }, None),
         }
     }
 
-    fn acknowledgement_downward<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
-    ) {
+    fn acknowledgement_downward<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
+        let Arrived { frame, at, segment, position, back } = arrived;
         let (Some(front), Some(entry)) = (self.fronts.get(position), self.backs.get(back)) else { return };
         let floor = front.exchange.response_floor;
         // Of a head that is not complete, the client knows nothing.
@@ -176,330 +154,8 @@ impl Splices {
         self.conclude(cx, position);
     }
 
-    /// Bytes of a response whose head is not complete.
-    fn response<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
-    ) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
-        if before(entry.peer.expected, segment.sequence) {
-            cx.statistics.http.out_of_order += 1;
-            return self.acknowledge_back(cx, back);
-        }
-        let skip = beyond(segment.sequence, entry.peer.expected) as usize;
-        let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
-        let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
-            return self.acknowledge_back(cx, back);
-        };
-        if entry.input.is_none() {
-            let seen = self.see(cx, position, Some(fresh), back);
-            match seen {
-                Seen::Final { .. } => {
-                    return self.head(cx, frame, at, segment, (position, back), (skip, seen));
-                }
-                Seen::Bad => return self.bad_response(cx, position),
-                // An interim response is ours to deliver too: as long as no head follows, nobody else could tell where
-                // in the client's numbers it lies.
-                Seen::Partial | Seen::Interim { .. } => {}
-            }
-        }
-        // No head is longer; what is not taken comes again.
-        let some = &fresh[..fresh.len().min(HEAD_ROOM)];
-        if !self.gather(back, some) {
-            return self.bad_response(cx, position);
-        }
-        if self.gathered(cx, (position, back)) {
-            return self.body_downward(cx, frame, at, segment, (position, back), None);
-        }
-        drop(frame);
-        let Some(entry) = self.backs.get(back) else { return };
-        if segment.has(FIN) && segment.payload_end() == entry.peer.expected {
-            return self.lost_back(cx, back);
-        }
-        if entry.input.is_some() {
-            self.acknowledge_back(cx, back);
-        }
-    }
-
-    /// Adds bytes to those of a head that is not complete.
-    fn gather(&mut self, back: u32, bytes: &[u8]) -> bool {
-        let Some(entry) = self.backs.get_mut(back) else { return false };
-        if entry.input.is_none() {
-            entry.input = self.buffers.take(bytes.len());
-        }
-        let Some(input) = &mut entry.input else { return false };
-        let stored = self.buffers.append(input, bytes);
-        entry.peer.expected = entry.peer.expected.wrapping_add(stored as u32);
-        entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        stored == bytes.len()
-    }
-
-    /// Goes on with a head that came in pieces, or behind another: it is ours to send. Returns whether the response's body
-    /// follows.
-    fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, back): (u32, u32)) -> bool {
-        loop {
-            let seen = self.see(cx, position, None, back);
-            let Splices { fronts, backs, buffers, scratch, .. } = self;
-            let (Some(front), Some(entry)) = (fronts.get_mut(position), backs.get_mut(back)) else { return false };
-            let Some(mut input) = entry.input.take() else { return false };
-            let start = entry.peer.expected.wrapping_sub(input.len() as u32);
-            match seen {
-                Seen::Partial => {
-                    entry.input = Some(input);
-                    return false;
-                }
-                Seen::Bad => {
-                    buffers.release(input);
-                    self.bad_response(cx, position);
-                    return false;
-                }
-                Seen::Interim { length } => {
-                    cx.statistics.http.responses[0] += 1;
-                    // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
-                    let put = if front.exchange.version == Version::Http11 { length } else { 0 };
-                    scratch[..put].copy_from_slice(&buffers.bytes(&input)[..put]);
-                    let edited = front.down.edit(start, length as u32, put as u32);
-                    buffers.consume(&mut input, length);
-                    match input.len() {
-                        0 => buffers.release(input),
-                        _ => entry.input = Some(input),
-                    }
-                    front.exchange.response_floor = start.wrapping_add(length as u32);
-                    if !edited.is_some_and(|output| self.own_for_client(cx, position, output, put)) {
-                        self.bad_response(cx, position);
-                        return false;
-                    }
-                }
-                Seen::Final { length, written, message, status, closes } => {
-                    let head = written.unwrap_or_else(|| {
-                        scratch[..length].copy_from_slice(&buffers.bytes(&input)[..length]);
-                        length
-                    });
-                    // Where it ends is only now known: what lies behind it comes by itself.
-                    let body_start = start.wrapping_add(length as u32);
-                    entry.peer.expected = body_start;
-                    let exchange = &mut front.exchange;
-                    exchange.response = Message::of(message, body_start);
-                    exchange.response_end = exchange.response.is_done().then_some(body_start);
-                    exchange.close_back |= closes;
-                    exchange.response_floor = body_start;
-                    let edited = front.down.edit(start, length as u32, head as u32);
-                    buffers.release(input);
-                    if !edited.is_some_and(|output| self.own_for_client(cx, position, output, head)) {
-                        self.bad_response(cx, position);
-                        return false;
-                    }
-                    self.answered(cx, position, message, status);
-                    return true;
-                }
-            }
-        }
-    }
-
-    /// Makes the first bytes of the scratch buffer ours to deliver to the client, from its number `output` on, behind what
-    /// already is.
-    fn own_for_client<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        position: u32,
-        output: u32,
-        length: usize,
-    ) -> bool {
-        if !self.keep_for_client(cx, position, output, length) {
-            return false;
-        }
-        self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
-        true
-    }
-
-    /// The same without sending it.
-    fn keep_for_client<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        position: u32,
-        output: u32,
-        length: usize,
-    ) -> bool {
-        let Splices { fronts, buffers, scratch, .. } = self;
-        let Some(front) = fronts.get_mut(position) else { return false };
-        let bytes = &scratch[..length];
-        if bytes.is_empty() {
-            return true;
-        }
-        front.exchange.has_begun = true;
-        match &mut front.peer.owned {
-            Some(Owned { buffer: Some(buffer), length: owned, start, fin: false, .. })
-                if start.wrapping_add(*owned) == output =>
-            {
-                let fits = buffers.append(buffer, bytes) == bytes.len();
-                *owned = buffer.len() as u32;
-                fits
-            }
-            Some(_) => false,
-            none => {
-                let Some(mut buffer) = buffers.take(length) else { return false };
-                buffers.append(&mut buffer, bytes);
-                *none = Some(Owned::new(cx.now, output, Some(buffer), false));
-                true
-            }
-        }
-    }
-
-    /// Reads a response's head: `fresh`, or what has been gathered.
-    fn see<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32, fresh: Option<&[u8]>, back: u32) -> Seen {
-        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
-        let (Some(front), Some(entry)) = (fronts.get(position), backs.get(back)) else { return Seen::Bad };
-        let Kind::Http(http) = cx.kind(front.service) else { return Seen::Bad };
-        let bytes = match (fresh, &entry.input) {
-            (Some(fresh), _) => fresh,
-            (None, Some(input)) => buffers.bytes(input),
-            (None, None) => return Seen::Partial,
-        };
-        let bounds = http.limits.head_bounds();
-        let exchange = &front.exchange;
-        let response = match head::response(bytes, &bounds, exchange.method) {
-            Ok(Parsed::Partial) => return Seen::Partial,
-            Ok(Parsed::Complete(response)) => response,
-            Err(_) => return Seen::Bad,
-        };
-        let length = response.bytes.len();
-        if response.status < 200 && response.status != 101 {
-            return Seen::Interim { length };
-        }
-        if !edit::can_go_to(&response, exchange.version) {
-            return Seen::Bad;
-        }
-        let none;
-        let route = match route_of(http, exchange, *generation) {
-            Some(route) => route,
-            None => {
-                none = no_route();
-                &none
-            }
-        };
-        let facts = facts(cx, front, exchange.sticky);
-        match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
-            Ok(written) => Seen::Final {
-                length,
-                written,
-                message: response.body,
-                status: response.status,
-                closes: !response.keep_alive,
-            },
-            Err(_) => Seen::Bad,
-        }
-    }
-
-    /// A whole head, at the beginning of a segment.
-    fn head<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        mut frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
-        (skip, seen): (usize, Seen),
-    ) {
-        let Seen::Final { length, written, message, status, closes } = seen else { return };
-        let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
-        let start = segment.sequence.wrapping_add(skip as u32);
-        let body_start = start.wrapping_add(length as u32);
-        entry.peer.expected = body_start;
-        let exchange = &mut front.exchange;
-        exchange.response = Message::of(message, body_start);
-        exchange.response_end = exchange.response.is_done().then_some(body_start);
-        exchange.close_back |= closes;
-        exchange.has_begun = true;
-        let Some(written) = written else {
-            // As it is: only its end has to be found.
-            exchange.response_floor = start;
-            self.answered(cx, position, message, status);
-            return self.body_downward(cx, frame, at, segment, (position, back), Some(length as u32));
-        };
-        exchange.response_floor = body_start;
-        let edited = front.down.edit(start, length as u32, written as u32);
-        let kept = edited.filter(|&output| self.keep_for_client(cx, position, output, written));
-        let Some(out) = kept else { return self.bad_response(cx, position) };
-        self.answered(cx, position, message, status);
-        let behind = skip + length;
-        let rest = segment.payload as usize - behind;
-        if written + rest > PAYLOAD_MAX
-            || self.fronts.get(position).is_none_or(|front| is_crowded(&front.peer, out, written))
-        {
-            self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
-            return self.body_downward(cx, frame, at, segment, (position, back), None);
-        }
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let exchange = &mut front.exchange;
-        let payload = frame.bytes().get(at.payload + behind..at.end).unwrap_or_default();
-        let Some(entry) = self.backs.get_mut(back) else { return };
-        let admitted =
-            exchange.response.admit(&mut exchange.response_end, &mut entry.peer.expected, body_start, payload);
-        let Ok(admitted) = admitted else { return self.break_off(cx, position) };
-        exchange.close_back |= admitted < rest;
-        entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        let mut flags = ACK | PSH;
-        if segment.has(FIN) && admitted == rest {
-            flags |= self.closed_by_backend(position, back, segment.payload_end());
-        }
-        let Some(front) = self.fronts.get(position) else { return };
-        let put = &self.scratch[..written];
-        let Some(at) = replace_payload(&mut frame, at, (behind, behind + admitted), put) else {
-            return cx.drop(Drop::NoFrame);
-        };
-        let total = (written + admitted) as u32;
-        let mss = front.peer.mss.min(match frame.meta().gso_size {
-            0 => u16::MAX,
-            size => size,
-        });
-        frame.meta_mut().gso_size = if total > u32::from(mss) { mss } else { 0 };
-        let due = front.peer.owned.as_ref().map(|owned| owned.due);
-        let segment = Segment { payload: total, ..*segment };
-        self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.peer.has_sent(out.wrapping_add(written as u32));
-        }
-        due.into_iter().for_each(|due| self.stamp_front(position, due));
-        self.offer(cx, position);
-    }
-
-    /// A final response is on its way.
-    fn answered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, message: Length, status: u16) {
-        let class = usize::from(status / 100).saturating_sub(1).min(4);
-        cx.statistics.http.responses[class] += 1;
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        cx.answered_with(front.exchange.backend, front.exchange.group, status);
-        if message == Length::Tunnel {
-            front.exchange.request = Message::Endless;
-            front.exchange.request_end = None;
-        }
-        if matches!(front.exchange.response, Message::Endless) {
-            front.exchange.close_back = true;
-            front.exchange.close_front = true;
-        }
-        front.deadline = cx.now + super::timers::body_timeout(cx.snapshot, front);
-        if message == Length::Tunnel {
-            self.unread(position);
-        }
-    }
-
-    /// What was read of a client's is not read in order any more: it comes again, and goes through. (Bytes that a client
-    /// sends before it knows of a tunnel are few, and not acknowledged yet.)
-    fn unread(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let start = front.input_start();
-        if let Some(input) = front.input.take() {
-            self.buffers.release(input);
-            front.peer.expected = start;
-        }
-    }
-
     /// The backend's FIN has come, with number `end`, behind all it had to say. Returns the flag that goes to the client.
-    fn closed_by_backend(&mut self, position: u32, back: u32, end: u32) -> u8 {
+    pub(super) fn closed_by_backend(&mut self, position: u32, back: u32, end: u32) -> u8 {
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return 0 };
         entry.peer.has_closed = true;
         entry.closed_first = !entry.peer.was_closed;
@@ -522,15 +178,13 @@ impl Splices {
     }
 
     /// A part of a response behind its head, or (`head`: its bytes) from its head on.
-    fn body_downward<IO: FrameIo>(
+    pub(super) fn body_downward<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
-        mut frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, back): (u32, u32),
+        arrived: Arrived<'_, IO::Frame>,
         head: Option<u32>,
     ) {
+        let Arrived { mut frame, at, segment, position, back } = arrived;
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
         let exchange = &mut front.exchange;
         let skip = beyond(segment.sequence, exchange.response_floor).min(segment.payload);
@@ -580,22 +234,4 @@ impl Splices {
         }
         self.offer(cx, position);
     }
-
-    /// What the backend says is no response: the client gets 502, or sees its connection break if a part is there.
-    fn bad_response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if front.exchange.has_begun {
-            cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
-            return self.break_off(cx, position);
-        }
-        front.peer.expected = later(front.peer.expected, front.exchange.request_floor);
-        self.refuse(cx, position, 502, Refused::BadResponse);
-    }
-}
-
-/// Whether what we want to put in front of a segment, from number `out` on, does not fit into what the client takes now, or
-/// waits behind something else that did not.
-fn is_crowded(peer: &Peer, out: u32, written: usize) -> bool {
-    let limit = peer.acknowledged.wrapping_add(peer.window);
-    beyond(out, limit) < written as u32 || peer.owned.as_ref().is_some_and(|owned| before(owned.sent, out))
 }

@@ -4,7 +4,7 @@
 //! A client's first data comes with the SYN cookie's number and makes a front. Bytes of requests are taken in order into
 //! a buffer until a head is complete (`read.rs`); it is routed, a back is found or made (`connect.rs`), and the new head
 //! goes to the backend, ours to keep until it is acknowledged (`Owned`). From then on front and back are *joined*
-//! (`upward.rs`, `downward.rs`): what either sends goes to the other with its numbers translated (`pass.rs`), and a
+//! (`upward.rs`, `downward.rs`, `response.rs`): what either sends goes to the other with its numbers translated (`pass.rs`), and a
 //! message's end is known by its length, or by reading its chunks. One exchange at a time: further requests wait in the
 //! buffer. When the response is delivered and all is acknowledged, the exchange is *concluded* (`conclude.rs`): the maps
 //! are of no use any more, and the next request may go to another back.
@@ -32,6 +32,7 @@ mod pass;
 mod path;
 mod peer;
 mod read;
+mod response;
 mod rules;
 mod segment;
 mod send;
