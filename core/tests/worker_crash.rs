@@ -155,6 +155,7 @@ fn snapshot() -> Arc<Snapshot> {
             state: BackendState::Enabled,
         }]
         .into(),
+        ..Service::vacant()
     };
     let services = [
         service(0, Protocol::Tcp, Forwarding::FullNat),

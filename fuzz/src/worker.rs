@@ -107,6 +107,7 @@ impl Scene {
                     state: BackendState::Enabled,
                 })
                 .into(),
+            ..Service::vacant()
         };
         let services = [
             service(0, Protocol::Tcp, Forwarding::Nat, UnknownPacket::Reset),

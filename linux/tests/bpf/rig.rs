@@ -107,6 +107,7 @@ pub(crate) fn snapshot() -> Snapshot {
         all_down: Default::default(),
         backends: [Backend { number, name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }]
             .into(),
+        ..Service::vacant()
     };
     let nat = Forwarding::Nat;
     Snapshot::new(
