@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use hairpin_core::table::cuckoo::{CuckooPlusPlus, LOAD_PERCENT};
+use hairpin_core::table::inline::{self, Inline};
 use hairpin_core::table::store::Store;
 use hairpin_core::table::{Entries, Hasher, Table};
 use std::collections::HashMap;
@@ -237,5 +238,14 @@ fn operations() -> u64 {
 fn cuckoo_loses_nothing() {
     let table = CuckooPlusPlus::new(CAPACITY, Hasher::new([1, 2, 3, 4]));
     let full = Table::<Bytes>::capacity(&table) * 100 / LOAD_PERCENT;
+    soak(table, full, operations(), |table| assert_eq!(table.check(), Ok(())));
+}
+
+/// The same of the table that keeps the keys itself.
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn inline_loses_nothing() {
+    let table = Inline::<Bytes, u32>::new(CAPACITY, Hasher::new([1, 2, 3, 4]));
+    let full = Table::<Bytes>::capacity(&table) * 100 / inline::LOAD_PERCENT;
     soak(table, full, operations(), |table| assert_eq!(table.check(), Ok(())));
 }

@@ -6,6 +6,7 @@ use super::results::{BYTES, Results};
 use super::soak::Soaked;
 use crate::suite::report::{Bar, Row};
 use crate::suite::samples::Samples;
+use hairpin_core::table::Method;
 use std::collections::BTreeMap;
 
 /// The peer.
@@ -19,29 +20,57 @@ const SMALL: usize = 1 << 20;
 /// Bytes a stored entry may take.
 const BYTES_MAX: f64 = 40.0;
 
+/// Which of ours.
+#[derive(Clone, Copy, PartialEq)]
+enum Ours {
+    /// The default of workers.
+    Default,
+    /// The one that threads share.
+    Shared,
+    /// The one that has keys and values itself.
+    Inline,
+}
+
+impl Ours {
+    fn name(self) -> String {
+        match self {
+            Ours::Default => default_name(),
+            Ours::Shared => SHARED.to_owned(),
+            Ours::Inline => format!("per-core/{}", Method::Inline),
+        }
+    }
+}
+
 /// One bar of a rate against the peer.
 struct Against {
     case: Case,
     slots: usize,
     threads: usize,
-    shared: bool,
+    ours: Ours,
     bar: f64,
 }
 
 const fn private(case: Case, slots: usize, bar: f64) -> Against {
-    Against { case, slots, threads: 1, shared: false, bar }
+    Against { case, slots, threads: 1, ours: Ours::Default, bar }
+}
+
+const fn inline(case: Case, slots: usize, bar: f64) -> Against {
+    Against { case, slots, threads: 1, ours: Ours::Inline, bar }
 }
 
 const fn beside(case: Case, bar: f64) -> Against {
-    Against { case, slots: LARGE, threads: 2, shared: true, bar }
+    Against { case, slots: LARGE, threads: 2, ours: Ours::Shared, bar }
 }
 
-const RATES: [Against; 7] = [
+const RATES: [Against; 10] = [
     private(Case::Hits, LARGE, 1.6),
     private(Case::Misses, LARGE, 2.0),
     private(Case::Hits, SMALL, 1.4),
     private(Case::Inserts, LARGE, 2.0),
     private(Case::Deletes, LARGE, 2.0),
+    inline(Case::Hits, LARGE, 1.6),
+    inline(Case::Misses, LARGE, 2.0),
+    inline(Case::Hits, SMALL, 1.4),
     beside(Case::ReadersBesideWriter, 1.3),
     beside(Case::WriterBesideReaders, 1.5),
 ];
@@ -49,13 +78,13 @@ const RATES: [Against; 7] = [
 impl Against {
     fn title(&self) -> String {
         let slots = super::size_name(self.slots);
-        let ours = if self.shared { SHARED.to_owned() } else { default_name() };
+        let ours = self.ours.name();
         format!("{ours}, {} of {slots} slots, {} thread(s)", self.case.name(), self.threads)
     }
 
     /// `None` if either was not measured.
     fn row(&self, results: &Results) -> Option<Row> {
-        let ours = if self.shared { SHARED.to_owned() } else { default_name() };
+        let ours = self.ours.name();
         let of = |method: &str| results.samples(method, self.case, self.slots, self.threads);
         let mut beside = BTreeMap::new();
         for method in BESIDE {

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::table::concurrent::Concurrent;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
+use hairpin_core::table::inline::Inline;
 use hairpin_core::table::stateless::{Maglev, Stateless};
 use hairpin_core::table::two_choice::{self, TwoChoice};
 use hairpin_core::table::{AnyTable, Method, Table};
@@ -123,6 +124,7 @@ fn own() -> Vec<Candidate> {
         shared(ONE_LINE, |size| Limit::new(size, Depth::Line)),
         shared(TWO_LINES, |size| Limit::new(size, Depth::Entry)),
         single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
+        private("inline", |size| Some(size.slots), |size| Ok(Inline::<Key, u64>::new(capacity(size), hasher()))),
         shared("concurrent", concurrent),
     ]
 }

@@ -4,6 +4,7 @@ use super::keys::{Key, value};
 use super::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
 use anyhow::Result;
 use hairpin_core::table::global_lock::GlobalLock;
+use hairpin_core::table::inline::Inline;
 use hairpin_core::table::store::Store;
 use hairpin_core::table::{Hasher, Lookup, Table};
 
@@ -92,6 +93,48 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
 
     fn bytes(&self) -> usize {
         self.index.bytes() + self.store.bytes()
+    }
+}
+
+/// A table that has keys and values itself: nothing stands beside it.
+impl Owned for Inline<Key, u64> {
+    const TAKES_ABSENT: bool = true;
+
+    #[inline]
+    fn find(&self, key: &Key) -> Option<u64> {
+        self.value(key)
+    }
+
+    #[inline]
+    fn find_burst(&self, keys: &[Key]) -> Found {
+        let (mut found, mut values) = (Found::default(), [None; BURST]);
+        self.values(keys, &mut values);
+        values[..keys.len()].iter().for_each(|value| found.add(*value));
+        found
+    }
+
+    fn insert(&mut self, keys: &[Key]) -> usize {
+        let (mut there, mut absent, mut count) = ([None; BURST], [[0; 16]; BURST], 0);
+        self.values(keys, &mut there);
+        for (key, found) in keys.iter().zip(there) {
+            absent[count] = *key;
+            count += usize::from(found.is_none());
+        }
+        self.insert_absent(&absent[..count])
+    }
+
+    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+        let mut values = [0; BURST];
+        values.iter_mut().zip(keys).for_each(|(to, key)| *to = u64::from(value(key)));
+        self.put_burst(keys, &values[..keys.len()])
+    }
+
+    fn remove(&mut self, keys: &[Key]) -> usize {
+        self.take_burst(keys)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes_taken()
     }
 }
 

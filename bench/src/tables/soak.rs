@@ -39,12 +39,13 @@ impl Entries<Key> for Numbered {
     }
 }
 
-/// So many operations on the default table and on the one that threads share.
+/// So many operations on the default table, on the one that threads share, and on the one that keeps keys.
 pub(super) fn run(operations: usize) -> Vec<Soaked> {
     let shared = Arc::new(Concurrent::new(CAPACITY, hasher()));
     let soaked = vec![
         one(AnyTable::new(CAPACITY, hasher()), Method::DEFAULT.name(), operations),
         one(shared, "concurrent", operations),
+        one(AnyTable::of(Method::Inline, CAPACITY, hasher()), Method::Inline.name(), operations),
     ];
     for Soaked { method, operations, wrong, refused } in &soaked {
         println!(
@@ -116,7 +117,7 @@ mod tests {
     }
 
     /// Refuses one deletion in 6,000, as the published Cuckoo++ does.
-    struct Published(AnyTable, Rng);
+    struct Published(AnyTable<Key>, Rng);
 
     impl Lookup<Key> for Published {
         fn find<E: Entries<Key>>(&self, key: &Key, entries: &E) -> Option<u32> {

@@ -3,18 +3,22 @@
 use super::concurrent::Concurrent;
 use super::cuckoo::CuckooPlusPlus;
 use super::global_lock::GlobalLock;
+use super::inline::Inline;
 use super::sharded::Sharded;
 use super::stateless::Untracked;
 use super::two_choice::TwoChoice;
 use super::{Entries, Full, Hasher, Key, Lookup, Method, Table};
+use crate::flow::FlowKey;
 use alloc::vec::Vec;
 
 /// A worker's table of any method; which one is asked once per call (of a burst: once per burst).
-pub enum AnyTable {
+pub enum AnyTable<K = FlowKey> {
     /// `two-choice`.
     TwoChoice(TwoChoice),
     /// `cuckoo++`.
     CuckooPlusPlus(CuckooPlusPlus),
+    /// `inline`.
+    Inline(Inline<K, u32>),
     /// `global-lock`.
     GlobalLock(Sharded<GlobalLock<CuckooPlusPlus>>),
     /// `concurrent`.
@@ -28,17 +32,18 @@ const _: () = {
     goes_to_another_thread::<AnyTable>();
 };
 
-impl AnyTable {
+impl<K: Key> AnyTable<K> {
     /// The default method's table for `capacity` entries.
-    pub fn new(capacity: usize, hasher: Hasher) -> AnyTable {
+    pub fn new(capacity: usize, hasher: Hasher) -> AnyTable<K> {
         AnyTable::of(Method::DEFAULT, capacity, hasher)
     }
 
     /// The table of a single worker by `method`, for `capacity` entries, 1 to 2^32 - 1.
-    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable {
+    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable<K> {
         match method {
             Method::TwoChoice => AnyTable::TwoChoice(TwoChoice::new(capacity, hasher)),
             Method::CuckooPlusPlus => AnyTable::CuckooPlusPlus(CuckooPlusPlus::new(capacity, hasher)),
+            Method::Inline => AnyTable::Inline(Inline::new(capacity, hasher)),
             Method::GlobalLock => {
                 AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(CuckooPlusPlus::new(capacity, hasher))))
             }
@@ -49,7 +54,7 @@ impl AnyTable {
 
     /// The tables of `workers` workers (at least one) by `method`, each for `capacity_each` entries with values from 0
     /// to 2^32 / `workers` - 1. Of a shared method they are views of one table; else each has its own.
-    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable> {
+    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable<K>> {
         let workers = workers.max(1);
         let all = capacity_each.saturating_mul(workers);
         match method {
@@ -61,7 +66,7 @@ impl AnyTable {
                 let table = Concurrent::new(all, hasher);
                 Sharded::split(table, workers).into_iter().map(AnyTable::Concurrent).collect()
             }
-            Method::TwoChoice | Method::CuckooPlusPlus | Method::Stateless | Method::Maglev => {
+            Method::TwoChoice | Method::CuckooPlusPlus | Method::Inline | Method::Stateless | Method::Maglev => {
                 (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
             }
         }
@@ -74,6 +79,7 @@ macro_rules! each {
         match $any {
             AnyTable::TwoChoice($table) => $call,
             AnyTable::CuckooPlusPlus($table) => $call,
+            AnyTable::Inline($table) => $call,
             AnyTable::GlobalLock($table) => $call,
             AnyTable::Concurrent($table) => $call,
             AnyTable::Untracked($table) => $call,
@@ -81,7 +87,7 @@ macro_rules! each {
     };
 }
 
-impl<K: Key> Lookup<K> for AnyTable {
+impl<K: Key> Lookup<K> for AnyTable<K> {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
         each!(self, table => table.find(key, entries))
@@ -93,7 +99,7 @@ impl<K: Key> Lookup<K> for AnyTable {
     }
 }
 
-impl<K: Key> Table<K> for AnyTable {
+impl<K: Key> Table<K> for AnyTable<K> {
     fn name(&self) -> &'static str {
         each!(self, table => Table::<K>::name(table))
     }

@@ -12,6 +12,8 @@ pub enum Method {
     TwoChoice,
     /// [`CuckooPlusPlus`](super::cuckoo::CuckooPlusPlus).
     CuckooPlusPlus,
+    /// [`Inline`](super::inline::Inline).
+    Inline,
     /// The default method's table under a [`GlobalLock`](super::global_lock::GlobalLock).
     GlobalLock,
     /// [`Concurrent`](super::concurrent::Concurrent).
@@ -30,6 +32,7 @@ impl Method {
     pub const ALL: &[Method] = &[
         Method::TwoChoice,
         Method::CuckooPlusPlus,
+        Method::Inline,
         Method::GlobalLock,
         Method::Concurrent,
         Method::Stateless,
@@ -41,6 +44,7 @@ impl Method {
         match self {
             Method::TwoChoice => "two-choice",
             Method::CuckooPlusPlus => "cuckoo++",
+            Method::Inline => "inline",
             Method::GlobalLock => "global-lock",
             Method::Concurrent => "concurrent",
             Method::Stateless => "stateless",
@@ -53,6 +57,9 @@ impl Method {
         match self {
             Method::TwoChoice => "a table per worker: the emptier of two buckets takes an entry, none is moved",
             Method::CuckooPlusPlus => "a table per worker: cuckoo hashing with a filter of moved entries per bucket",
+            Method::Inline => {
+                "a table per worker: cuckoo hashing, the keys in the buckets too; for whoever wants values only"
+            }
             Method::GlobalLock => "one table for all workers under one spinlock",
             Method::Concurrent => "one table for all workers: optimistic cuckoo hashing, no locks for lookups",
             Method::Stateless => {

@@ -1,8 +1,8 @@
 //! Connection tables: indexes from flow keys to positions, the slab that holds the connections, the timer wheel.
 //!
 //! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads
-//! from a key to a `u32` value (of a worker: position times two, plus direction). Own tables do not store keys; they ask
-//! the [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can
+//! from a key to a `u32` value (of a worker: position times two, plus direction). Own tables do not store keys (one does,
+//! [`inline`], beside the entry); they ask the [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can
 //! be exchanged for each other.
 //!
 //! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
@@ -17,6 +17,7 @@ pub mod concurrent;
 pub mod cuckoo;
 pub mod entry;
 pub mod global_lock;
+pub mod inline;
 mod key;
 mod method;
 pub mod sharded;

@@ -4,7 +4,7 @@ use crate::random::Random;
 use hairpin_core::table::{AnyTable, Hasher, Method, Table};
 
 /// Puts random keys in until one finds no room; how many there were.
-fn fill(table: &mut AnyTable, random: &mut Random) -> usize {
+fn fill(table: &mut AnyTable<[u8; 16]>, random: &mut Random) -> usize {
     for value in 0.. {
         if table.insert(&random.key(), value).is_err() {
             return value as usize;
@@ -14,9 +14,10 @@ fn fill(table: &mut AnyTable, random: &mut Random) -> usize {
 }
 
 /// Slots there are, where entries can be moved until almost all are taken.
-fn slots(table: &AnyTable) -> Option<usize> {
+fn slots(table: &AnyTable<[u8; 16]>) -> Option<usize> {
     match table {
         AnyTable::CuckooPlusPlus(table) => Some(table.slots()),
+        AnyTable::Inline(table) => Some(table.slots()),
         AnyTable::GlobalLock(view) => Some(view.table().with(|table| table.slots())),
         AnyTable::Concurrent(view) => Some(view.table().slots()),
         AnyTable::TwoChoice(_) | AnyTable::Untracked(_) => None,

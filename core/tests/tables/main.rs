@@ -85,6 +85,11 @@ fn cuckoo_plus_plus_agrees_with_a_map() {
 }
 
 #[test]
+fn inline_agrees_with_a_map() {
+    agrees_on_all_keys(Method::Inline);
+}
+
+#[test]
 fn global_lock_agrees_with_a_map() {
     agrees_on_all_keys(Method::GlobalLock);
 }

@@ -42,10 +42,11 @@ pub(crate) trait Subject<K>: Table<K> {
     fn check(&mut self) {}
 }
 
-impl<K: Key> Subject<K> for AnyTable {
+impl<K: Key> Subject<K> for AnyTable<K> {
     fn check(&mut self) {
         match self {
             AnyTable::CuckooPlusPlus(table) => assert_eq!(table.check(), Ok(())),
+            AnyTable::Inline(table) => assert_eq!(table.check(), Ok(())),
             AnyTable::GlobalLock(view) => view.table().with(|table| assert_eq!(table.check(), Ok(()))),
             AnyTable::Concurrent(view) => assert_eq!(view.table_mut().map_or(Ok(()), |table| table.check()), Ok(())),
             AnyTable::TwoChoice(_) | AnyTable::Untracked(_) => {}

@@ -1,0 +1,157 @@
+//! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
+
+use super::bucket::{Entry, mark};
+use super::{Inline, Place};
+use crate::table::{BURST, Key, prefetch_line};
+use core::mem::MaybeUninit;
+
+/// Room for the places of a burst.
+type Places = [MaybeUninit<Place>; BURST];
+
+const _: () = assert!(BURST == u32::BITS as usize);
+
+/// Where a key may be found: the bucket and the mark that its entry has there.
+#[derive(Clone, Copy, Default)]
+struct Target {
+    bucket: u32,
+    mark: u16,
+}
+
+impl<K: Key, V: Copy> Inline<K, V> {
+    /// [`Inline::value`] of a burst: `out[i]` becomes what is found for `keys[i]`. Handles as many as the shorter of
+    /// the two slices has.
+    pub fn values(&self, keys: &[K], out: &mut [Option<V>]) {
+        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            let count = keys.len().min(out.len());
+            self.values_piece(&keys[..count], &mut out[..count]);
+        }
+    }
+
+    /// [`Inline::values`] of up to [`BURST`] keys, in a function that is compiled by itself. One entry in four has
+    /// moved, which no processor can guess; so whether a key stands in its first bucket or in another one is told by
+    /// arithmetic and not by a branch.
+    #[inline(never)]
+    fn values_piece(&self, keys: &[K], out: &mut [Option<V>]) {
+        let mut places = [const { MaybeUninit::uninit() }; BURST];
+        let places = self.places(keys, &mut places);
+        let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
+        let mut there = 0u32;
+        for (i, (place, target)) in places.iter().zip(&mut targets).enumerate() {
+            let head = &self.bucket(place.primary).head;
+            let home = mark(place.tag(), 0);
+            let is_home = (head.marks[0] == home) | (head.marks[1] == home);
+            let cells = head.with_print(place.print());
+            // Of what is not listed nothing is known but that it may be anywhere: the last pass looks for it.
+            if !is_home & (cells | u64::from(head.unlisted) == 0) {
+                continue;
+            }
+            let choice = if is_home { 0 } else { head.first_choice(cells) };
+            let bucket = self.chosen(*place, choice);
+            self.prefetch(bucket);
+            target.write(Target { bucket, mark: home | u16::from(choice) });
+            there |= 1 << i;
+        }
+        out.fill(None);
+        while there != 0 {
+            let i = there.trailing_zeros() as usize;
+            there &= there - 1;
+            // SAFETY: it was written when the bit was set.
+            let target = unsafe { targets[i].assume_init() };
+            let key = &keys[i];
+            out[i] = match self.bucket(target.bucket).marked(target.mark) {
+                Some(entry) if entry.key == *key => Some(entry.value),
+                _ => self.start_over(places[i], key),
+            };
+        }
+    }
+
+    /// Another entry has the same mark or print, or some are not listed.
+    #[cold]
+    #[inline(never)]
+    fn start_over(&self, place: Place, key: &K) -> Option<V> {
+        let found = self.locate(place, |entry| entry.key == *key)?;
+        self.entry(found).map(|entry| entry.value)
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, at: u32) {
+        let start = self.buckets.as_ptr().wrapping_add(at as usize).cast::<u8>();
+        prefetch_line(start);
+        // Larger keys take two lines.
+        if Self::bucket_bytes() > 64 {
+            prefetch_line(start.wrapping_add(64));
+        }
+    }
+
+    /// The places of up to [`BURST`] keys, their first buckets prefetched.
+    #[inline(always)]
+    fn places<'a>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+        let places = &mut places[..keys.len()];
+        for (place, key) in places.iter_mut().zip(keys) {
+            self.prefetch(place.write(self.place_of(key)).primary);
+        }
+        // SAFETY: there are as many as there are keys, and all have been written.
+        unsafe { core::slice::from_raw_parts(places.as_ptr().cast(), places.len()) }
+    }
+
+    /// Adds entries in order until one finds no room; how many were added.
+    pub fn put_burst(&mut self, keys: &[K], values: &[V]) -> usize {
+        let mut count = 0;
+        for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
+            for place in places {
+                if self.bucket(place.primary).head.free().is_none() {
+                    self.prefetch(self.chosen(*place, 1));
+                    self.prefetch(self.chosen(*place, 2));
+                }
+            }
+            for ((&place, &key), &value) in places.iter().zip(keys).zip(values) {
+                if self.insert_at(place, Entry { key, value }).is_err() {
+                    return count;
+                }
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Takes the entries of keys away; how many of them there were.
+    pub fn take_burst(&mut self, keys: &[K]) -> usize {
+        self.take_each(keys, |_, _| true)
+    }
+
+    /// Takes away the entries of keys for which `is` says yes (of a key's number and value); how many there were.
+    fn take_each(&mut self, keys: &[K], is: impl Fn(usize, V) -> bool) -> usize {
+        let mut count = 0;
+        for (piece, keys) in keys.chunks(BURST).enumerate() {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
+            for place in places {
+                let head = &self.bucket(place.primary).head;
+                let cells = head.with_print(place.print());
+                // The neighbour, too: an entry may come home from there.
+                self.prefetch(place.primary ^ 1);
+                if cells != 0 {
+                    self.prefetch(self.chosen(*place, head.first_choice(cells)));
+                }
+            }
+            for (i, (&place, key)) in places.iter().zip(keys).enumerate() {
+                let found = self.locate(place, |entry| entry.key == *key && is(piece * BURST + i, entry.value));
+                if let Some(found) = found {
+                    self.take_at(place, found);
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+}
+
+impl<K: Key> Inline<K, u32> {
+    /// [`Table::remove_burst`](crate::table::Table::remove_burst).
+    pub(super) fn remove_pairs(&mut self, keys: &[K], values: &[u32]) -> usize {
+        let count = keys.len().min(values.len());
+        self.take_each(&keys[..count], |i, value| values[i] == value)
+    }
+}
