@@ -15,9 +15,9 @@ use std::time::Duration;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         // The flood fills these tables: what is established goes on, and when the flood ends there is room again.
-        super::network::trial("hostile flood, small tables", || hostile(20_000, false)),
+        super::lane::alone("hostile flood, small tables", || hostile(20_000, false)),
         // It cannot fill these: new connections of services it does not aim at are made under it.
-        super::network::trial("hostile flood, large tables", || hostile(500_000, true)),
+        super::lane::alone("hostile flood, large tables", || hostile(500_000, true)),
     ]
 }
 

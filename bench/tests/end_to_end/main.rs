@@ -1,7 +1,7 @@
 //! Hairpin in a network of namespaces, with real clients and servers. Needs root and a built `hairpin`
 //! (`HAIRPIN_BIN`, or the workspace's build); prints why and skips everything if not root.
 //!
-//! Trials run one after the other and share networks, which are made when first needed and removed at the end.
+//! Trials run in lanes ([`lane`]) and share networks, which are made when first needed and removed at the end.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod health;
 mod hostile;
 mod http;
 mod intruders;
+mod lane;
 mod leaks;
 mod lifecycle;
 mod mtu;
@@ -30,8 +31,6 @@ use std::sync::Arc;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // They share two cores and, some of them, a network.
-    arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
     if root && !arguments.list {
         cleanup::on_signal().expect("signals can be caught");
@@ -45,11 +44,11 @@ fn main() -> ExitCode {
     let trials = [
         transfer::trials(&networks),
         balance::trials(&networks),
+        commands::trials(&networks),
         not_ours::trials(&networks),
         mtu::trials(&networks),
         hostile::trials(),
         lifecycle::trials(),
-        commands::trials(&networks),
         restart::trials(),
         health::trials(),
         intruders::trials(),
@@ -60,6 +59,8 @@ fn main() -> ExitCode {
         leaks::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
+    // All of them wait at once, each for its turn; one thread runs them in order.
+    arguments.test_threads.get_or_insert(trials.len());
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(networks);
     conclusion.exit_code()

@@ -1,5 +1,6 @@
 //! Networks the trials share.
 
+use crate::lane;
 use anyhow::{Result, anyhow, bail};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
@@ -64,7 +65,7 @@ impl Networks {
         body: impl FnOnce(&mut Network) -> Result<()> + Send + 'static,
     ) -> Trial {
         let networks = self.clone();
-        Trial::test(format!("{name} ({which:?})").to_lowercase(), move || Ok(networks.with(which, body)?))
+        lane::SHARED.trial(format!("{name} ({which:?})").to_lowercase(), move || networks.with(which, body))
     }
 }
 
@@ -89,7 +90,7 @@ impl Network {
 
 /// A trial that makes what it needs itself.
 pub(crate) fn trial(name: &str, body: fn() -> Result<()>) -> Trial {
-    Trial::test(name, move || body().map_err(|error| format!("{error:#}").into()))
+    lane::OWN.trial(name, body)
 }
 
 /// The full-NAT services' ports.

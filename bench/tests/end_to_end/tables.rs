@@ -1,6 +1,7 @@
 //! Every connection table serves real traffic, another one takes over its connections, and where none are tracked every
 //! packet finds its backend all the same.
 
+use super::lane;
 use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
@@ -30,15 +31,11 @@ const RTE_HASH: [&str; 5] = [
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let own = METHODS.iter().map(|&method| {
-        let name = format!("tables: {method} serves");
-        Trial::test(name, move || serves(method).map_err(|error| format!("{error:#}").into()))
-    });
+    let own =
+        METHODS.iter().map(|&method| lane::SHARED.trial(format!("tables: {method} serves"), move || serves(method)));
     let dpdk = RTE_HASH.map(|name| {
         let body = move || if has_dpdk()? { serves(Table { name, is_tracked: true }) } else { Ok(()) };
-        Trial::test(format!("tables: {name} serves, if built in"), move || {
-            body().map_err(|error| format!("{error:#}").into())
-        })
+        lane::SHARED.trial(format!("tables: {name} serves, if built in"), body)
     });
     let others = [
         trial("tables: connections outlive a change of the table", change_of_table),

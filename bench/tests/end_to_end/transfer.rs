@@ -11,10 +11,12 @@ use libtest_mimic::Trial;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HTTP: [&str; 4] = ["http4", "http6", "full-http4", "full-http6"];
 const ECHO: [&str; 4] = ["echo4", "echo6", "full-echo4", "full-echo6"];
+/// Long enough for a hundred datagrams, on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -89,9 +91,14 @@ fn udp(network: &mut Network, name: &str) -> Result<()> {
     let to = service(name).listen().parse()?;
     let before: Vec<u64> = network.servers.echoed();
     for length in [1, 1400] {
-        let result = echo::ask(&network.topology.client, &[to], 0, 64, length, Duration::from_millis(700))?;
-        ensure!(result.answered > 100, "{name} answered only {} datagrams of {length} bytes", result.answered);
-        ensure!(result.lost == 0 && result.wrong == 0, "{name}, {length} bytes: {result:?}");
+        let (begun, mut answered) = (Instant::now(), 0);
+        // Once is enough unless others have the processors.
+        while answered <= 100 {
+            ensure!(begun.elapsed() < PATIENCE, "{name} answered only {answered} datagrams of {length} bytes");
+            let result = echo::ask(&network.topology.client, &[to], 0, 64, length, Duration::from_millis(700))?;
+            ensure!(result.lost == 0 && result.wrong == 0, "{name}, {length} bytes: {result:?}");
+            answered += result.answered;
+        }
     }
     for (server, (before, after)) in before.iter().zip(network.servers.echoed()).enumerate() {
         if after == *before {

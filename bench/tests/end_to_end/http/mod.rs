@@ -19,22 +19,18 @@ use std::sync::Arc;
 pub(crate) fn trials() -> Vec<Trial> {
     let stages = Arc::new(Stages::default());
     let mut trials = Vec::new();
-    for which in [Which::Gso, Which::Wire, Which::Software] {
+    for which in [Which::Software, Which::Wire, Which::Gso] {
         trials.extend(messages::trials(&stages, which));
         trials.extend(bodies::trials(&stages, which));
         trials.extend(loss::trials(&stages, which));
         trials.extend(browser::trials(&stages, which));
     }
-    // What has little to do with how packets are carried.
+    // What has little to do with how packets are carried: on the last stage.
     trials.extend(routes::trials(&stages));
     trials.extend(hostile::trials(&stages));
     trials.extend(servers::trials(&stages));
     trials.extend(tls::trials(&stages));
     trials.extend(listed::trials(&stages));
     trials.extend(failing::trials());
-    // Those on one stage one after the other.
-    trials.sort_by_key(|trial| {
-        [Which::Gso, Which::Wire, Which::Software].map(|which| trial.name().ends_with(&stage::suffix(which)))
-    });
     trials
 }

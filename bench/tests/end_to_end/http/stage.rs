@@ -1,5 +1,6 @@
 //! The network of these trials: Hairpin's HTTP and TLS services, and all kinds of servers behind them.
 
+use crate::lane;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::command;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, Transport};
@@ -67,11 +68,6 @@ pub(super) enum Which {
     Software,
 }
 
-/// How names of trials on a stage end.
-pub(super) fn suffix(which: Which) -> String {
-    format!("({which:?})").to_lowercase()
-}
-
 /// The network made so far; one at a time exists.
 #[derive(Default)]
 pub(super) struct Stages(Mutex<Option<(Which, Stage)>>);
@@ -85,7 +81,8 @@ impl Stages {
         body: impl FnOnce(&mut Stage) -> Result<()> + Send + 'static,
     ) -> Trial {
         let stages = self.clone();
-        Trial::test(format!("http: {name} {}", suffix(which)), move || Ok(stages.with(which, body)?))
+        let on = format!("{which:?}").to_lowercase();
+        lane::SHARED.trial(format!("http: {name} ({on})"), move || stages.with(which, body))
     }
 
     fn with(&self, which: Which, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {

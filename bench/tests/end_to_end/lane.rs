@@ -1,0 +1,91 @@
+//! Lanes: trials of one lane run one after the other, in the order in which they were made; the two lanes run beside each
+//! other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two of them have
+//! (namespaces, Hairpin's instance, files) has nothing in common but the two cores. Those that need these for themselves
+//! have the machine to themselves ([`alone`]).
+
+use anyhow::Result;
+use libtest_mimic::Trial;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Trials that share networks; and those of tables, so that both lanes take about as long.
+pub(crate) static SHARED: Lane = Lane::new();
+/// Trials that make what they need themselves.
+pub(crate) static OWN: Lane = Lane::new();
+
+/// Held by every trial that runs, exclusively by one that runs alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// A lane. Each of its trials has a thread, which waits for its turn.
+pub(crate) struct Lane {
+    made: AtomicUsize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    busy: bool,
+    waiting: BTreeSet<usize>,
+}
+
+impl Lane {
+    const fn new() -> Lane {
+        let state = State { busy: false, waiting: BTreeSet::new() };
+        Lane { made: AtomicUsize::new(0), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// The next trial of the lane.
+    pub(crate) fn trial(
+        &'static self,
+        name: impl Into<String>,
+        body: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Trial {
+        self.with_turn(name, move || {
+            let _beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+            body()
+        })
+    }
+
+    fn with_turn(&'static self, name: impl Into<String>, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        Trial::test(name, move || {
+            let _turn = self.turn(number);
+            body().map_err(|error| format!("{error:#}").into())
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the lane is free and nobody before us waits. (Who has been filtered out never waits.)
+    fn turn(&'static self, number: usize) -> Turn {
+        let mut state = self.state();
+        state.waiting.insert(number);
+        while state.busy || state.waiting.first() != Some(&number) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting.remove(&number);
+        state.busy = true;
+        Turn(self)
+    }
+}
+
+/// A trial beside which no other runs.
+pub(crate) fn alone(name: &str, body: fn() -> Result<()>) -> Trial {
+    OWN.with_turn(name, move || {
+        let _without_others = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        body()
+    })
+}
+
+/// Ends when dropped, also by a panic.
+struct Turn(&'static Lane);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.state().busy = false;
+        self.0.changed.notify_all();
+    }
+}
