@@ -1,5 +1,6 @@
 //! Figures as SVG: a line for each series, medians with the range of the repetitions.
 
+use super::load::Way;
 use super::results::{Place, Results};
 use crate::suite::samples::Samples;
 use anyhow::{Result, anyhow};
@@ -158,7 +159,10 @@ fn chart(
         root.draw(&PathElement::new([(x, y), (x, y + 5)], BLACK)).map_err(|error| failed(&error))?;
         root.draw(&Text::new(text.clone(), (x, y + 7), style)).map_err(|error| failed(&error))?;
     }
-    for (Line { name, points }, colour) in lines.into_iter().zip(COLOURS.into_iter().cycle()) {
+    for (number, Line { name, points }) in lines.into_iter().enumerate() {
+        // Who is in several figures has the same colour in all of them.
+        let number = Way::ALL.iter().position(|way| way.name() == name).unwrap_or(number);
+        let colour = COLOURS[number % COLOURS.len()];
         let style = colour.stroke_width(2);
         let medians: Vec<(f64, f64)> = points.iter().map(|(x, samples)| (*x, drawn(samples.median()))).collect();
         let ranges = points.iter().filter(|(_, samples)| samples.values().len() > 1).map(|(x, samples)| {

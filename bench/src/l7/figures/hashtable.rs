@@ -18,7 +18,7 @@ pub(super) const CASES: [(&str, &str); 2] = [("hits", "look-ups (hits)"), ("inse
 fn methods() -> String {
     let mut methods = vec!["concurrent", "per-core/cuckoo++"];
     if cfg!(feature = "dpdk") {
-        methods.extend(["rte-hash/lock-free", "rte-hash/read-write-lock"]);
+        methods.extend(["rte-hash/lock-free", "rte-hash/multi-writer+rw-concurrency"]);
     }
     if cfg!(feature = "libcuckoo") {
         methods.push("libcuckoo");

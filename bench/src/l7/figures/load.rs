@@ -133,7 +133,7 @@ impl Plan<'_> {
         let mix = if self.mix { 2 * self.ways.len() } else { 0 };
         let each = self.sizes.iter().map(|&(_, bytes)| if bytes >= LARGE { 2 } else { 1 }).sum::<usize>();
         let measured = (each * self.ways.len() + mix) as f64 * self.duration.as_secs_f64();
-        measured + 0.5 * (self.sizes.len() * self.ways.len()) as f64 + 5.0
+        measured + 0.4 * (self.sizes.len() * self.ways.len()) as f64 + 2.0
     }
 }
 

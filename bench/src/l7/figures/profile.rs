@@ -4,7 +4,9 @@
 //! no counters of cycles). What it finds, its callers included, is sorted into stages by names of functions: of the kernel,
 //! of BPF programs and of the worker. Work of others' processes on that core is left out, and so is idling.
 //!
-//! The clock's interrupt waits where interrupts are off, so what such stretches take is found at their ends.
+//! The clock's interrupt waits where interrupts are off, so what such stretches take is found at their ends: above all what
+//! it takes to be interrupted, at the start of the softirqs that follow. (A virtual machine leaves itself for each
+//! interrupt that one core sends to another.)
 
 use super::load::{self, Asked, Way};
 use super::results::{Place, Results};
@@ -33,6 +35,7 @@ pub(super) enum Stages {
     TapWrite,
     Arrivals,
     Bpf,
+    Interrupts,
     Wake,
     Rules,
     ParseHeads,
@@ -46,7 +49,7 @@ pub(super) enum Stages {
 
 impl Stages {
     /// All of them, in the order of a packet.
-    pub(super) const ALL: [Stages; 13] = [
+    pub(super) const ALL: [Stages; 14] = [
         Stages::Arrivals,
         Stages::Bpf,
         Stages::TapRead,
@@ -57,6 +60,7 @@ impl Stages {
         Stages::Copies,
         Stages::TapWrite,
         Stages::Rules,
+        Stages::Interrupts,
         Stages::Wake,
         Stages::Loop,
         Stages::Other,
@@ -71,11 +75,12 @@ impl Stages {
             Stages::Lookup => "connection table",
             Stages::ParseHeads => "heads: parse, route",
             Stages::WriteHeads => "heads: edit, write",
-            Stages::Splice => "splice: sequence numbers, segments, connections",
+            Stages::Splice => "splice: packets' headers, numbers, segments, connections",
             Stages::Copies => "worker: copies in memory",
             Stages::TapWrite => "TAP write: system call, copy, the kernel's way to the other card",
             Stages::Rules => "flow engine: requests for rules, their counters",
-            Stages::Wake => "kernel: sleeping, waking, interrupting the other core",
+            Stages::Interrupts => "kernel: interrupts between the cores",
+            Stages::Wake => "kernel: sleeping, waking",
             Stages::Loop => "worker: main loop, clock, statistics",
             Stages::Other => "other",
         }
@@ -95,17 +100,18 @@ impl Stages {
 }
 
 /// Functions that say what is going on, by parts of their names. The innermost that says anything decides.
-const NAMES: [(&[&str], Stages); 14] = [
+const NAMES: [(&[&str], Stages); 15] = [
     (&["rules_put", "rules_take", "rules_sample", "hairpin_linux::engine", "hairpin_linux::query"], Stages::Rules),
     (&["hairpin_core::offload", "__x64_sys_bpf", "__sys_bpf"], Stages::Rules),
     (&["bpf_prog_"], Stages::Bpf),
-    (&["send_IPI", "net_rps_", "try_to_wake_up", "sys_ppoll", "sys_poll", "sys_epoll", "schedule_idle"], Stages::Wake),
+    (&["send_IPI", "net_rps_", "_single_ipi", "generic_exec_single"], Stages::Interrupts),
+    (&["try_to_wake_up", "sys_ppoll", "sys_poll", "sys_epoll", "schedule_idle"], Stages::Wake),
     (&["handle_softirqs", "__do_softirq", "do_softirq"], Stages::Arrivals),
     (&["tun_chr_read", "tun_do_read"], Stages::TapRead),
     (&["tun_chr_write", "tun_get_user"], Stages::TapWrite),
     (&["hairpin_core::l7::head", "hairpin_core::l7::route", "hairpin_core::l7::body"], Stages::ParseHeads),
     (&["hairpin_core::l7::edit", "hairpin_core::l7::reply"], Stages::WriteHeads),
-    (&["hairpin_core::l7::", "hairpin_core::rewrite"], Stages::Splice),
+    (&["hairpin_core::l7::", "hairpin_core::rewrite", "hairpin_core::wire"], Stages::Splice),
     (&["hairpin_core::table"], Stages::Lookup),
     (&["TapIo as hairpin_core::frame::FrameIo>::receive", "TapFrame::received"], Stages::TapRead),
     (&["hairpin_linux::tap"], Stages::TapWrite),
@@ -113,11 +119,12 @@ const NAMES: [(&[&str], Stages); 14] = [
 ];
 
 /// Where nothing more telling is found: the system call, or whose code it is.
-const LAST: [(&[&str], Stages); 4] = [
+const LAST: [(&[&str], Stages); 5] = [
     (&["libc_read", "__read"], Stages::TapRead),
     (&["libc_write", "__write"], Stages::TapWrite),
-    (&["ppoll", "poll"], Stages::Wake),
+    (&["ppoll"], Stages::Wake),
     (&["hairpin"], Stages::Loop),
+    (&["clock_gettime", "__rust_begin_short_backtrace", "asynccancel", "arrayvec::", "core::"], Stages::Loop),
 ];
 
 /// Functions in which a core idles.
@@ -134,8 +141,9 @@ fn sort(thread: &str, stack: &[&str]) -> Option<Stages> {
     if !ours || (!in_softirq && stack.iter().any(|function| is(function, &IDLE))) {
         return None;
     }
-    for (parts, stage) in NAMES {
-        debug_assert!(!parts.is_empty(), "{stage:?}");
+    // Where interrupts are let in again after one was taken: that is what has taken the time.
+    if stack.first().is_some_and(|function| function.contains("handle_softirqs")) {
+        return Some(Stages::Interrupts);
     }
     let decided = stack.iter().find_map(|function| {
         let named = NAMES.iter().find(|(parts, _)| is(function, parts));
@@ -255,6 +263,7 @@ mod tests {
         assert_eq!(worker(&[find]), Some(Stages::Lookup));
         assert_eq!(worker(&["do_syscall_64", "entry_SYSCALL_64_after_hwframe", "read"]), Some(Stages::TapRead));
         assert_eq!(worker(&["hairpin::run::turn::Turner<I,E,P,T>::turn"]), Some(Stages::Loop));
+        assert_eq!(worker(&["handle_softirqs", "__irq_exit_rcu", "read"]), Some(Stages::Interrupts));
         assert_eq!(worker(&["what_nobody_knows"]), Some(Stages::Other));
     }
 

@@ -42,6 +42,19 @@ pub(super) struct Results {
 }
 
 impl Results {
+    /// Keeps why a part could not be measured, if it could not, and says so.
+    pub(super) fn note(&mut self, part: &str, done: Result<()>) {
+        if let Err(error) = done {
+            println!("  {part} could not be measured: {error:#}");
+            self.failures.push(format!("{part}: {error:#}"));
+        }
+    }
+
+    /// Whether that has happened to a part.
+    pub(super) fn has_failed(&self, part: &str) -> bool {
+        self.failures.iter().any(|failure| failure.strip_prefix(part).is_some_and(|rest| rest.starts_with(':')))
+    }
+
     /// Adds the values of one measurement.
     pub(super) fn add(&mut self, place: Place<'_>, repetition: usize, values: &[(&'static str, f64)]) {
         for &(what, value) in values {

@@ -28,9 +28,11 @@ impl Page<'_> {
             ))?;
             let rows = self.by_series(THROUGHPUT, setting, "core_us_per_response", &ways, 1);
             self.table(&header, rows)?;
-            self.paragraph("Share of the bytes that no worker saw, in percent:")?;
-            let rows = self.percent(setting, "offloaded_byte_share", &ways);
-            self.table(&header, rows)?;
+            for (what, name) in [("offloaded_byte_share", "bytes"), ("offloaded_packet_share", "packets")] {
+                self.paragraph(&format!("Share of the {name} that no worker saw, both directions, in percent:"))?;
+                let rows = self.percent(setting, what, &ways);
+                self.table(&header, rows)?;
+            }
             let title = format!("what a response costs the balancer's core, {setting}");
             let figure = Figure {
                 what: "core_us_per_response",
@@ -174,6 +176,29 @@ impl Page<'_> {
         )?;
         let header = ["response", "paper", "gso", "gso, frames", "gso, at full load", "wire", "wire, at full load"];
         self.table(&header, rows)?;
+        let ways = Way::ALL.map(Way::name);
+        if !self.results.places(THROUGHPUT, "wire").is_empty() {
+            self.paragraph(
+                "Million packets a second that the balancer's cards received in `wire`, both directions, whoever balanced:",
+            )?;
+            let of = |x, series: &&str| {
+                let place = Place { part: THROUGHPUT, setting: "wire", series, x };
+                let samples = self.results.samples(place, "frames_per_s");
+                shown(samples.map(|samples| samples.divided_by(1e6)).as_ref(), 3)
+            };
+            let row = |x| std::iter::once(size(x)).chain(ways.iter().map(|way| of(x, way))).collect();
+            let rows: Vec<Vec<String>> = self.results.places(THROUGHPUT, "wire").into_iter().map(row).collect();
+            self.table(&std::iter::once("response").chain(ways).collect::<Vec<_>>(), rows)?;
+            let figure = Figure {
+                what: "frames_per_s",
+                divisor: 1e6,
+                title: "packets a second by size of response, wire",
+                y_title: "million packets a second",
+                logarithmic: false,
+                ..goodput("wire")
+            };
+            self.figure("table-3-wire.svg", figure, size)?;
+        }
         let figure = Figure {
             what: "packets_per_s",
             divisor: 1e6,
