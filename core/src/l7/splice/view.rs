@@ -148,8 +148,6 @@ pub enum SplicedPath {
     Removing,
     /// There is no request under way.
     NoExchange,
-    /// It is of a TLS service.
-    Tls,
     /// The policy is to offload nothing.
     Policy,
     /// The engine cannot do what it needs, or the two ends have not agreed on the same.
@@ -158,8 +156,10 @@ pub enum SplicedPath {
     NoBody,
     /// Chunks are read in order.
     Chunked,
-    /// Where the body ends is not known.
+    /// It ends with its connection, and too little of it has gone through to be worth it.
     Endless,
+    /// The same, and one end has closed.
+    Closing,
     /// Fewer bytes are to come than are worth it: so many.
     Small(u64),
     /// The engine has refused it; it will be asked again.
@@ -279,23 +279,25 @@ fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
         Ledger::Removing => return SplicedPath::Removing,
         Ledger::Software => {}
     }
-    let http = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
-        Some(Kind::Http(http)) => http,
-        _ => return SplicedPath::Tls,
+    let configured = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
+        Some(Kind::Http(http)) => http.offload_bytes_min,
+        _ => None,
     };
     let (FrontState::Joined, Some(back)) = (front.state, back) else { return SplicedPath::NoExchange };
     let caps = terms.caps;
     let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
-    let least = http.offload_bytes_min.unwrap_or(terms.bytes_min);
+    let least = configured.unwrap_or(terms.bytes_min);
+    let offered = if terms.now < front.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
     match (&front.exchange.request, &front.exchange.response) {
         _ if !terms.offloads => SplicedPath::Policy,
         _ if !able || front.peer.sack != back.peer.sack => SplicedPath::Unsupported,
-        (Message::Endless, _) | (_, Message::Endless) => SplicedPath::Endless,
+        (_, Message::Endless) if front.peer.has_closed || back.peer.has_closed => SplicedPath::Closing,
+        (_, Message::Endless) if front.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
+        (_, Message::Endless) => offered,
         (Message::Chunked(_), _) | (Message::Done, Message::Chunked(_)) => SplicedPath::Chunked,
         (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match *left {
             left if left < least => SplicedPath::Small(least),
-            _ if terms.now < front.offer_after => SplicedPath::Refused,
-            _ => SplicedPath::Next,
+            _ => offered,
         },
         _ => SplicedPath::NoBody,
     }

@@ -1,5 +1,6 @@
 //! What requests tell of their backends.
 
+use super::paths::{hello, tls};
 use super::stage::{Script, Stage, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::config::Kind;
@@ -162,5 +163,20 @@ fn a_backend_that_refuses_connections_has_failed_one_and_is_not_at_fault_beside(
     assert!(reply.text().starts_with("HTTP/1.1 502 "), "{reply:?}");
     assert_eq!(counted(&stage), (0, 1, [0; 3]));
     client.gets(&reply);
+    stage.over();
+}
+
+/// Of a TLS service only connections are known.
+#[test]
+fn a_handshake_speaks_for_a_backend_where_nothing_else_is_seen() {
+    let mut stage = Stage::of(1, tls(None));
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.says(&mut stage, ACK, &hello("a.example")));
+    assert_eq!(counted(&stage), (0, 0, [0; 3]));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    backend.gets(&only(sent));
+    assert_eq!(counted(&stage), (1, 0, [0; 3]));
+    backend.says(&mut stage, RST | ACK, b"");
+    assert_eq!(counted(&stage), (1, 0, [0; 3]), "a client may have made it so");
     stage.over();
 }

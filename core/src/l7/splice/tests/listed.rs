@@ -1,6 +1,7 @@
 //! What is told of connections to who asks.
 
 use super::offload::{complete, installs};
+use super::paths::{hello, tls};
 use super::stage::{SPLICES_MAX, Script, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Counters};
@@ -174,4 +175,20 @@ fn what_the_engine_carries_is_told_apart() {
     assert_eq!(view.carried_by_engine.map(|volume| (volume.packets, volume.bytes)), [(7, 7000), (2000, 2_000_000)]);
     let more = [0, 1].map(|way| view.carried[way].packets - before[way].packets);
     assert_eq!((more, Some(view.last_seen)), ([7, 2000], last_seen));
+}
+
+#[test]
+fn a_tunnel_is_told_as_one_request_without_an_end() {
+    let mut stage = Stage::of(1, tls(None));
+    let mut client = Script::client(&mut stage, 1000);
+    let syn = only(client.says(&mut stage, ACK, &hello("a.example")));
+    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    backend.gets(&only(sent));
+    client.receives(&backend.sends(&mut stage, "hello"));
+    let view = one(&stage);
+    assert_eq!((view.state, view.path), (SplicedState::Client(FrontState::Joined), SplicedPath::Endless));
+    let exchange = view.exchange.unwrap();
+    assert_eq!((exchange.request, exchange.response), (MessageView::Endless, MessageView::Endless));
+    backend.says(&mut stage, ACK | FIN, b"");
+    assert_eq!(one(&stage).path, SplicedPath::Closing);
 }

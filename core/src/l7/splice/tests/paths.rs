@@ -12,7 +12,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// A ClientHello that asks for `name`.
-fn hello(name: &str) -> Vec<u8> {
+pub(super) fn hello(name: &str) -> Vec<u8> {
     let length = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let names = length(&[&[0][..], &length(name.as_bytes())].concat());
     let extensions = length(&[&[0, 0][..], &length(&names)].concat());
@@ -21,7 +21,7 @@ fn hello(name: &str) -> Vec<u8> {
     [&[22, 3, 1][..], &length(&message)].concat()
 }
 
-fn tls(proxy_protocol: Option<ProxyVersion>) -> Kind {
+pub(super) fn tls(proxy_protocol: Option<ProxyVersion>) -> Kind {
     let names = [b"a.example".to_vec().into()].into();
     let route = TlsRoute { names, protocols: [].into(), groups: [(0, 1)].into() };
     let second = Duration::from_secs(1);
