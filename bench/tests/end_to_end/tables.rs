@@ -1,14 +1,14 @@
 //! Every connection table serves real traffic, another one takes over its connections, and where none are tracked every
 //! packet finds its backend all the same.
 
-use super::lane;
-use super::network::{FULL_NAT_HTTP_PORT, service, services, trial};
+use super::network::{FULL_NAT_HTTP_PORT, services, trial};
+use super::{lane, transfer};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
 use hairpin_bench::process::threads;
 use hairpin_bench::servers::{HTTP_PORT, IPERF_PORTS, Servers};
-use hairpin_bench::tool::{echo, http, inside};
+use hairpin_bench::tool::{http, inside};
 use hairpin_bench::topology::{Family, Options, Topology, vip};
 use hairpin_bench::{command, remnants};
 use hairpin_core::table::Method;
@@ -147,9 +147,7 @@ impl Scene {
         let wrk = load::wrk(topology, &targets, &wrk)?;
         ensure!(wrk.requests > 100 && wrk.errors == 0, "with {method}: {wrk:?}");
         for name in ["echo4", "echo6"] {
-            let to = service(name).listen().parse()?;
-            let echo = echo::ask(&topology.client, &[to], 0, 16, 100, Duration::from_millis(300))?;
-            ensure!(echo.answered > 16 && echo.lost == 0 && echo.wrong == 0, "{name}: {echo:?}");
+            transfer::echoes(topology, name, 16, 100, 17)?;
         }
         for reverse in [false, true] {
             let second = Duration::from_secs(1);

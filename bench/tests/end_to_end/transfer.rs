@@ -6,7 +6,7 @@ use hairpin_bench::command;
 use hairpin_bench::load::{self, IperfOptions, WrkOptions};
 use hairpin_bench::servers::IPERF_PORTS;
 use hairpin_bench::tool::echo;
-use hairpin_bench::topology::{Family, vip};
+use hairpin_bench::topology::{Family, Topology, vip};
 use libtest_mimic::Trial;
 use std::path::Path;
 use std::process::Command;
@@ -87,18 +87,24 @@ fn many(network: &mut Network, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn udp(network: &mut Network, name: &str) -> Result<()> {
+/// Asks a service by so many flows until at least `least` datagrams are answered; all have to be.
+pub(crate) fn echoes(topology: &Topology, name: &str, flows: usize, length: usize, least: u64) -> Result<()> {
     let to = service(name).listen().parse()?;
+    let (begun, mut answered) = (Instant::now(), 0);
+    // Once is enough unless others have the processors.
+    while answered < least {
+        ensure!(begun.elapsed() < PATIENCE, "{name} answered only {answered} datagrams of {length} bytes");
+        let result = echo::ask(&topology.client, &[to], 0, flows, length, Duration::from_millis(500))?;
+        ensure!(result.lost == 0 && result.wrong == 0, "{name}, {length} bytes: {result:?}");
+        answered += result.answered;
+    }
+    Ok(())
+}
+
+fn udp(network: &mut Network, name: &str) -> Result<()> {
     let before: Vec<u64> = network.servers.echoed();
     for length in [1, 1400] {
-        let (begun, mut answered) = (Instant::now(), 0);
-        // Once is enough unless others have the processors.
-        while answered <= 100 {
-            ensure!(begun.elapsed() < PATIENCE, "{name} answered only {answered} datagrams of {length} bytes");
-            let result = echo::ask(&network.topology.client, &[to], 0, 64, length, Duration::from_millis(700))?;
-            ensure!(result.lost == 0 && result.wrong == 0, "{name}, {length} bytes: {result:?}");
-            answered += result.answered;
-        }
+        echoes(&network.topology, name, 64, length, 101)?;
     }
     for (server, (before, after)) in before.iter().zip(network.servers.echoed()).enumerate() {
         if after == *before {

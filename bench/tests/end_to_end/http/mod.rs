@@ -29,8 +29,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(routes::trials(&stages));
     trials.extend(hostile::trials(&stages));
     trials.extend(servers::trials(&stages));
-    trials.extend(tls::trials(&stages));
+    // It counts on there being no connection for TLS yet.
     trials.extend(listed::trials(&stages));
+    trials.extend(tls::trials(&stages));
     trials.extend(failing::trials());
     trials
 }
