@@ -6,7 +6,7 @@
 
 mod stage;
 
-use super::network::trial;
+use super::lane::alone;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::peer::hairpin_program;
 use libtest_mimic::Trial;
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("survival: 20 reloads", || Stage::play("always", |stage| reloads(stage, 20))),
-        trial("survival: 20 kills", || Stage::play("always", |stage| kills(stage, 20))),
-        trial("survival: 5 upgrades", || Stage::play("always", |stage| upgrades(stage, 5))),
-        trial("survival: all of it, nothing offloaded", || {
+        alone("survival: 20 reloads", || Stage::play("always", |stage| reloads(stage, 20))),
+        alone("survival: 20 kills", || Stage::play("always", |stage| kills(stage, 20))),
+        alone("survival: 5 upgrades", || Stage::play("always", |stage| upgrades(stage, 5))),
+        alone("survival: all of it, nothing offloaded", || {
             Stage::play("never", |stage| {
                 reloads(stage, 6)?;
                 kills(stage, 6)?;
