@@ -339,7 +339,7 @@ fn one_first_bucket_for_all_is_borne() {
     while !numbers.is_empty() {
         let number = numbers.swap_remove(splitmix(&mut seed) as usize % numbers.len());
         assert_eq!(table.take(&hash(number)), Some(number));
-        if numbers.len() % 50 == 0 {
+        if numbers.len().is_multiple_of(50) {
             assert_eq!(table.check(), Ok(()));
             assert!(numbers.iter().all(|&number| table.value(&hash(number)) == Some(number)));
         }
