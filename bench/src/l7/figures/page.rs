@@ -97,7 +97,7 @@ impl Page<'_> {
         self.paragraph(&format!(
             "`{line}`, {date}, {machine}, {}; {repetitions} repetition(s), forwards and backwards in turn; numbers are \
              medians, in brackets the smallest and the largest. Load average before the run (5 min: second): {load}; above \
-             some tenths, others were using the machine and nothing below is to be quoted.",
+             some tenths, others were using the machine: then only table 2, by the thread's own time, is to be quoted.",
             version.trim()
         ))?;
         self.paragraph(&format!(

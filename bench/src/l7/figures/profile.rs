@@ -25,6 +25,10 @@ pub(super) const PART: &str = "profile";
 pub(super) const SHARE: &str = "percent";
 /// Looks a second, no divisor of the timer's.
 const FREQUENCY: &str = "3989";
+/// Looks at work that a profile needs at least.
+const LOOKS_MIN: usize = 100;
+/// The longest that perf may take beside looking.
+const PERF_TIMEOUT: Duration = Duration::from_secs(60);
 /// Until wrk's connections are there.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -211,7 +215,7 @@ pub(super) fn measure(
         let bytes = sizes.iter().find(|(page, _)| *page == scene.page).map_or(0, |(_, bytes)| *bytes);
         let counts = look(stage, &running, scene, bytes, duration)?;
         let all: usize = counts.values().sum();
-        ensure!(all > 0, "{}: the balancer's core was never found at work", scene.name);
+        ensure!(all >= LOOKS_MIN, "{}: the balancer's core was found at work only {all} times", scene.name);
         for part in Stages::ALL {
             let share = 100.0 * counts.get(&part).copied().unwrap_or(0) as f64 / all as f64;
             let place = Place { part: PART, setting: scene.name, series: part.name(), x: bytes as u64 };
@@ -231,15 +235,16 @@ fn look(
 ) -> Result<BTreeMap<Stages, usize>> {
     debug_assert!(matches!(running, Running::Hairpin(_)));
     let asked = Asked { page: scene.page, bytes, mix: false };
-    let mut wrk = load::start_wrk(stage, scene.way, asked, duration + 2 * WARM_UP)?;
+    // It is ended when enough was seen: perf takes its time to begin where others use the machine.
+    let mut wrk = load::start_wrk(stage, scene.way, asked, duration + PERF_TIMEOUT)?;
     sleep(WARM_UP);
     let data = stage.topology.scratch.file("figures-perf.data");
     let mut record = Command::new("taskset");
     record.args(["-c", OTHER_CPU, "perf", "record", "-C", BALANCER_CPU, "-e", "cpu-clock", "-F", FREQUENCY, "-g"]);
     record.arg("-o").arg(&data).args(["--", "sleep", &format!("{:.1}", duration.as_secs_f64())]);
     command::output(&mut record).context("Debian's package linux-perf has perf")?;
-    let status = wrk.wait(duration + Duration::from_secs(30))?;
-    ensure!(status.success(), "`{}`: {}", wrk.line(), wrk.log());
+    wrk.check()?;
+    wrk.stop()?;
     let mut script = Command::new("perf");
     script.arg("script").arg("-i").arg(&data).args(["-F", "comm,ip,sym", "--no-inline"]);
     Ok(count(&command::output(&mut script)?))
