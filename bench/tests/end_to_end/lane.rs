@@ -1,7 +1,8 @@
-//! Lanes: trials of one lane run one after the other, in the order in which they were made; the two lanes run beside each
-//! other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two of them have
-//! (namespaces, Hairpin's instance, files) has nothing in common but the two cores. Those that need these for themselves
-//! (a flood; hundreds of requests a second that must not find nobody there for long) run without others ([`alone`]).
+//! Lanes: trials of one lane run one after the other, in the order in which they were made; the two lanes run beside
+//! each other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two of them have
+//! (namespaces, Hairpin's instance, files) has nothing in common but the two cores. Those that need these for
+//! themselves (a flood; hundreds of requests a second that must not find nobody there for long) run without others
+//! ([`alone`]).
 
 use anyhow::Result;
 use libtest_mimic::Trial;
