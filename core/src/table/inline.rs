@@ -93,7 +93,7 @@ struct Found {
 /// What it is made of.
 impl<K: Key, V: Copy> Inline<K, V> {
     /// An empty table for `capacity` entries, 1 to [`CAPACITY_MAX`]. So many find room with certainty for all practical
-    /// purposes: filled with random keys, a table of 1 M slots refused an entry for the first time at 97 percent of them.
+    /// purposes: filled with random keys, a table of 1 M slots first refused an entry at 97 percent of them.
     pub fn new(capacity: usize, hasher: Hasher) -> Inline<K, V> {
         let capacity = capacity.clamp(1, CAPACITY_MAX);
         let groups = (capacity as u64 * 100).div_ceil((LOAD_PERCENT * SLOTS * GROUP) as u64) as usize;
