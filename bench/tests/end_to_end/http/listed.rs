@@ -82,7 +82,7 @@ fn paged(stage: &mut Stage) -> Result<()> {
     let open = open(stage, WEB, 200)?;
     let mut passing = Vec::new();
     for limit in [1, 7, 64] {
-        let (mut seen, mut cursor, mut pages) = (Vec::new(), None, 0);
+        let (mut seen, mut cursor, mut pages) = (Vec::new(), None, 0_u32);
         loop {
             let query = json!({"request": "connections", "service": "web", "limit": limit, "cursor": cursor});
             let page = control::ask(&stage.hairpin.socket(), &query)?["connections"].clone();
@@ -95,7 +95,7 @@ fn paged(stage: &mut Stage) -> Result<()> {
                 break;
             }
             // Others come and go.
-            if pages % 20 == 0 {
+            if pages.is_multiple_of(20) {
                 passing = vec![stage.connect(WEB)?];
                 passing[0].send(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
             }
