@@ -76,7 +76,14 @@ impl Splices {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let (group, service) = (usize::from(front.exchange.group), front.service);
         let chosen = stuck.or_else(|| cx.balancers.get_mut(group)?.choose(&front.key));
-        let backend = chosen.and_then(|index| cx.snapshot.services.get(group)?.backends.get(usize::from(index)));
+        let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
+        let mut backend = chosen.and_then(of);
+        if front.exchange.tries > 0 && backend.is_some_and(|backend| backend.number == front.exchange.backend) {
+            // Whoever chooses by the client's address would choose the one that has just failed, again and again.
+            let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
+            let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
+            backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
+        }
         let Some(backend) = backend else { return self.refuse(cx, position, 503, Refused::NoBackend) };
         front.exchange.backend = backend.number;
         front.exchange.tries += 1;

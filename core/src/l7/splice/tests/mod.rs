@@ -21,6 +21,8 @@ mod versions;
 mod windows;
 mod wrap;
 
+use crate::config::Algorithm;
+use crate::l7::config::Kind;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use stage::{Script, Sent, Stage};
@@ -129,6 +131,22 @@ fn an_unreachable_backend_is_passed_over() {
     assert!(reply.text().starts_with("HTTP/1.1 502 "), "{reply:?}");
     client.gets(&reply);
     assert!(reply.segment.has(FIN));
+}
+
+#[test]
+fn another_backend_is_tried_also_where_the_client_decides_which() {
+    for algorithm in [Algorithm::SourceHash, Algorithm::Maglev] {
+        let mut snapshot = stage::snapshot(3, Kind::Http(stage::http().into()));
+        snapshot.services[0].algorithm = algorithm;
+        let mut stage = Stage::with(snapshot);
+        let mut client = Script::client(&mut stage, 1000);
+        let first = only(client.sends(&mut stage, REQUEST));
+        let expected = first.segment.sequence + 1;
+        let mut refusing = Script { own: first.to, peer: first.from, next: 0, expected, window: 0 };
+        let second = only(refusing.says(&mut stage, RST | ACK, b""));
+        assert_eq!(second.segment.flags, SYN);
+        assert_ne!(second.to, first.to, "{algorithm:?}");
+    }
 }
 
 #[test]
