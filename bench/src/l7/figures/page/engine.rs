@@ -17,6 +17,9 @@ impl Page<'_> {
              a body of B bytes when B is at least P / T * MSS, P the time for a rule's insertion and deletion, T that for a packet in software \
              (section 3.5.2).",
         )?;
+        if ["gso", "wire"].iter().all(|setting| self.results.places(THROUGHPUT, setting).is_empty()) {
+            return self.not_measured();
+        }
         let ways = [Way::Software, Way::Offloaded, Way::Auto].map(Way::name);
         let header: Vec<&str> = std::iter::once("response").chain(ways).collect();
         for setting in ["gso", "wire"] {
