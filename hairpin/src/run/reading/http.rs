@@ -65,6 +65,7 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
 mod tests {
     use super::super::tests::reading;
     use super::*;
+    use hairpin_core::l7::threshold::BYTES_MIN_DEFAULT;
 
     #[test]
     fn what_workers_did_adds_up() {
@@ -96,7 +97,8 @@ mod tests {
         assert_eq!(responses, [("1xx", 0), ("2xx", 80), ("3xx", 0), ("4xx", 0), ("5xx", 12)]);
         assert_eq!(http.refused, BTreeMap::from([("no-route".to_string(), Count { total: 4, per_s: 2.0 })]));
         // One worker has not measured anything yet.
-        assert_eq!((http.offload_bytes_min, http.rule_pair_us, http.body_frame_us), (160 << 10, 8.0, 6.0));
+        let mean = (BYTES_MIN_DEFAULT + (64 << 10)) / 2;
+        assert_eq!((http.offload_bytes_min, http.rule_pair_us, http.body_frame_us), (mean, 8.0, 6.0));
         assert_eq!(http.body_frame_bytes, 50_000);
         let service = &status.services[0];
         assert_eq!(
