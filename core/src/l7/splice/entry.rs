@@ -291,6 +291,7 @@ impl Front {
     pub(super) fn window_for(&self, back: &Back, acknowledgement: u32, window: u32) -> u32 {
         match self.exchange.response {
             Message::Head => window.min(back.hold),
+            _ if self.state != FrontState::Joined => window.min(back.hold),
             _ if self.holds => window.min(beyond(acknowledgement, back.peer.edge)),
             _ => window,
         }

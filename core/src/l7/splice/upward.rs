@@ -1,7 +1,7 @@
 //! What a client sends.
 
 use super::close::Fate;
-use super::entry::{Inadmissible, Message};
+use super::entry::{BackState, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
@@ -67,7 +67,7 @@ impl Splices {
         self.go_on_to_front(cx, position, heard);
         match self.fronts.get(position).map(|front| front.state) {
             Some(FrontState::Joined) => self.upward(cx, frame, at, &segment, position),
-            Some(_) => self.take(cx, frame, at, &segment, position),
+            Some(_) => self.behind(cx, frame, at, &segment, position),
             None => {}
         }
     }
@@ -101,6 +101,28 @@ impl Splices {
         self.first(cx, frame, at, service);
     }
 
+    /// A client's segment when no exchange is under way. That the client got something twice (RFC 2883) is for the backend to
+    /// know, also when all is acknowledged: without it, it would take its probe for the cure of a loss, and slow down.
+    fn behind<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let reports = segment.payload == 0 && !segment.has(FIN) && at.payload - at.l4 > tcp::HEADER;
+        let sent =
+            self.fronts.get(position).filter(|front| reports && front.state == FrontState::Reading).and_then(|front| {
+                let back = self.backs.get(front.back?)?;
+                (back.state == BackState::Attached && front.peer.sack && back.peer.sack).then_some(back.peer.sent)
+            });
+        match sent {
+            Some(sent) => self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sent, ACK)),
+            None => self.take(cx, frame, at, segment, position),
+        }
+    }
+
     /// A client's segment while front and back are joined.
     fn upward<IO: FrameIo>(
         &mut self,
@@ -114,7 +136,7 @@ impl Splices {
         self.conclude(cx, position);
         let Some(front) = self.fronts.get_mut(position) else { return };
         if front.state != FrontState::Joined {
-            self.take(cx, frame, at, segment, position);
+            self.behind(cx, frame, at, segment, position);
             return self.settle_back(cx, position);
         }
         if segment.payload == 0 && !segment.has(FIN) {

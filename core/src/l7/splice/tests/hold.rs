@@ -75,6 +75,28 @@ fn it_is_lifted_once_the_rules_are_in_force() {
 }
 
 #[test]
+fn a_backend_learns_that_its_probe_was_needless_also_when_all_is_over() {
+    let mut stage = stage();
+    let (mut client, mut backend, left, rules) = large(&mut stage);
+    rules.iter().for_each(|rule| complete(&mut stage, Completion::Installed(rule.id)));
+    stage.wait(Duration::from_millis(1));
+    client.expected = client.expected.wrapping_add(left);
+    backend.next = backend.next.wrapping_add(left);
+    let last = only(client.acknowledges(&mut stage));
+    assert_eq!((last.to, last.segment.acknowledgement), (backend.own, backend.next));
+    // The last segment comes a second time, and the client says so (RFC 2883).
+    let (left, right) = (client.expected.wrapping_sub(5), client.expected);
+    let edges = [left.to_be_bytes(), right.to_be_bytes()].concat();
+    let options = [&[1, 1, 5, 10][..], &edges].concat();
+    let sent = client.repeats(&mut stage, client.next, &options, b"");
+    let sent: Vec<_> = sent.iter().filter(|sent| sent.to == backend.own).collect();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    let edges = [backend.next.wrapping_sub(5).to_be_bytes(), backend.next.to_be_bytes()].concat();
+    assert_eq!(sent[0].options, [&[1, 1, 5, 10][..], &edges].concat());
+    assert_eq!((sent[0].segment.acknowledgement, sent[0].segment.window), (backend.next, HELD));
+}
+
+#[test]
 fn less_than_a_segment_of_room_is_not_waited_for() {
     for (left, asked_for) in [(0, true), (1000, true), (1500, false)] {
         let mut stage = stage();
