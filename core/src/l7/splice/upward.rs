@@ -1,7 +1,7 @@
 //! What a client sends.
 
 use super::close::Fate;
-use super::entry::{BackState, Inadmissible, Message};
+use super::entry::{BackState, Front, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
@@ -112,8 +112,13 @@ impl Splices {
         position: u32,
     ) {
         let reports = segment.payload == 0 && !segment.has(FIN) && at.payload - at.l4 > tcp::HEADER;
-        let sent =
-            self.fronts.get(position).filter(|front| reports && front.state == FrontState::Reading).and_then(|front| {
+        // A number before that is a keep-alive probe, and ours to answer.
+        let is_probe = |front: &Front| before(segment.sequence, front.peer.expected);
+        let sent = self
+            .fronts
+            .get(position)
+            .filter(|front| reports && front.state == FrontState::Reading && !is_probe(front))
+            .and_then(|front| {
                 let back = self.backs.get(front.back?)?;
                 (back.state == BackState::Attached && front.peer.sack && back.peer.sack).then_some(back.peer.sent)
             });

@@ -94,6 +94,9 @@ fn a_backend_learns_that_its_probe_was_needless_also_when_all_is_over() {
     let edges = [backend.next.wrapping_sub(5).to_be_bytes(), backend.next.to_be_bytes()].concat();
     assert_eq!(sent[0].options, [&[1, 1, 5, 10][..], &edges].concat());
     assert_eq!((sent[0].segment.acknowledgement, sent[0].segment.window), (backend.next, HELD));
+    // A keep-alive probe is answered here, whatever stands in it.
+    let answer = only(client.repeats(&mut stage, client.next.wrapping_sub(1), &options, b""));
+    assert_eq!((answer.to, answer.segment.acknowledgement), (client.own, client.next));
 }
 
 #[test]
