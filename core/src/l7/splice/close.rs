@@ -210,7 +210,10 @@ impl Splices {
         let open = entry.state == BackState::Attached && !entry.peer.has_closed;
         match fate {
             // The engine may still lead the client's packets to it.
-            Fate::Keep if open && !ruled => self.rest(cx, back),
+            Fate::Keep if open && !ruled => {
+                front.left = Some((back, self.backs.generation(back)));
+                self.rest(cx, back);
+            }
             Fate::Keep | Fate::Close if entry.state == BackState::Attached => self.close_back(cx, back),
             _ => {
                 self.reset_back(cx, back);

@@ -283,6 +283,8 @@ pub(super) struct Front {
     pub(super) stretch: Option<(u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
     pub(super) holds: bool,
+    /// The back that it had last and left to others, and that back's generation.
+    pub(super) left: Option<(u32, u32)>,
 }
 
 impl Front {

@@ -95,6 +95,7 @@ impl Splices {
             challenge_after: Time::ZERO,
             stretch: None,
             holds: false,
+            left: None,
         };
         let deadline = front.deadline;
         let inserted = match self.fronts.insert(front) {

@@ -122,9 +122,25 @@ impl Splices {
                 let back = self.backs.get(front.back?)?;
                 (back.state == BackState::Attached && front.peer.sack && back.peer.sack).then_some(back.peer.sent)
             });
-        match sent {
-            Some(sent) => self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sent, ACK)),
-            None => self.take(cx, frame, at, segment, position),
+        if let Some(sent) = sent {
+            return self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sent, ACK));
+        }
+        if reports {
+            self.report(cx, frame.bytes(), at, position);
+        }
+        self.take(cx, frame, at, segment, position);
+    }
+
+    /// The same if the front has left its back to others: numbers of this client's mean nothing there any more, but an
+    /// acknowledgement that says nothing new is enough for a backend to know that its probe was needless (RFC 8985, 7.4.2).
+    fn report<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, bytes: &[u8], at: &Transport, position: u32) {
+        let Some((back, generation)) = self.fronts.get(position).and_then(|front| front.left) else { return };
+        let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+        let reports = tcp::Options::new(options).any(|option| option.kind == tcp::OPTION_SACK);
+        let is_there = self.backs.generation(back) == generation
+            && self.backs.get(back).is_some_and(|back| matches!(back.state, BackState::Idle | BackState::Attached));
+        if reports && is_there {
+            self.acknowledge_back(cx, back);
         }
     }
 

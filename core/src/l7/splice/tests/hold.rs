@@ -100,6 +100,29 @@ fn a_backend_learns_that_its_probe_was_needless_also_when_all_is_over() {
 }
 
 #[test]
+fn it_learns_that_also_when_others_may_have_its_connection() {
+    let mut stage = stage();
+    let (mut client, backend) = begun(&mut stage, "Content-Length: 0");
+    assert_eq!(only(client.acknowledges(&mut stage)).segment.acknowledgement, backend.next);
+    let (left, right) = (client.expected.wrapping_sub(5), client.expected);
+    let options = [&[1, 1, 5, 10][..], &left.to_be_bytes(), &right.to_be_bytes()].concat();
+    let told = |client: &Script, stage: &mut Stage, options: &[u8]| {
+        let sent = client.repeats(stage, client.next, options, b"");
+        sent.into_iter().filter(|sent| sent.to == backend.own).collect::<Vec<_>>()
+    };
+    let sent = only(told(&client, &mut stage, &options));
+    let (own, flags) = ((sent.segment.sequence, sent.segment.acknowledgement), sent.segment.flags);
+    assert_eq!((own, flags, sent.segment.payload), ((backend.expected, backend.next), ACK, 0));
+    assert_eq!(sent.segment.window, HELD, "nothing new");
+    assert!(told(&client, &mut stage, &[1, 1, 1, 1]).is_empty(), "it reports nothing");
+    // Another client's request goes over it.
+    let mut other = Script::client(&mut stage, 1001);
+    let request = only(other.sends(&mut stage, REQUEST));
+    assert_eq!(request.to, backend.own);
+    assert_eq!(only(told(&client, &mut stage, &options)).segment.acknowledgement, backend.next);
+}
+
+#[test]
 fn less_than_a_segment_of_room_is_not_waited_for() {
     for (left, asked_for) in [(0, true), (1000, true), (1500, false)] {
         let mut stage = stage();
