@@ -1,0 +1,12 @@
+//! Hairpin's testbed on real packets: what papers/001 (chapter 3) and papers/003 (chapters 3 and 4) built from FastClick
+//! and TRex.
+//!
+//! [`traffic`] makes packets, each with a [`traffic::stamp`]; [`forward`] is the basic forwarder; [`sink`] tells loss,
+//! reordering, duplicates, corruption and latency from the stamps; [`testbed`] puts them and a device under test
+//! together, in one process over DPDK's rings or over ports, and accounts for every frame.
+//!
+//! Two flaws of the papers' testbeds are not here: a latency is never negative (one clock, a packet is stamped just before
+//! it is sent), and more received than sent is an error, not a figure.
+#![forbid(unsafe_code)]
+
+pub mod testbed;

@@ -1,0 +1,303 @@
+//! One search: bounds of a goal, drawn together.
+
+use super::{Load, Observed, Probe};
+use anyhow::{Result, ensure};
+use std::time::Duration;
+
+/// A source that sends less than this part of what it was asked for has reached its own limit.
+const OFFERED_MIN: f64 = 0.97;
+/// How much coarser than the last stage the first one is.
+const COARSE: f64 = 4.0;
+
+/// How to search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Packets per second below which nothing is tried; more than 0.
+    pub lowest: f64,
+    /// Packets per second above which nothing is tried; what the source can, if `None`.
+    pub highest: Option<f64>,
+    /// Width of the interval at which the search ends, as a part of its upper end: 0.01 is one percent.
+    pub resolution: f64,
+    /// How long the trials of the first, coarse stage take.
+    pub first: Duration,
+    /// How long the trials that decide take.
+    pub last: Duration,
+    /// Trials for each load in the last stage, at most; at least 1. An odd number has a majority.
+    pub trials: u16,
+    /// The part of a load's trials that may lose too much without making it a lossy one (MLRsearch's goal exceed ratio).
+    pub exceed_ratio: f64,
+    /// Trials in all for each goal; a search that has not ended by then says so.
+    pub trials_max: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            lowest: 1000.0,
+            highest: None,
+            resolution: 0.01,
+            first: Duration::from_millis(200),
+            last: Duration::from_secs(1),
+            trials: 3,
+            exceed_ratio: 0.5,
+            trials_max: 150,
+        }
+    }
+}
+
+impl Options {
+    /// RFC 2544, section 26.1 and 24: trials of 60 seconds, one for each load, and none may lose too much.
+    pub fn rfc2544() -> Options {
+        let last = Duration::from_secs(60);
+        Options { first: Duration::from_secs(1), last, trials: 1, exceed_ratio: 0.0, ..Options::default() }
+    }
+
+    /// Trials of one load that may lose too much.
+    fn lossy_max(&self) -> u16 {
+        (f64::from(self.trials) * self.exceed_ratio) as u16
+    }
+
+    fn check(&self, goal: f64) -> Result<()> {
+        ensure!(self.lowest > 0.0 && self.lowest.is_finite(), "the lowest rate must be more than 0 packets a second");
+        ensure!(self.highest.is_none_or(|most| most > self.lowest), "the highest rate must be above the lowest");
+        ensure!((0.0001..=0.5).contains(&self.resolution), "the resolution must be 0.0001 to 0.5");
+        ensure!(self.trials > 0 && self.trials_max > 0, "there must be at least one trial");
+        ensure!((0.0..1.0).contains(&self.exceed_ratio), "the exceed ratio must be 0 to 1, without 1");
+        ensure!((0.0..1.0).contains(&goal), "a loss ratio must be 0 to 1, without 1");
+        Ok(())
+    }
+}
+
+/// Where a search is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// As fast as the source can.
+    Most,
+    /// Short trials.
+    Coarse,
+    /// The trials that decide.
+    Final,
+}
+
+/// A trial has been made.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Loss ratio of the goal that is searched for.
+    pub goal: f64,
+    /// Where the search is.
+    pub stage: Stage,
+    /// What was asked for.
+    pub load: Load,
+    /// What came of it.
+    pub observed: Observed,
+    /// Packets per second known to be carried and known not to be, so far.
+    pub bounds: (Option<f64>, Option<f64>),
+    /// Trials made for this goal.
+    pub trials: u32,
+}
+
+/// What a search has found, in packets per second.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Found {
+    /// The device's limit lies between these.
+    Between {
+        /// The highest rate that is carried.
+        lower: f64,
+        /// The lowest above it that is not.
+        upper: f64,
+    },
+    /// Not even the lowest rate is carried.
+    Below(f64),
+    /// The source, or the highest rate allowed, is reached before the device's limit.
+    AtLeast(f64),
+}
+
+impl Found {
+    /// The highest rate shown to be carried; `None` if none is.
+    pub fn rate(self) -> Option<f64> {
+        match self {
+            Found::Between { lower, .. } => Some(lower),
+            Found::AtLeast(rate) => Some(rate),
+            Found::Below(_) => None,
+        }
+    }
+}
+
+/// What came of one search.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Outcome {
+    /// The loss ratio allowed.
+    pub goal: f64,
+    /// The rate.
+    pub found: Found,
+    /// Packets per second that arrived at that rate (its loss, if allowed, is not in it); 0 if none is carried.
+    pub forwarded: f64,
+    /// Trials made.
+    pub trials: u32,
+    /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] was too few.
+    pub settled: bool,
+}
+
+/// Searches the highest rate with a loss ratio of at most `goal` (0: none).
+///
+/// `start`: where to begin, in packets per second; from what comes through at full speed, if `None`.
+///
+/// # Errors
+/// When a trial failed, or the options make no sense.
+pub fn search(
+    probe: &mut dyn Probe,
+    goal: f64,
+    start: Option<f64>,
+    options: &Options,
+    progress: &mut dyn FnMut(&Step),
+) -> Result<Outcome> {
+    options.check(goal)?;
+    let mut search = Search { probe, goal, options, progress, trials: 0, lower: None, upper: None, cap: None };
+    let found = search.run(start)?;
+    let forwarded = search.lower.map_or(0.0, |bound| bound.forwarded);
+    let settled = match found {
+        Found::Between { lower, upper } => upper - lower <= upper * options.resolution * 1.000_001,
+        _ => search.trials < options.trials_max,
+    };
+    Ok(Outcome { goal, found, forwarded, trials: search.trials, settled })
+}
+
+/// A load that was judged.
+#[derive(Clone, Copy)]
+struct Bound {
+    rate: f64,
+    forwarded: f64,
+}
+
+struct Search<'a> {
+    probe: &'a mut dyn Probe,
+    goal: f64,
+    options: &'a Options,
+    progress: &'a mut dyn FnMut(&Step),
+    trials: u32,
+    lower: Option<Bound>,
+    upper: Option<Bound>,
+    /// The rate that the source does not pass.
+    cap: Option<f64>,
+}
+
+impl Search<'_> {
+    fn run(&mut self, start: Option<f64>) -> Result<Found> {
+        let most = self.options.highest.map_or(Load::Most, Load::Rate);
+        let first = self.trial(Stage::Most, most, self.options.first)?;
+        let mut at = start.unwrap_or(first.forwarded);
+        if first.loss_ratio() <= self.goal {
+            // All of it came through once: it is worth a judgement, and if that is good there is nothing to search.
+            if self.judge(Stage::Final, most)? {
+                let rate = self.lower.map_or(first.offered, |bound| bound.rate);
+                return Ok(Found::AtLeast(rate));
+            }
+            at = at.min(first.offered);
+        }
+        self.cap = Some(first.offered.max(self.upper.map_or(0.0, |bound| bound.rate)));
+        self.forget();
+        let coarse = (self.options.resolution * COARSE).min(0.5);
+        for (stage, resolution) in [(Stage::Coarse, coarse), (Stage::Final, self.options.resolution)] {
+            if let Some(found) = self.narrow(stage, at, resolution)? {
+                return Ok(found);
+            }
+            // The next stage judges again what this one has found, from its middle on.
+            if stage == Stage::Coarse {
+                at = self.lower.map_or(at, |bound| bound.rate);
+                self.forget();
+            }
+        }
+        Ok(match (self.lower, self.upper) {
+            (Some(lower), Some(upper)) => Found::Between { lower: lower.rate, upper: upper.rate },
+            // Trials ran out on one side.
+            (Some(lower), None) => Found::AtLeast(lower.rate),
+            (None, _) => Found::Below(self.options.lowest),
+        })
+    }
+
+    fn forget(&mut self) {
+        (self.lower, self.upper) = (None, None);
+    }
+
+    /// Finds bounds on both sides of `at`, and draws them together. What it gives is the end of the search.
+    fn narrow(&mut self, stage: Stage, at: f64, resolution: f64) -> Result<Option<Found>> {
+        let cap = self.cap.unwrap_or(f64::INFINITY);
+        let mut step = resolution;
+        let mut at = at.clamp(self.options.lowest, cap);
+        while self.trials < self.options.trials_max {
+            let (lower, upper) = (self.lower.map(|bound| bound.rate), self.upper.map(|bound| bound.rate));
+            at = match (lower, upper) {
+                (Some(lower), Some(upper)) if upper - lower <= upper * resolution => break,
+                (Some(lower), Some(upper)) => (lower + upper) / 2.0,
+                (Some(lower), None) if lower >= cap => return Ok(Some(Found::AtLeast(lower))),
+                (Some(lower), None) => (lower * (1.0 + step)).min(cap),
+                (None, Some(upper)) if upper <= self.options.lowest => {
+                    return Ok((stage == Stage::Final).then_some(Found::Below(self.options.lowest)));
+                }
+                (None, Some(upper)) => (upper * (1.0 - step).max(0.1)).max(self.options.lowest),
+                (None, None) => at,
+            };
+            // Outwards each step is twice the last.
+            if lower.is_none() != upper.is_none() {
+                step = (step * 2.0).min(0.9);
+            }
+            self.judge(stage, Load::Rate(at))?;
+        }
+        Ok(None)
+    }
+
+    /// Whether this load is carried, by the majority of its trials in the last stage and by one before; moves a bound.
+    fn judge(&mut self, stage: Stage, load: Load) -> Result<bool> {
+        let (trials, lossy_max, duration) = match stage {
+            Stage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
+            Stage::Most | Stage::Coarse => (1, 0, self.options.first),
+        };
+        let (mut good, mut lossy) = (Vec::new(), 0);
+        let mut short = 0;
+        while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) {
+            let observed = self.trial(stage, load, duration)?;
+            if observed.loss_ratio() > self.goal {
+                lossy += 1;
+            } else {
+                short += usize::from(is_short(load, &observed));
+                good.push(observed);
+            }
+            if self.trials >= self.options.trials_max {
+                break;
+            }
+        }
+        let carried = lossy <= lossy_max && !good.is_empty();
+        let mean = |of: fn(&Observed) -> f64| good.iter().map(of).sum::<f64>() / good.len().max(1) as f64;
+        let offered = mean(|observed| observed.offered);
+        let rate = match load {
+            Load::Rate(rate) => rate,
+            Load::Most => offered,
+        };
+        if !carried {
+            let rate = if rate > 0.0 { rate } else { f64::INFINITY };
+            self.upper = Some(Bound { rate, forwarded: 0.0 });
+        } else if 2 * short > good.len() {
+            // More often than not the source could not: what it could is what was shown.
+            self.cap = Some(offered);
+            self.lower = Some(Bound { rate: offered, forwarded: mean(|observed| observed.forwarded) });
+        } else {
+            self.lower = Some(Bound { rate, forwarded: mean(|observed| observed.forwarded) });
+        }
+        Ok(carried)
+    }
+
+    fn trial(&mut self, stage: Stage, load: Load, duration: Duration) -> Result<Observed> {
+        let observed = self.probe.probe(load, duration)?;
+        self.trials += 1;
+        let bounds = (self.lower.map(|bound| bound.rate), self.upper.map(|bound| bound.rate));
+        let step = Step { goal: self.goal, stage, load, observed, bounds, trials: self.trials };
+        (self.progress)(&step);
+        Ok(observed)
+    }
+}
+
+/// Whether the source sent less than it was asked for.
+fn is_short(load: Load, observed: &Observed) -> bool {
+    matches!(load, Load::Rate(rate) if observed.offered < rate * OFFERED_MIN)
+}

@@ -1,0 +1,111 @@
+//! What comes out of a trial: the columns of papers/001 (table 3.2) and more.
+
+use serde::{Deserialize, Serialize};
+
+/// Latencies of a trial, in nanoseconds, from just before a packet's burst is handed to the device's ring or port to just
+/// after the burst in which it comes back is received. Never negative. Recorded with two significant digits at least.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// Packets it was measured of.
+    pub count: u64,
+    /// The least.
+    pub min: u64,
+    /// The mean.
+    pub mean: f64,
+    /// Half of all are not above it.
+    pub p50: u64,
+    /// 95 of 100 are not above it.
+    pub p95: u64,
+    /// 99 of 100 are not above it.
+    pub p99: u64,
+    /// 999 of 1,000 are not above it.
+    pub p999: u64,
+    /// The most.
+    pub max: u64,
+    /// The cumulative distribution: nanoseconds, and what share of packets is not above that; both rise. At most some
+    /// hundred points.
+    pub cumulative: Vec<(u64, f64)>,
+}
+
+/// What happened in a hundred milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it began, in seconds since the clock started.
+    pub at: f64,
+    /// How long it was, in seconds.
+    pub length: f64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets received.
+    pub received: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Mean latency of what was received, in nanoseconds; 0 if nothing was.
+    pub latency_mean: f64,
+}
+
+/// Where the device's time went, by function, from a sampling profiler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The profiler and its event, for people.
+    pub by: String,
+    /// Function, and its own share of all samples, 0 to 1; the largest first.
+    pub shares: Vec<(String, f64)>,
+}
+
+/// One trial, measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// How long the generator sent, in seconds.
+    pub seconds: f64,
+    /// Packets the generator handed to the device's ring or port.
+    pub sent: u64,
+    /// Packets the sink got back: never more than were sent. Always `sent` less all of `lost_by_reason`.
+    pub received: u64,
+    /// What became of the others, by reason. `generator-behind` is not among them: those were not sent.
+    pub lost_by_reason: Vec<(String, u64)>,
+    /// Packets that an open loop should have sent and could not, because the generator or the ring behind it was too slow.
+    pub behind: u64,
+    /// Packets sent per second.
+    pub tx_pps: f64,
+    /// Packets received per second.
+    pub rx_pps: f64,
+    /// Bits sent per second, of frames without the frame check sequence.
+    pub tx_bps: f64,
+    /// Bits received per second, likewise.
+    pub rx_bps: f64,
+    /// Latency.
+    pub latency: LatencySummary,
+    /// By hundreds of milliseconds.
+    pub over_time: Vec<Sample>,
+    /// Whether every flow reached one backend only.
+    pub consistent: bool,
+    /// Flows of which packets came at more than one backend.
+    pub inconsistent_flows: u64,
+    /// Flows the sink has seen.
+    pub flows_seen: u64,
+    /// Backends by address and port, with the packets that reached each.
+    pub backend_packets: Vec<(String, u64)>,
+    /// The busiest backend's packets over the mean of all backends'; 1 is even, 0 if there is nothing to spread.
+    pub backend_spread: f64,
+    /// Packets that came after one of their flow that was sent later.
+    pub reordered: u64,
+    /// Packets that came twice or more, beyond the first time.
+    pub duplicates: u64,
+    /// Packets whose stamp or checksums were wrong.
+    pub corrupted: u64,
+    /// Where the device's time went, if somebody looked.
+    pub profile: Option<Profile>,
+}
+
+impl Measurement {
+    /// What was lost, over all reasons.
+    pub fn lost(&self) -> u64 {
+        self.lost_by_reason.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The share of what was sent that was lost, 0 to 1.
+    pub fn loss(&self) -> f64 {
+        if self.sent == 0 { 0.0 } else { self.lost() as f64 / self.sent as f64 }
+    }
+}

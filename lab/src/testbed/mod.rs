@@ -1,0 +1,48 @@
+//! One trial: a device under test between a generator and a sink, measured once.
+//!
+//! [`Trial`] says what is to be measured, [`Measurement`] what came out, [`Testbed`] is whoever can do it: rings in one
+//! process, ports, or a model.
+
+mod measurement;
+mod trial;
+
+pub use measurement::{LatencySummary, Measurement, Profile, Sample};
+pub use trial::{Arrivals, Device, Masks, Rate, Size, Source, Transport, Trial, UnknownWord};
+
+use std::time::Duration;
+
+/// What is going on in a trial, as it goes.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// Something before the clock starts: opening, filling the table.
+    Preparing {
+        /// What, for people.
+        what: String,
+    },
+    /// The clock starts now. The same threads run until the trial is over.
+    Started {
+        /// Thread numbers (as `gettid` gives them) of the device under test's cores.
+        device: Vec<u32>,
+    },
+    /// It is running; told about ten times a second.
+    Running {
+        /// Since the clock started.
+        elapsed: Duration,
+        /// Packets sent so far.
+        sent: u64,
+        /// Packets received so far.
+        received: u64,
+    },
+}
+
+/// Whoever can measure a trial.
+pub trait Testbed {
+    /// Why it cannot do this trial (too few cores, no such table), for people; `None` if it can.
+    fn obstacle(&self, trial: &Trial) -> Option<String>;
+
+    /// Measures once, from an empty table ([`Trial::run`] says how it is filled before the clock starts).
+    ///
+    /// # Errors
+    /// What could not be set up, or frames that nobody can account for: then there is no measurement at all.
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement>;
+}

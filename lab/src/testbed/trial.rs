@@ -1,0 +1,305 @@
+//! What is measured: the variables of papers/001 (table 3.1) and more.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The device under test.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// None: what is sent comes back unchanged. The limit of generator and sink themselves.
+    Wire,
+    /// The basic forwarder: checks the IP header, swaps MAC and IP addresses, sends back.
+    Forwarder,
+    /// Hairpin's worker with the trial's table; nothing is offloaded.
+    #[default]
+    Balancer,
+}
+
+/// How long frames are, from the Ethernet header to the end of the payload, without the frame check sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Size {
+    /// All of this many bytes, 64 to 9,000: shorter ones are padded, longer ones cut. (No shorter than the stamp needs:
+    /// IPv6 packets have 84 bytes at least.)
+    Fixed(u16),
+    /// As recorded in the trace; of a synthetic source, full segments of 1,514 bytes and what is left of each flow.
+    Natural,
+}
+
+/// How fast packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rate {
+    /// As fast as they are taken.
+    Max,
+    /// Open loop, packets per second.
+    Packets(f64),
+    /// Open loop, bits per second of frames as [`Size`] counts them.
+    Bits(f64),
+}
+
+/// Which transport protocol synthetic flows use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// UDP.
+    #[default]
+    Udp,
+    /// TCP as far as a balancer sees it: a SYN first, segments, a FIN last. Nobody retransmits.
+    Tcp,
+}
+
+/// How flows of a synthetic source come and go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// As many as the trial says, all the time, in turn; none ends (papers/001's masked trace, in effect).
+    #[default]
+    Fixed,
+    /// As many as the trial says are open at any time; one that ends is followed by a new one.
+    Closed,
+    /// A Poisson process of this many new flows a second; as many as the trial says are open at most, what comes beyond
+    /// is not begun and counted.
+    Poisson(f64),
+}
+
+/// What is kept of a recorded packet's addresses and ports: each is ANDed with its mask, which sets how many flows there
+/// are (papers/001, section 3.2), then the fixed part is ORed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Masks {
+    /// Of the source address; of an IPv6 address its last four bytes.
+    pub source: Ipv4Addr,
+    /// Of the destination address. A balancer serves one address, so it has no bits where the device is one.
+    pub destination: Ipv4Addr,
+    /// Of the source port.
+    pub source_port: u16,
+    /// Of the destination port.
+    pub destination_port: u16,
+}
+
+/// Where packets come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// A capture file (pcap, pcapng), loaded to memory and played again and again.
+    Replay {
+        /// The file.
+        file: PathBuf,
+        /// Which flows there are; `None`: masks that give the trial's number of flows. Either way each round of the file
+        /// is other flows than the one before, within the masks, until all of the masks' are used: a short trace makes as
+        /// many flows as a long one.
+        masks: Option<Masks>,
+        /// The payload is kept (but for the stamp); else it is zeros.
+        payload: bool,
+    },
+    /// Made up.
+    Synthetic {
+        /// Which protocol.
+        transport: Transport,
+        /// How flows come and go.
+        arrivals: Arrivals,
+        /// Flow sizes, `bytes,cumulative probability` (log-linear between points); `None`: flows do not end by size.
+        sizes: Option<PathBuf>,
+    },
+}
+
+impl Default for Source {
+    fn default() -> Source {
+        Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Fixed, sizes: None }
+    }
+}
+
+/// One cell of an experiment's matrix, measured once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The device under test.
+    pub device: Device,
+    /// The balancer's connection table by name: those of [`Method`](hairpin_core::table::Method), and `rte-hash/<flags>`.
+    pub table: String,
+    /// Cores of the device under test.
+    pub cores: u16,
+    /// Connections the balancer has room for, over all cores.
+    pub table_entries: u32,
+    /// Different flows (5-tuples); of sources whose flows come and go, how many are open at a time at most.
+    pub flows: u32,
+    /// Backends behind the balancer.
+    pub backends: u16,
+    /// How long frames are.
+    pub packet_size: Size,
+    /// How fast they come.
+    pub rate: Rate,
+    /// How long it is measured.
+    pub duration: Duration,
+    /// Where packets come from.
+    pub source: Source,
+    /// 1: the table is empty when the clock starts; 2: every flow has been seen, and answered, before (papers/001,
+    /// section 3.6).
+    pub run: u8,
+    /// What everything drawn comes from.
+    pub seed: u64,
+}
+
+impl Default for Trial {
+    fn default() -> Trial {
+        Trial {
+            device: Device::Balancer,
+            table: hairpin_core::table::Method::DEFAULT.name().to_owned(),
+            cores: 1,
+            table_entries: 1 << 21,
+            flows: 1000,
+            backends: 4,
+            packet_size: Size::Fixed(64),
+            rate: Rate::Max,
+            duration: Duration::from_secs(1),
+            source: Source::default(),
+            run: 1,
+            seed: 1,
+        }
+    }
+}
+
+impl Default for Masks {
+    fn default() -> Masks {
+        Masks {
+            source: Ipv4Addr::BROADCAST,
+            destination: Ipv4Addr::UNSPECIFIED,
+            source_port: u16::MAX,
+            destination_port: 0,
+        }
+    }
+}
+
+/// A word that is none of those there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownWord {
+    /// What stands there.
+    pub word: String,
+    /// What could.
+    pub wanted: &'static str,
+}
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not {}", self.word, self.wanted)
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Device::Wire => "wire",
+            Device::Forwarder => "forwarder",
+            Device::Balancer => "balancer",
+        })
+    }
+}
+
+impl FromStr for Device {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Device, UnknownWord> {
+        match word {
+            "wire" => Ok(Device::Wire),
+            "forwarder" => Ok(Device::Forwarder),
+            "balancer" => Ok(Device::Balancer),
+            _ => Err(UnknownWord { word: word.to_owned(), wanted: "a device: wire, forwarder, balancer" }),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Fixed(bytes) => bytes.fmt(f),
+            Size::Natural => f.pad("natural"),
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Size, UnknownWord> {
+        let unknown = || UnknownWord { word: word.to_owned(), wanted: "a frame size: natural, or 64 to 9000 bytes" };
+        if word == "natural" {
+            return Ok(Size::Natural);
+        }
+        let bytes = word.parse().map_err(|_| unknown())?;
+        if (64..=9000).contains(&bytes) { Ok(Size::Fixed(bytes)) } else { Err(unknown()) }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rate::Max => f.pad("max"),
+            Rate::Packets(rate) => write!(f, "{rate}pps"),
+            Rate::Bits(rate) => write!(f, "{rate}bps"),
+        }
+    }
+}
+
+/// `max`, `2.5Mpps`, `10Gbps`, `9000pps`: a number, a power of a thousand, a unit.
+impl FromStr for Rate {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Rate, UnknownWord> {
+        let unknown = || UnknownWord { word: word.to_owned(), wanted: "a rate such as max, 2.5Mpps, 800kpps, 10Gbps" };
+        if word == "max" {
+            return Ok(Rate::Max);
+        }
+        let (number, bits) = match (word.strip_suffix("pps"), word.strip_suffix("bps")) {
+            (Some(number), _) => (number, false),
+            (_, Some(number)) => (number, true),
+            _ => return Err(unknown()),
+        };
+        let (number, scale) = match number.chars().last() {
+            Some('k' | 'K') => (&number[..number.len() - 1], 1e3),
+            Some('M') => (&number[..number.len() - 1], 1e6),
+            Some('G') => (&number[..number.len() - 1], 1e9),
+            _ => (number, 1.0),
+        };
+        let rate = number.trim().parse::<f64>().map_err(|_| unknown())? * scale;
+        if !(rate.is_finite() && rate > 0.0 && rate <= 1e13) {
+            return Err(unknown());
+        }
+        Ok(if bits { Rate::Bits(rate) } else { Rate::Packets(rate) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written() {
+        for (word, rate) in [
+            ("max", Rate::Max),
+            ("2.5Mpps", Rate::Packets(2.5e6)),
+            ("800kpps", Rate::Packets(8e5)),
+            ("9000pps", Rate::Packets(9000.0)),
+            ("10Gbps", Rate::Bits(1e10)),
+        ] {
+            assert_eq!(word.parse(), Ok(rate));
+            assert_eq!(rate.to_string().parse(), Ok(rate));
+        }
+        for word in ["", "pps", "-1pps", "0pps", "infpps", "10", "1e99bps", "NaNpps", "Mpps"] {
+            assert!(word.parse::<Rate>().is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_bounds() {
+        assert_eq!("64".parse(), Ok(Size::Fixed(64)));
+        assert_eq!("natural".parse(), Ok(Size::Natural));
+        assert!("63".parse::<Size>().is_err() && "9001".parse::<Size>().is_err() && "x".parse::<Size>().is_err());
+    }
+}
