@@ -9,4 +9,6 @@
 //! it is sent), and more received than sent is an error, not a figure.
 #![forbid(unsafe_code)]
 
+pub mod rate;
+pub mod statistics;
 pub mod testbed;

@@ -18,7 +18,7 @@ pub fn student_95(degrees: usize) -> f64 {
         0 => f64::INFINITY,
         1..=30 => T_95[degrees - 1],
         _ => {
-            let (z, n) = (1.959_964, degrees as f64);
+            let (z, n) = (1.959_964_f64, degrees as f64);
             z + (z.powi(3) + z) / (4.0 * n) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n)
         }
     }

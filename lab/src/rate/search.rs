@@ -135,7 +135,7 @@ pub struct Outcome {
     pub forwarded: f64,
     /// Trials made.
     pub trials: u32,
-    /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] was too few.
+    /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] were too few.
     pub settled: bool,
 }
 
@@ -156,10 +156,11 @@ pub fn search(
     let mut search = Search { probe, goal, options, progress, trials: 0, lower: None, upper: None, cap: None };
     let found = search.run(start)?;
     let forwarded = search.lower.map_or(0.0, |bound| bound.forwarded);
-    let settled = match found {
+    let close = match found {
         Found::Between { lower, upper } => upper - lower <= upper * options.resolution * 1.000_001,
-        _ => search.trials < options.trials_max,
+        Found::Below(_) | Found::AtLeast(_) => true,
     };
+    let settled = close && search.trials < options.trials_max;
     Ok(Outcome { goal, found, forwarded, trials: search.trials, settled })
 }
 
@@ -195,7 +196,7 @@ impl Search<'_> {
             }
             at = at.min(first.offered);
         }
-        self.cap = Some(first.offered.max(self.upper.map_or(0.0, |bound| bound.rate)));
+        self.cap = Some(self.options.highest.unwrap_or(first.offered));
         self.forget();
         let coarse = (self.options.resolution * COARSE).min(0.5);
         for (stage, resolution) in [(Stage::Coarse, coarse), (Stage::Final, self.options.resolution)] {
@@ -275,7 +276,6 @@ impl Search<'_> {
             Load::Most => offered,
         };
         if !carried {
-            let rate = if rate > 0.0 { rate } else { f64::INFINITY };
             self.upper = Some(Bound { rate, forwarded: 0.0 });
         } else if 2 * short > good.len() {
             // More often than not the source could not: what it could is what was shown.

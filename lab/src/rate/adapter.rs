@@ -1,0 +1,34 @@
+//! A testbed as something that can be sent packets at a rate.
+
+use super::{Load, Observed, Probe};
+use crate::testbed::{Progress, Rate, Testbed, Trial};
+use anyhow::Result;
+use std::time::Duration;
+
+/// Trials of one kind on a testbed; each has a seed of its own.
+pub struct TestbedProbe<'a> {
+    testbed: &'a mut dyn Testbed,
+    trial: Trial,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl<'a> TestbedProbe<'a> {
+    /// Trials like this one, but for rate, duration and seed, which counts up. `progress` hears of each.
+    pub fn new(testbed: &'a mut dyn Testbed, trial: &Trial, progress: &'a mut dyn FnMut(Progress)) -> TestbedProbe<'a> {
+        TestbedProbe { testbed, trial: trial.clone(), progress }
+    }
+}
+
+impl Probe for TestbedProbe<'_> {
+    fn probe(&mut self, load: Load, duration: Duration) -> Result<Observed> {
+        self.trial.rate = match load {
+            Load::Most => Rate::Max,
+            Load::Rate(rate) => Rate::Packets(rate),
+        };
+        self.trial.duration = duration;
+        let measured = self.testbed.measure(&self.trial, self.progress)?;
+        self.trial.seed = self.trial.seed.wrapping_add(1);
+        let (offered, forwarded) = (measured.tx_pps, measured.rx_pps);
+        Ok(Observed { offered, forwarded, sent: measured.sent, lost: measured.lost() })
+    }
+}

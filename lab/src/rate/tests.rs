@@ -1,0 +1,196 @@
+//! Searches on modelled devices whose limit is known.
+
+use super::*;
+use crate::testbed::{Measurement, Progress, Rate, Testbed, Trial};
+use anyhow::Result;
+
+/// Carries `limit` packets a second and drops what is above; `noise` of it comes and goes; now and then a trial is
+/// disturbed, whatever its load.
+struct Model {
+    limit: f64,
+    source: f64,
+    noise: f64,
+    /// The part of trials that is disturbed, and the loss in one.
+    disturbed: (f64, f64),
+    random: fastrand::Rng,
+    trials: u32,
+}
+
+impl Model {
+    fn quiet(limit: f64) -> Model {
+        let random = fastrand::Rng::with_seed(5);
+        Model { limit, source: 20e6, noise: 0.0, disturbed: (0.0, 0.0), random, trials: 0 }
+    }
+
+    fn noisy(limit: f64, seed: u64) -> Model {
+        let random = fastrand::Rng::with_seed(seed);
+        Model { noise: 0.003, disturbed: (0.15, 0.02), random, ..Model::quiet(limit) }
+    }
+}
+
+impl Probe for Model {
+    fn probe(&mut self, load: Load, duration: Duration) -> Result<Observed> {
+        self.trials += 1;
+        let offered = match load {
+            Load::Most => self.source,
+            Load::Rate(rate) => rate.min(self.source),
+        };
+        let limit = self.limit * (1.0 + self.noise * (self.random.f64() * 2.0 - 1.0));
+        let mut loss = (1.0 - limit / offered).max(0.0);
+        if self.random.f64() < self.disturbed.0 {
+            loss = loss.max(self.disturbed.1);
+        }
+        let sent = (offered * duration.as_secs_f64()) as u64;
+        let lost = (sent as f64 * loss) as u64;
+        Ok(Observed { offered, forwarded: offered * (1.0 - loss), sent, lost })
+    }
+}
+
+fn find(model: &mut Model, goal: f64, options: &Options) -> Outcome {
+    search(model, goal, None, options, &mut |_| ()).unwrap()
+}
+
+#[test]
+fn the_limit_of_a_quiet_device_lies_between_the_bounds() {
+    let options = Options::default();
+    for limit in [1500.0, 2e4, 333_333.0, 1e6, 7.77e6, 19.5e6] {
+        for goal in [0.0, 0.005] {
+            let outcome = find(&mut Model::quiet(limit), goal, &options);
+            // With loss allowed, the rate is a little higher than what is carried.
+            let highest = limit / (1.0 - goal);
+            let Found::Between { lower, upper } = outcome.found else { panic!("{limit} {goal}: {outcome:?}") };
+            // A packet in a trial is the grain.
+            assert!(lower <= highest * 1.0001 + 1.0 && upper >= highest * 0.9999, "{limit} {goal}: {outcome:?}");
+            assert!(upper - lower <= upper * 0.01 + 1e-6 && outcome.settled, "{outcome:?}");
+            assert!(outcome.forwarded <= limit + 1.0 && outcome.forwarded > limit * 0.98, "{outcome:?}");
+            assert!(outcome.trials < 80, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_noisy_device_is_found_within_its_noise_and_the_interval_holds_it() {
+    let mut held = 0;
+    for seed in 0..40 {
+        let mut model = Model::noisy(3e6, seed);
+        let all = repeat(&mut model, &[0.005], 5, &Options::default(), &mut |_, _| ()).unwrap();
+        let rate = all[0].rate.unwrap();
+        assert_eq!(rate.count, 5, "seed {seed}");
+        assert!((rate.mean / 3e6 - 1.0).abs() < 0.03, "seed {seed}: {rate:?}");
+        let (low, high) = rate.interval();
+        // What is carried with 0.5 % loss is 0.5 % more, and a search ends within 1 % below it.
+        held += u32::from(high > 3e6 * 0.995 && low < 3e6 / 0.995);
+    }
+    assert!(held >= 34, "{held} of 40");
+}
+
+/// What the majority of trials is for: a search that lets one disturbed trial decide ends far below.
+#[test]
+fn disturbed_trials_do_not_decide() {
+    let deviation = |options: &Options| {
+        let off = |seed| {
+            let found = find(&mut Model::noisy(3e6, seed), 0.005, options).found.rate().unwrap_or(0.0);
+            (1.0 - found / 3e6).max(0.0)
+        };
+        (0..60).map(off).sum::<f64>() / 60.0
+    };
+    let short = Duration::from_millis(500);
+    let majority = deviation(&Options { last: short, ..Options::default() });
+    let single = deviation(&Options { last: short, first: Duration::from_millis(100), ..Options::rfc2544() });
+    assert!(majority < 0.02, "{majority}");
+    assert!(single > 2.0 * majority, "{single} against {majority}");
+}
+
+#[test]
+fn the_sources_limit_is_not_taken_for_the_devices() {
+    let outcome = find(&mut Model { source: 2e6, ..Model::quiet(5e6) }, 0.0, &Options::default());
+    assert_eq!(outcome.found, Found::AtLeast(2e6), "{outcome:?}");
+    let options = Options { highest: Some(1e6), ..Options::default() };
+    assert_eq!(find(&mut Model::quiet(5e6), 0.0, &options).found, Found::AtLeast(1e6));
+    // A source that runs at full speed in one go but cannot keep a pace above its own.
+    let options = Options { highest: Some(8e6), ..Options::default() };
+    let outcome = find(&mut Model { source: 2e6, ..Model::quiet(5e6) }, 0.0, &options);
+    assert_eq!(outcome.found, Found::AtLeast(2e6), "{outcome:?}");
+}
+
+#[test]
+fn a_device_that_carries_nothing_is_said_to() {
+    let outcome = find(&mut Model::quiet(10.0), 0.0, &Options::default());
+    assert_eq!((outcome.found, outcome.forwarded), (Found::Below(1000.0), 0.0));
+    assert_eq!(outcome.found.rate(), None);
+    assert!(outcome.trials < 80, "{outcome:?}");
+}
+
+#[test]
+fn a_device_that_always_loses_a_little_is_found_by_the_goal_that_allows_it() {
+    let mut model = Model { disturbed: (1.0, 0.001), ..Model::quiet(3e6) };
+    let none = find(&mut model, 0.0, &Options::default());
+    assert_eq!(none.found, Found::Below(1000.0));
+    let some = find(&mut model, 0.002, &Options::default());
+    assert!((some.found.rate().unwrap() / 3e6 - 1.0).abs() < 0.012, "{some:?}");
+}
+
+#[test]
+fn a_search_ends_after_so_many_trials_and_says_so() {
+    let options = Options { trials_max: 6, ..Options::default() };
+    let mut model = Model::quiet(3e6);
+    let outcome = find(&mut model, 0.0, &options);
+    assert!(!outcome.settled && outcome.trials <= 6 && model.trials == outcome.trials, "{outcome:?}");
+}
+
+#[test]
+fn senseless_options_are_refused() {
+    let refused = |options: Options, goal| search(&mut Model::quiet(1e6), goal, None, &options, &mut |_| ()).is_err();
+    assert!(refused(Options { lowest: 0.0, ..Options::default() }, 0.0));
+    assert!(refused(Options { highest: Some(10.0), ..Options::default() }, 0.0));
+    assert!(refused(Options { resolution: 0.0, ..Options::default() }, 0.0));
+    assert!(refused(Options { trials: 0, ..Options::default() }, 0.0));
+    assert!(refused(Options { exceed_ratio: 1.0, ..Options::default() }, 0.0));
+    assert!(refused(Options::default(), 1.0));
+}
+
+#[test]
+fn progress_tells_every_trial_and_bounds_that_never_cross() {
+    let mut steps = Vec::new();
+    let options = Options::default();
+    let outcome = search(&mut Model::quiet(3e6), 0.0, None, &options, &mut |step| steps.push(*step)).unwrap();
+    assert_eq!(steps.len() as u32, outcome.trials);
+    assert_eq!(steps[0].stage, Stage::Most);
+    let crossed = |step: &Step| matches!(step.bounds, (Some(lower), Some(upper)) if lower >= upper);
+    assert!(!steps.iter().any(crossed), "{steps:?}");
+}
+
+/// A testbed whose device carries a million a second.
+struct Flat {
+    seeds: Vec<u64>,
+}
+
+impl Testbed for Flat {
+    fn obstacle(&self, _: &Trial) -> Option<String> {
+        None
+    }
+
+    fn measure(&mut self, trial: &Trial, _: &mut dyn FnMut(Progress)) -> Result<Measurement> {
+        self.seeds.push(trial.seed);
+        let offered: f64 = match trial.rate {
+            Rate::Packets(rate) => rate,
+            _ => 4e6,
+        };
+        let seconds = trial.duration.as_secs_f64();
+        let (sent, received) = ((offered * seconds) as u64, (offered.min(1e6) * seconds) as u64);
+        let lost_by_reason = vec![("device-behind".to_owned(), sent - received)];
+        let (tx_pps, rx_pps) = (offered, offered.min(1e6));
+        Ok(Measurement { sent, received, lost_by_reason, tx_pps, rx_pps, ..Measurement::default() })
+    }
+}
+
+#[test]
+fn a_testbed_is_searched_with_a_new_seed_each_time() {
+    let mut testbed = Flat { seeds: Vec::new() };
+    let mut progress = |_| ();
+    let mut probe = TestbedProbe::new(&mut testbed, &Trial::default(), &mut progress);
+    let outcome = search(&mut probe, 0.0, None, &Options::default(), &mut |_| ()).unwrap();
+    let rate = outcome.found.rate().unwrap();
+    assert!((0.98e6..=1e6 + 1.0).contains(&rate), "{outcome:?}");
+    assert!(testbed.seeds.windows(2).all(|pair| pair[1] == pair[0] + 1));
+}
