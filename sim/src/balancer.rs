@@ -1,6 +1,7 @@
 //! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
 
 use crate::engine::{Engine, EngineBug, EngineOptions, Outcome};
+use crate::port::{LentFrame, Port};
 use crate::segments::{self, transport};
 use crate::trace::{Place, Trace};
 use fastrand::Rng;
@@ -18,14 +19,11 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
 use hairpin_core::worker::{Asked, Known, Worker, WorkerOptions};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Frames that wait for the worker at most; more are dropped, as by a TAP device's ring.
 const QUEUE_MAX: usize = 512;
-/// Frames the worker may hold at a time.
-const FRAMES_MAX: usize = 256;
 
 /// Mistakes the middle can be told to make, so that a checker can be seen to find them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,72 +74,6 @@ impl OffloadPolicy for AfterPackets {
     fn on_packet(&mut self, _: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
         let wanted = self.0.is_some_and(|after| flow.packets >= after);
         if wanted && room.rules + 2 <= room.rules_max { Verdict::Offload } else { Verdict::Keep }
-    }
-}
-
-/// A frame the plane has lent to the worker; the lease is counted.
-pub struct LentFrame {
-    frame: VecFrame,
-    _lease: Rc<()>,
-}
-
-impl Frame for LentFrame {
-    fn bytes(&self) -> &[u8] {
-        self.frame.bytes()
-    }
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.frame.bytes_mut()
-    }
-    fn resize(&mut self, length: usize) -> bool {
-        self.frame.resize(length)
-    }
-    fn meta(&self) -> &Meta {
-        self.frame.meta()
-    }
-    fn meta_mut(&mut self) -> &mut Meta {
-        self.frame.meta_mut()
-    }
-}
-
-/// The worker's plane: frames wait here on their way to it, and leave through here.
-struct Port {
-    waiting: VecDeque<VecFrame>,
-    sent: Vec<VecFrame>,
-    lease: Rc<()>,
-    /// Draws when the plane takes and lends nothing; `None`: never.
-    moods: Option<Rng>,
-}
-
-impl Port {
-    fn lent(&self) -> usize {
-        Rc::strong_count(&self.lease) - 1
-    }
-
-    fn refuses(&mut self) -> bool {
-        self.moods.as_mut().is_some_and(|moods| moods.u8(..8) == 0)
-    }
-}
-
-impl FrameIo for Port {
-    type Frame = LentFrame;
-
-    fn receive(&mut self, out: &mut Batch<LentFrame>) {
-        while !out.is_full() {
-            let Some(frame) = self.waiting.pop_front() else { break };
-            out.push(LentFrame { frame, _lease: self.lease.clone() });
-        }
-    }
-
-    fn transmit(&mut self, batch: &mut Batch<LentFrame>) {
-        let takes = if self.refuses() { batch.len() / 2 } else { batch.len() };
-        self.sent.extend(batch.drain(..takes).map(|lent| lent.frame));
-    }
-
-    fn allocate(&mut self) -> Option<LentFrame> {
-        if self.lent() >= FRAMES_MAX || self.refuses() {
-            return None;
-        }
-        Some(LentFrame { frame: VecFrame::default(), _lease: self.lease.clone() })
     }
 }
 
@@ -214,12 +146,7 @@ impl Balancer {
             services,
             own,
             chosen: BTreeMap::new(),
-            port: Port {
-                waiting: VecDeque::new(),
-                sent: Vec::new(),
-                lease: Rc::new(()),
-                moods: options.blocks.then(|| random.fork()),
-            },
+            port: Port::new(options.blocks.then(|| random.fork())),
             to_send: Batch::new(),
             ticket: None,
             arrived: Vec::new(),
@@ -366,8 +293,8 @@ impl Balancer {
         let mut received = Batch::new();
         if self.to_send.is_empty() {
             self.port.receive(&mut received);
-            let fresh = |lent: &LentFrame| lent.frame.meta.arrival == Arrival::Received;
-            let last = received.iter().rev().find(|lent| fresh(lent)).map(|lent| u64::from(lent.frame.meta.ticket));
+            let fresh = |lent: &LentFrame| lent.meta().arrival == Arrival::Received;
+            let last = received.iter().rev().find(|lent| fresh(lent)).map(|lent| u64::from(lent.meta().ticket));
             self.ticket = last.or(self.ticket);
         }
         if !received.is_empty() {

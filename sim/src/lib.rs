@@ -25,6 +25,7 @@ pub mod host;
 pub mod http;
 pub mod link;
 pub mod network;
+mod port;
 pub mod scenario;
 pub mod segments;
 pub mod stream;

@@ -236,6 +236,15 @@ impl Default for Exchange {
     }
 }
 
+impl Exchange {
+    /// The head of its response has ended where the body begins, at a number of the backend's.
+    pub(super) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
+        self.response = Message::of(length, start);
+        self.response_end = self.response.is_done().then_some(start);
+        self.close_back |= closes;
+    }
+}
+
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Front {

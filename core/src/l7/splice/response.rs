@@ -133,9 +133,7 @@ impl Splices {
                     let body_start = start.wrapping_add(length as u32);
                     entry.peer.expected = body_start;
                     let exchange = &mut front.exchange;
-                    exchange.response = Message::of(message, body_start);
-                    exchange.response_end = exchange.response.is_done().then_some(body_start);
-                    exchange.close_back |= closes;
+                    exchange.begin_body(message, body_start, closes);
                     exchange.response_floor = body_start;
                     let edited = front.down.edit(start, length as u32, head as u32);
                     buffers.release(input);
@@ -258,9 +256,7 @@ impl Splices {
         let body_start = start.wrapping_add(length as u32);
         entry.peer.expected = body_start;
         let exchange = &mut front.exchange;
-        exchange.response = Message::of(message, body_start);
-        exchange.response_end = exchange.response.is_done().then_some(body_start);
-        exchange.close_back |= closes;
+        exchange.begin_body(message, body_start, closes);
         exchange.has_begun = true;
         let Some(written) = written else {
             // As it is: only its end has to be found.
