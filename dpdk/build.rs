@@ -12,7 +12,18 @@ mod shim {
     use std::process::Command;
 
     /// The only libraries that the shim calls; whatever they need they name themselves.
-    const LIBRARIES: [&str; 4] = ["rte_hash", "rte_rcu", "rte_ring", "rte_eal"];
+    const LIBRARIES: [&str; 8] =
+        ["rte_hash", "rte_rcu", "rte_net_ring", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
+    /// What the shim is made of, one name a line so that several hands can add to it.
+    #[rustfmt::skip]
+    const SOURCES: &[&str] = &[
+        "shim/eal.c",
+        "shim/hash.c",
+        "shim/heap.c",
+        "shim/mbuf.c",
+        "shim/port.c",
+        "shim/ring.c",
+    ];
 
     pub(crate) fn build() {
         println!("cargo:rerun-if-changed=shim");
@@ -23,7 +34,9 @@ mod shim {
         }
         // Optimised as DPDK's own libraries are, also in a debug build: it stands between a benchmark and its peer.
         build.opt_level(3).std("gnu11").warnings(true).extra_warnings(true).flag("-Wno-unused-parameter");
-        build.files(["shim/eal.c", "shim/hash.c", "shim/heap.c"]).compile("hairpin_dpdk_shim");
+        // A port's configuration can be asked for only so on 22.11, and flow templates are.
+        build.define("ALLOW_EXPERIMENTAL_API", None);
+        build.files(SOURCES).compile("hairpin_dpdk_shim");
         for flag in pkg_config("--libs-only-L") {
             if let Some(directory) = flag.strip_prefix("-L") {
                 println!("cargo:rustc-link-search=native={directory}");

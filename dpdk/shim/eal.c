@@ -37,37 +37,97 @@ static int first_cpu(void)
 }
 
 /*
- * Starts EAL. To be called on a thread of its own, which ends afterwards: EAL pins its caller, and the threads that it
- * makes inherit their caller's signal mask. No file, no telemetry, no PCI device; what it logs goes to `log`.
+ * What DPDK and its drivers say goes through a stream of our own, which stays open: threads of EAL's may have it. While
+ * somebody listens it is kept, as far as there is room, otherwise it goes to stderr.
  */
-int hairpin_eal_start(unsigned int memory_mib, char *log, size_t log_size)
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_text[16 << 10];
+static size_t log_length;
+static int log_listened;
+
+static ssize_t log_write(void *cookie, const char *text, size_t length)
 {
-	char *arguments[] = {
-		"hairpin", "--no-huge", "-m", memory_argument, "--no-shconf", "--no-pci", "--no-telemetry",
-		"--iova-mode=va", "--lcores", lcores_argument, "--file-prefix", prefix_argument, NULL,
-	};
-	char *text = NULL;
-	size_t length = 0;
+	pthread_mutex_lock(&log_lock);
+	if (log_listened) {
+		size_t room = sizeof(log_text) - 1 - log_length;
+		size_t kept = length < room ? length : room;
+		memcpy(log_text + log_length, text, kept);
+		log_length += kept;
+	} else if (fwrite(text, 1, length, stderr) < length) {
+		/* There is nobody to tell. */
+	}
+	pthread_mutex_unlock(&log_lock);
+	return (ssize_t)length;
+}
+
+/* One listener at a time: Rust sees to it. */
+void hairpin_log_listen(void)
+{
+	pthread_mutex_lock(&log_lock);
+	log_length = 0;
+	log_listened = 1;
+	pthread_mutex_unlock(&log_lock);
+	rte_log_set_global_level(RTE_LOG_WARNING);
+}
+
+void hairpin_log_heard(char *log, size_t log_size)
+{
+	rte_log_set_global_level(RTE_LOG_CRIT);
+	pthread_mutex_lock(&log_lock);
+	log_text[log_length] = 0;
+	snprintf(log, log_size, "%s", log_text);
+	log_listened = 0;
+	pthread_mutex_unlock(&log_lock);
+}
+
+/*
+ * Starts EAL. To be called on a thread of its own, which ends afterwards: EAL pins its caller, and the threads that it
+ * makes inherit their caller's signal mask. No file that stays, no telemetry. Afterwards only what is critical is said.
+ */
+int hairpin_eal_start(unsigned int memory_mib, int huge, int pci)
+{
+	static char *arguments[24];
+	int count = 0;
 	sigset_t all;
 
 	snprintf(memory_argument, sizeof(memory_argument), "%u", memory_mib);
 	snprintf(lcores_argument, sizeof(lcores_argument), "0@%d", first_cpu());
 	snprintf(prefix_argument, sizeof(prefix_argument), "hairpin-%ld", (long)getpid());
+	arguments[count++] = "hairpin";
+	if (huge) {
+		/* Pages are taken as they are asked for, and none of it is a file. */
+		arguments[count++] = "--in-memory";
+	} else {
+		arguments[count++] = "--no-huge";
+		arguments[count++] = "--no-shconf";
+		arguments[count++] = "-m";
+		arguments[count++] = memory_argument;
+	}
+	if (!pci)
+		arguments[count++] = "--no-pci";
+	/* Without PCI devices nothing needs other addresses, and with them EAL knows what their drivers need. */
+	if (!pci || !huge)
+		arguments[count++] = "--iova-mode=va";
+	arguments[count++] = "--no-telemetry";
+	arguments[count++] = "--lcores";
+	arguments[count++] = lcores_argument;
+	arguments[count++] = "--file-prefix";
+	arguments[count++] = prefix_argument;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 
-	FILE *stream = open_memstream(&text, &length);
+	FILE *stream = fopencookie(NULL, "w", (cookie_io_functions_t){ .write = log_write });
 	if (stream == NULL)
 		return errno;
+	setvbuf(stream, NULL, _IOLBF, 1024);
 	rte_openlog_stream(stream);
 	rte_errno = 0;
-	int started = rte_eal_init((int)(sizeof(arguments) / sizeof(*arguments)) - 1, arguments);
+	int started = rte_eal_init(count, arguments);
 	int error = started >= 0 ? 0 : rte_errno != 0 ? rte_errno : EIO;
-	/* From here on only what is critical is said, on stderr. The stream stays open: a thread of EAL's may have it. */
-	rte_openlog_stream(NULL);
-	rte_log_set_global_level(RTE_LOG_CRIT);
 	fflush(stream);
-	snprintf(log, log_size, "%s", text != NULL ? text : "");
+	/* EAL may have taken another stream for its own. */
+	rte_openlog_stream(stream);
+	rte_log_set_global_level(RTE_LOG_CRIT);
 	/* With --no-shconf nothing is in the directory that EAL made all the same. */
 	if (error == 0)
 		rmdir(rte_eal_get_runtime_dir());

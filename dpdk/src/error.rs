@@ -25,6 +25,17 @@ pub enum Error {
         /// DPDK's errno.
         code: i32,
     },
+    /// A device could not be opened as a port.
+    Device {
+        /// Its name, as it was given.
+        device: String,
+        /// At which step it failed.
+        what: String,
+        /// DPDK's errno.
+        code: i32,
+        /// What its driver said, one message a line; may be empty.
+        log: String,
+    },
     /// The table cannot be made for so many entries.
     Capacity(usize),
     /// The system gave no memory for a table.
@@ -64,6 +75,10 @@ impl fmt::Display for Error {
                 if log.trim().is_empty() { Ok(()) } else { write!(f, "\n{}", log.trim_end()) }
             }
             Error::Call { what, code } => write!(f, "{what}: {}", describe(*code)),
+            Error::Device { device, what, code, log } => {
+                write!(f, "cannot open {device}: {what}: {}", describe(*code))?;
+                if log.trim().is_empty() { Ok(()) } else { write!(f, "\n{}", log.trim_end()) }
+            }
             Error::Capacity(entries) => write!(
                 f,
                 "rte_hash takes {} to {} entries, not {entries}",

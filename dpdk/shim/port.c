@@ -1,0 +1,340 @@
+/* Ports: attached by their EAL names, configured, started; bursts. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_bus.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_prefetch.h>
+
+#include "port.h"
+
+/* As long as any device's. A key of one repeated 16-bit word hashes both directions of a flow alike. */
+#define KEY_MAX 128
+#define KEY_HIGH 0x6d
+#define KEY_LOW 0x5a
+
+#define TRANSPORTS (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
+
+static int last_error(void)
+{
+	return rte_errno != 0 ? rte_errno : EIO;
+}
+
+/* The port of a device by its EAL name, which may be followed by arguments. */
+static int find_port(const char *device, uint16_t *port)
+{
+	char name[RTE_DEV_NAME_MAX_LEN];
+	struct rte_dev_iterator iterator;
+
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(device, ","), device);
+	if (rte_eth_dev_get_port_by_name(name, port) == 0)
+		return 0;
+	RTE_ETH_FOREACH_MATCHING_DEV(*port, device, &iterator) {
+		rte_eth_iterator_cleanup(&iterator);
+		return 0;
+	}
+	return -1;
+}
+
+static uint64_t rss_types(enum hairpin_rss rss, uint64_t offered)
+{
+	uint64_t types = TRANSPORTS & offered;
+
+	switch (rss) {
+	case HAIRPIN_RSS_NONE:
+		return 0;
+	case HAIRPIN_RSS_SOURCE:
+		return RTE_ETH_RSS_IP & offered ? (RTE_ETH_RSS_IP & offered) | RTE_ETH_RSS_L3_SRC_ONLY : 0;
+	case HAIRPIN_RSS_DESTINATION:
+		return RTE_ETH_RSS_IP & offered ? (RTE_ETH_RSS_IP & offered) | RTE_ETH_RSS_L3_DST_ONLY : 0;
+	default:
+		return types;
+	}
+}
+
+static int is_partial(enum hairpin_rss rss)
+{
+	return rss == HAIRPIN_RSS_SOURCE || rss == HAIRPIN_RSS_DESTINATION;
+}
+
+static int configure(uint16_t port, const struct hairpin_port_options *options, const struct rte_eth_dev_info *device)
+{
+	static const uint64_t checksums = RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+	uint8_t key[KEY_MAX];
+	struct rte_eth_conf conf = { 0 };
+
+	if ((device->tx_offload_capa & checksums) == checksums)
+		conf.txmode.offloads |= checksums;
+	if (options->mtu != 0)
+		conf.rxmode.mtu = options->mtu;
+	conf.rx_adv_conf.rss_conf.rss_hf = rss_types(options->rss, device->flow_type_rss_offloads);
+	if (options->queues > 1 && conf.rx_adv_conf.rss_conf.rss_hf != 0) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		if (options->rss == HAIRPIN_RSS_SYMMETRIC && device->hash_key_size > 0 && device->hash_key_size <= KEY_MAX) {
+			for (unsigned int i = 0; i < device->hash_key_size; i++)
+				key[i] = i % 2 == 0 ? KEY_HIGH : KEY_LOW;
+			conf.rx_adv_conf.rss_conf.rss_key = key;
+			conf.rx_adv_conf.rss_conf.rss_key_len = device->hash_key_size;
+		}
+	} else {
+		conf.rx_adv_conf.rss_conf.rss_hf = 0;
+	}
+	int error = rte_eth_dev_configure(port, options->queues, options->queues, &conf);
+	/* Half of the address alone is the rarest of abilities, and not announced: it is tried. */
+	if (error != 0 && conf.rx_adv_conf.rss_conf.rss_hf != 0 && is_partial(options->rss)) {
+		conf.rx_adv_conf.rss_conf.rss_hf &= TRANSPORTS;
+		error = rte_eth_dev_configure(port, options->queues, options->queues, &conf);
+	}
+	return error;
+}
+
+/* Configures and starts a port that was found. Returns 0 or a positive errno, and in `what` what failed. */
+static int start(uint16_t port, const struct hairpin_port_options *options, struct rte_mempool *pool, const char **what)
+{
+	struct rte_eth_dev_info device;
+	uint16_t rx = options->rx_descriptors, tx = options->tx_descriptors;
+	int error;
+
+	*what = "asking what the device can do";
+	if ((error = rte_eth_dev_info_get(port, &device)) != 0)
+		return -error;
+	*what = "taking that many queues";
+	if (options->queues == 0 || options->queues > device.max_rx_queues || options->queues > device.max_tx_queues)
+		return EINVAL;
+	*what = "configuring it";
+	if ((error = configure(port, options, &device)) != 0)
+		return -error;
+	*what = "setting the number of descriptors";
+	if ((error = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx)) != 0)
+		return -error;
+	int socket = rte_eth_dev_socket_id(port);
+	for (uint16_t queue = 0; queue < options->queues; queue++) {
+		*what = "setting up a receive queue";
+		if ((error = rte_eth_rx_queue_setup(port, queue, rx, (unsigned int)socket, NULL, pool)) != 0)
+			return -error;
+		*what = "setting up a transmit queue";
+		if ((error = rte_eth_tx_queue_setup(port, queue, tx, (unsigned int)socket, NULL)) != 0)
+			return -error;
+	}
+	/* Virtual devices have no MTU of their own to set, or refuse: what holds is asked for afterwards. */
+	if (options->mtu != 0)
+		rte_eth_dev_set_mtu(port, options->mtu);
+	*what = "starting it";
+	if ((error = rte_eth_dev_start(port)) != 0)
+		return -error;
+	if (options->promiscuous)
+		rte_eth_promiscuous_enable(port);
+	return 0;
+}
+
+/* Stops and closes a port, and takes its device away. */
+void hairpin_port_close(uint16_t port)
+{
+	struct rte_eth_dev_info device;
+	int known = rte_eth_dev_info_get(port, &device) == 0;
+
+	rte_eth_dev_stop(port);
+	rte_eth_dev_close(port);
+	if (known && device.device != NULL)
+		rte_dev_remove(device.device);
+}
+
+int hairpin_port_open(const char *device, const struct hairpin_port_options *options, struct rte_mempool *pool,
+		      uint16_t *port, const char **what)
+{
+	*what = "finding the device";
+	/* Found already: PCI devices are when EAL starts. */
+	if (find_port(device, port) != 0) {
+		int error = rte_dev_probe(device);
+		if (error != 0)
+			return error < 0 ? -error : error;
+		if (find_port(device, port) != 0)
+			return ENODEV;
+	}
+	int error = start(*port, options, pool, what);
+	if (error != 0)
+		hairpin_port_close(*port);
+	return error;
+}
+
+/* Two ports that are each other's wire. `rings`: queues from the first to the second, then the other way. */
+int hairpin_port_pair(const char *const names[2], uint16_t queues, uint32_t size,
+		      const struct hairpin_port_options *options, struct rte_mempool *pool, uint16_t ports[2],
+		      struct rte_ring **rings, const char **what)
+{
+	int error = 0, opened = 0;
+	unsigned int made = 0;
+
+	*what = "making the rings between the two";
+	rte_errno = 0;
+	for (; made < 2u * queues; made++) {
+		char name[RTE_RING_NAMESIZE];
+		snprintf(name, sizeof(name), "%s-%u", names[made / queues], made % queues);
+		rings[made] = rte_ring_create(name, size, SOCKET_ID_ANY, RING_F_EXACT_SZ | RING_F_SP_ENQ | RING_F_SC_DEQ);
+		if (rings[made] == NULL) {
+			error = last_error();
+			goto failed;
+		}
+	}
+	for (; opened < 2; opened++) {
+		struct rte_ring **out = rings + opened * queues, **in = rings + (1 - opened) * queues;
+		*what = "making a port of rings";
+		int port = rte_eth_from_rings(names[opened], in, queues, out, queues, 0);
+		if (port < 0) {
+			error = last_error();
+			goto failed;
+		}
+		ports[opened] = (uint16_t)port;
+		if ((error = start(ports[opened], options, pool, what)) != 0) {
+			opened++;
+			goto failed;
+		}
+	}
+	return 0;
+failed:
+	while (opened > 0)
+		hairpin_port_close(ports[--opened]);
+	while (made > 0)
+		rte_ring_free(rings[--made]);
+	return error;
+}
+
+/* Both ports are closed: what is still under way between them goes back to its pool. */
+void hairpin_port_wire_free(struct rte_ring *ring)
+{
+	void *raw;
+
+	while (rte_ring_dequeue(ring, &raw) == 0)
+		rte_pktmbuf_free(raw);
+	rte_ring_free(ring);
+}
+
+int hairpin_port_info(uint16_t port, struct hairpin_port_info *info)
+{
+	struct rte_eth_dev_info device;
+	struct rte_ether_addr mac;
+	uint8_t key[KEY_MAX] = { 0 };
+	struct rte_eth_rss_conf rss = { .rss_key = key, .rss_key_len = sizeof(key) };
+	struct rte_eth_conf conf;
+	char name[RTE_ETH_NAME_MAX_LEN] = "";
+	int error;
+
+	memset(info, 0, sizeof(*info));
+	if ((error = rte_eth_dev_info_get(port, &device)) != 0 || (error = rte_eth_macaddr_get(port, &mac)) != 0)
+		return -error;
+	rte_eth_dev_get_name_by_port(port, name);
+	snprintf(info->name, sizeof(info->name), "%.63s", name);
+	snprintf(info->driver, sizeof(info->driver), "%.31s", device.driver_name != NULL ? device.driver_name : "");
+	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
+	rte_eth_dev_get_mtu(port, &info->mtu);
+	info->queues = device.nb_rx_queues;
+	info->max_queues = RTE_MIN(device.max_rx_queues, device.max_tx_queues);
+	info->numa_node = rte_eth_dev_socket_id(port);
+	info->promiscuous = rte_eth_promiscuous_get(port) == 1;
+	info->rss_types = device.flow_type_rss_offloads;
+	info->rss_key_length = device.hash_key_size;
+	if (rte_eth_dev_conf_get(port, &conf) == 0) {
+		info->checksums = (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_CKSUM) != 0;
+		info->rss_set = conf.rxmode.mq_mode & RTE_ETH_MQ_RX_RSS_FLAG ? conf.rx_adv_conf.rss_conf.rss_hf : 0;
+	}
+	if (device.hash_key_size > 0 && device.hash_key_size <= KEY_MAX && rte_eth_dev_rss_hash_conf_get(port, &rss) == 0) {
+		info->rss_key_symmetric = 1;
+		for (unsigned int i = 0; i < device.hash_key_size; i++)
+			if (key[i] != (i % 2 == 0 ? KEY_HIGH : KEY_LOW))
+				info->rss_key_symmetric = 0;
+	}
+	struct rte_eth_rxq_info rx;
+	struct rte_eth_txq_info tx;
+	info->rx_descriptors = rte_eth_rx_queue_info_get(port, 0, &rx) == 0 ? rx.nb_desc : 0;
+	info->tx_descriptors = rte_eth_tx_queue_info_get(port, 0, &tx) == 0 ? tx.nb_desc : 0;
+	return 0;
+}
+
+int hairpin_port_is_up(uint16_t port)
+{
+	struct rte_eth_link link;
+
+	return rte_eth_link_get_nowait(port, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+int hairpin_port_statistics(uint16_t port, struct hairpin_port_statistics *statistics)
+{
+	struct rte_eth_stats stats;
+	int error = rte_eth_stats_get(port, &stats);
+
+	if (error != 0)
+		return -error;
+	*statistics = (struct hairpin_port_statistics){
+		.received = stats.ipackets, .transmitted = stats.opackets,
+		.received_bytes = stats.ibytes, .transmitted_bytes = stats.obytes,
+		.missed = stats.imissed, .receive_errors = stats.ierrors,
+		.transmit_errors = stats.oerrors, .no_mbuf = stats.rx_nombuf,
+	};
+	return 0;
+}
+
+/* A frame in several segments becomes one, if it fits. */
+static int join(struct rte_mbuf *raw, struct hairpin_chains *chains)
+{
+	if (rte_pktmbuf_linearize(raw) != 0) {
+		rte_pktmbuf_free(raw);
+		chains->dropped++;
+		return -1;
+	}
+	chains->joined++;
+	return 0;
+}
+
+uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct hairpin_mbuf *frames, uint32_t count,
+			       struct hairpin_chains *chains)
+{
+	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
+	uint32_t kept = 0;
+
+	count = rte_eth_rx_burst(port, queue, raw, (uint16_t)RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX));
+	for (uint32_t i = 0; i < count; i++) {
+		struct rte_mbuf *mbuf = raw[i];
+		if (unlikely(mbuf->nb_segs > 1) && join(mbuf, chains) != 0)
+			continue;
+		struct hairpin_mbuf *frame = &frames[kept++];
+		frame->raw = mbuf;
+		frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
+		rte_prefetch0(frame->data);
+		frame->length = mbuf->data_len;
+		frame->room = (uint16_t)(mbuf->buf_len - mbuf->data_off);
+		frame->note = mbuf->ol_flags & RTE_MBUF_F_RX_FDIR_ID ? mbuf->hash.fdir.hi : 0;
+	}
+	return kept;
+}
+
+static void offload_checksum(struct rte_mbuf *mbuf, uint32_t note)
+{
+	mbuf->ol_flags |= (note & HAIRPIN_CHECKSUM_IPV4 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6) |
+			  (note & HAIRPIN_CHECKSUM_UDP ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM);
+	mbuf->tx_offload = 0;
+	mbuf->l2_len = HAIRPIN_CHECKSUM_L2(note);
+	mbuf->l3_len = HAIRPIN_CHECKSUM_L3(note);
+}
+
+uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, const struct hairpin_mbuf *frames, uint32_t count)
+{
+	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
+
+	count = RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX);
+	for (uint32_t i = 0; i < count; i++) {
+		const struct hairpin_mbuf *frame = &frames[i];
+		struct rte_mbuf *mbuf = frame->raw;
+		raw[i] = mbuf;
+		mbuf->data_len = frame->length;
+		mbuf->pkt_len = frame->length;
+		/* What was true of it on receiving is not any more: marks, tags, checksums. */
+		mbuf->ol_flags &= RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
+		if (unlikely(frame->note != 0))
+			offload_checksum(mbuf, frame->note);
+	}
+	return rte_eth_tx_burst(port, queue, raw, (uint16_t)count);
+}

@@ -1,0 +1,108 @@
+/* Pools, ports, queues and rings: what Rust calls (src/ffi/port.rs says the same). */
+#ifndef HAIRPIN_DPDK_PORT_H
+#define HAIRPIN_DPDK_PORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+
+/* Frames per call, at most (BATCH_MAX of the core). */
+#define HAIRPIN_FRAMES_MAX 64
+
+/*
+ * A frame, as Rust's `Mbuf` holds it: one segment. `note` is what the two tell each other about it: on receiving the
+ * mark that a rule has set, on sending the checksum that the device shall fill in (HAIRPIN_CHECKSUM_*, or 0).
+ */
+struct hairpin_mbuf {
+	struct rte_mbuf *raw;
+	uint8_t *data;
+	/* Bytes of the frame, and how many it can have. */
+	uint16_t length, room;
+	uint32_t note;
+	/* Rust's own. */
+	uint32_t meta[4];
+};
+
+/* In `note` beside the lengths of the headers: IPv4 rather than IPv6, UDP rather than TCP. */
+#define HAIRPIN_CHECKSUM_L2(note) ((note) & 0x7f)
+#define HAIRPIN_CHECKSUM_L3(note) ((note) >> 7 & 0x1ff)
+#define HAIRPIN_CHECKSUM_IPV4 (1u << 16)
+#define HAIRPIN_CHECKSUM_UDP (1u << 17)
+
+/* How a port spreads flows over its queues. */
+enum hairpin_rss {
+	HAIRPIN_RSS_NONE,
+	/* With the driver's own key. */
+	HAIRPIN_RSS_DEVICE,
+	/* Both directions of a flow to the same queue. */
+	HAIRPIN_RSS_SYMMETRIC,
+	HAIRPIN_RSS_SOURCE,
+	HAIRPIN_RSS_DESTINATION,
+};
+
+struct hairpin_port_options {
+	uint16_t queues, rx_descriptors, tx_descriptors;
+	/* 0: the device's. */
+	uint16_t mtu;
+	uint8_t promiscuous;
+	uint8_t rss;
+};
+
+struct hairpin_port_info {
+	char name[64], driver[32];
+	uint8_t mac[6];
+	uint16_t mtu, queues, rx_descriptors, tx_descriptors, max_queues;
+	int32_t numa_node;
+	/* Kinds of flow that the device can spread by, and those that it was told to: RTE_ETH_RSS_*. */
+	uint64_t rss_types, rss_set;
+	/* Bytes of key that the device takes, and whether ours, which is the same in both directions, is in. */
+	uint8_t rss_key_length, rss_key_symmetric;
+	/* The device fills in the checksums of TCP and UDP. */
+	uint8_t checksums;
+	uint8_t promiscuous;
+};
+
+struct hairpin_port_statistics {
+	uint64_t received, transmitted, received_bytes, transmitted_bytes, missed, receive_errors, transmit_errors, no_mbuf;
+};
+
+/* What became of frames that came in several segments. */
+struct hairpin_chains {
+	uint64_t joined, dropped;
+};
+
+/* mbuf.c */
+int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, int socket,
+			struct rte_mempool **pool);
+uint32_t hairpin_pool_in_use(const struct rte_mempool *pool);
+uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct hairpin_mbuf *frames, uint32_t count);
+void hairpin_mbuf_free(struct rte_mbuf *raw);
+void hairpin_mbuf_free_burst(const struct hairpin_mbuf *frames, uint32_t count);
+
+/* port.c */
+int hairpin_port_open(const char *device, const struct hairpin_port_options *options, struct rte_mempool *pool,
+		      uint16_t *port, const char **what);
+int hairpin_port_pair(const char *const names[2], uint16_t queues, uint32_t size,
+		      const struct hairpin_port_options *options, struct rte_mempool *pool, uint16_t ports[2],
+		      struct rte_ring **rings, const char **what);
+void hairpin_port_wire_free(struct rte_ring *ring);
+void hairpin_port_close(uint16_t port);
+int hairpin_port_info(uint16_t port, struct hairpin_port_info *info);
+int hairpin_port_is_up(uint16_t port);
+int hairpin_port_statistics(uint16_t port, struct hairpin_port_statistics *statistics);
+uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct hairpin_mbuf *frames, uint32_t count,
+			       struct hairpin_chains *chains);
+uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, const struct hairpin_mbuf *frames, uint32_t count);
+
+/* ring.c */
+int hairpin_ring_create(const char *name, uint32_t size, int many_producers, int many_consumers, int socket,
+			struct rte_ring **ring);
+void hairpin_ring_free(struct rte_ring *ring);
+uint32_t hairpin_ring_send(struct rte_ring *ring, const struct hairpin_mbuf *frames, uint32_t count);
+uint32_t hairpin_ring_receive(struct rte_ring *ring, struct hairpin_mbuf *frames, uint32_t count);
+uint32_t hairpin_ring_count(const struct rte_ring *ring);
+
+#endif

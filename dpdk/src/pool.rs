@@ -1,0 +1,143 @@
+//! Pools of mbufs.
+
+use crate::eal::Eal;
+use crate::error::Error;
+use crate::ffi::port::{self, RawPool};
+use crate::mbuf::Mbuf;
+use hairpin_core::frame::Batch;
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a pool is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// What messages call it.
+    pub name: String,
+    /// How many mbufs, 1 to 2^30. A power of two less one wastes least.
+    pub mbufs: u32,
+    /// Bytes of a frame at most, 128 to 65,000: with an MTU of 1500, 1522 at least. DPDK's own default is 2048.
+    pub data_room: u16,
+    /// Mbufs that each lcore keeps for itself, 0 to 512, at most two thirds of all. A thread that is registered with EAL
+    /// ([`Eal::register_thread`]) takes from its own and gives back to its own, without a word to others.
+    pub cache: u16,
+}
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions { name: "frames".into(), mbufs: 16_383, data_room: 2048, cache: 256 }
+    }
+}
+
+/// A pool of mbufs (`rte_mempool`), of a fixed number.
+///
+/// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
+/// [`Pool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: PoolOptions,
+    raw: RawMempool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RawMempool(NonNull<RawPool>);
+
+// SAFETY: a mempool is made to be used by several threads.
+unsafe impl Send for RawMempool {}
+// SAFETY: as above.
+unsafe impl Sync for RawMempool {}
+
+/// Pools that nobody has any more.
+static RETIRED: Mutex<Vec<(PoolOptions, RawMempool)>> = Mutex::new(Vec::new());
+/// Names them apart for DPDK.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Pool {
+    /// A pool, all its mbufs free. Its memory is taken now.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when there is not that much memory ([`EalOptions`](crate::EalOptions)), or the numbers make no
+    /// sense.
+    pub fn create(eal: &Eal, options: PoolOptions) -> Result<Pool, Error> {
+        let raw = match retired(&options) {
+            Some(raw) => raw,
+            None => make(eal, &options)?,
+        };
+        Ok(Pool(Arc::new(Inner { options, raw })))
+    }
+
+    /// What it was made of.
+    pub fn options(&self) -> &PoolOptions {
+        &self.0.options
+    }
+
+    /// How many mbufs it has.
+    pub fn size(&self) -> u32 {
+        self.0.options.mbufs
+    }
+
+    /// How many of them are not in the pool: frames, and what drivers hold in their queues. Exact while no thread takes or
+    /// gives any.
+    pub fn in_use(&self) -> u32 {
+        in_use(self.0.raw)
+    }
+
+    /// An empty frame, if there is one left.
+    pub fn allocate(&self) -> Option<Mbuf> {
+        let mut one = Batch::new();
+        self.allocate_burst(&mut one, 1);
+        one.pop()
+    }
+
+    /// Adds up to `count` empty frames to `out`, as far as there is room in it, and returns how many.
+    pub fn allocate_burst(&self, out: &mut Batch<Mbuf>, count: usize) -> usize {
+        let pool = self.raw();
+        // SAFETY: the shim makes as many frames as it says, at most as many as it is told.
+        unsafe { Mbuf::append(out, count, |first, most| port::hairpin_pool_allocate(pool, first, most)) }
+    }
+
+    pub(crate) fn raw(&self) -> *mut RawPool {
+        self.0.raw.0.as_ptr()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.push((self.options.clone(), self.raw));
+    }
+}
+
+fn in_use(pool: RawMempool) -> u32 {
+    // SAFETY: mempools are never freed.
+    unsafe { port::hairpin_pool_in_use(pool.0.as_ptr()) }
+}
+
+/// A pool that was left behind whole and is of this make.
+fn retired(wanted: &PoolOptions) -> Option<RawMempool> {
+    let same = |options: &PoolOptions| {
+        (options.mbufs, options.data_room, options.cache) == (wanted.mbufs, wanted.data_room, wanted.cache)
+    };
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = retired.iter().position(|(options, raw)| same(options) && in_use(*raw) == 0)?;
+    Some(retired.swap_remove(found).1)
+}
+
+fn make(_: &Eal, options: &PoolOptions) -> Result<RawMempool, Error> {
+    const WHAT: &str = "making a pool of mbufs";
+    if !(128..=65_000).contains(&options.data_room) {
+        return Err(Error::Call { what: "a pool's data room is 128 to 65,000 bytes", code: libc::EINVAL });
+    }
+    let name = CString::new(format!("frames-{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap_or_default();
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: the name is a C string; the pool is written when 0 is returned.
+    let code = unsafe {
+        port::hairpin_pool_create(name.as_ptr(), options.mbufs, options.cache, options.data_room, -1, &raw mut pool)
+    };
+    Error::of(code, WHAT)?;
+    NonNull::new(pool).map(RawMempool).ok_or(Error::Call { what: WHAT, code: libc::EIO })
+}

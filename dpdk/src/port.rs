@@ -1,0 +1,391 @@
+//! Ports and their queues.
+
+use crate::eal::Eal;
+use crate::error::Error;
+use crate::ffi::port::{self, RawChains, RawInfo, RawOptions, RawRing, RawStatistics};
+use crate::mbuf::{Mbuf, forget_first};
+use crate::pool::Pool;
+use crate::rss::{Rss, Spread};
+use hairpin_core::frame::Batch;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// How a port is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortOptions {
+    /// The device by its EAL name, with arguments: `0000:03:00.0`, `net_af_packet0,iface=veth1`,
+    /// `net_memif0,role=server,socket=/run/m.sock`, `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`.
+    pub device: String,
+    /// Pairs of a receive and a transmit queue: one for each worker.
+    pub queues: u16,
+    /// Frames that a receive queue holds until they are fetched; the device may round.
+    pub rx_descriptors: u16,
+    /// Frames that a transmit queue holds until they are sent; the device may round.
+    pub tx_descriptors: u16,
+    /// Bytes of IP packet that the port takes; 0: the device's own. A device that has no say in it keeps its own:
+    /// [`Port::mtu`] says what holds.
+    pub mtu: u16,
+    /// Whether frames to others' Ethernet addresses are received too.
+    pub promiscuous: bool,
+    /// How flows are spread over queues.
+    pub rss: Rss,
+}
+
+impl Default for PortOptions {
+    fn default() -> PortOptions {
+        PortOptions {
+            device: String::new(),
+            queues: 1,
+            rx_descriptors: 1024,
+            tx_descriptors: 1024,
+            mtu: 0,
+            promiscuous: false,
+            rss: Rss::None,
+        }
+    }
+}
+
+/// What a port has counted since it was opened, as its driver does: not every driver knows everything, and what it does
+/// not know is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStatistics {
+    /// Frames.
+    pub received: u64,
+    /// Frames.
+    pub transmitted: u64,
+    /// Bytes of the frames received.
+    pub received_bytes: u64,
+    /// Bytes of the frames sent.
+    pub transmitted_bytes: u64,
+    /// Frames that found the receive queues full.
+    pub missed: u64,
+    /// Frames that came damaged.
+    pub receive_errors: u64,
+    /// Frames that the driver took and could not send.
+    pub transmit_errors: u64,
+    /// Frames that came when the pool was empty.
+    pub no_mbuf: u64,
+}
+
+/// What a queue did with frames that came in several segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chained {
+    /// Put together in the first's buffer.
+    pub joined: u64,
+    /// Too long for it, and dropped.
+    pub dropped: u64,
+}
+
+/// A port, open and started. It is closed, and its device taken away, once it and its queues are gone.
+#[derive(Debug)]
+pub struct Port(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: u16,
+    info: Information,
+    taken: Vec<AtomicBool>,
+    /// Whose mbufs the receive queues hold.
+    pool: Pool,
+    /// Of a port made of rings: freed when both ends are closed.
+    _wire: Option<Arc<Wire>>,
+}
+
+/// What does not change while a port is open.
+#[derive(Debug)]
+struct Information {
+    name: String,
+    driver: String,
+    raw: RawInfo,
+    spread: Spread,
+}
+
+impl Port {
+    /// Attaches a device, if EAL has not found it already, configures and starts it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with what failed, and what the driver said.
+    pub fn open(eal: &Eal, options: &PortOptions, pool: &Pool) -> Result<Port, Error> {
+        let device =
+            CString::new(options.device.as_str()).map_err(|_| refused(&options.device, "a name without NUL"))?;
+        let raw = raw_options(options);
+        let mut id = 0;
+        let mut what = std::ptr::null();
+        let (code, log) = eal.listen(|| {
+            // SAFETY: a C string; the pool is there; the rest is written before it is read.
+            unsafe { port::hairpin_port_open(device.as_ptr(), &raw const raw, pool.raw(), &raw mut id, &raw mut what) }
+        });
+        if code != 0 {
+            return Err(failure(&options.device, what, code, log));
+        }
+        Port::opened(id, options.rss, pool, None)
+    }
+
+    /// Two ports that are each other's wire: what one sends the other receives, queue by queue, over rings in which
+    /// `tx_descriptors` frames fit. `device` is what the two are called, with a 0 and a 1 behind it. Of the other
+    /// options the number of queues counts.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn pair(eal: &Eal, options: &PortOptions, pool: &Pool) -> Result<(Port, Port), Error> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let names = [0, 1].map(|end| CString::new(format!("wire{number}-{end}")).unwrap_or_default());
+        let pointers = [names[0].as_ptr(), names[1].as_ptr()];
+        let mut rings = vec![std::ptr::null_mut(); 2 * usize::from(options.queues)];
+        let raw = raw_options(options);
+        let (mut ids, mut what) = ([0; 2], std::ptr::null());
+        let size = u32::from(options.tx_descriptors.max(1));
+        let (code, log) = eal.listen(|| {
+            // SAFETY: two C strings, room for two rings a queue; the rest is written before it is read.
+            unsafe {
+                port::hairpin_port_pair(
+                    &raw const pointers,
+                    options.queues,
+                    size,
+                    &raw const raw,
+                    pool.raw(),
+                    &raw mut ids,
+                    rings.as_mut_ptr(),
+                    &raw mut what,
+                )
+            }
+        });
+        if code != 0 {
+            return Err(failure("a pair of ports", what, code, log));
+        }
+        let wire = Arc::new(Wire(rings.into_iter().filter_map(NonNull::new).collect()));
+        let first = Port::opened(ids[0], options.rss, pool, Some(Arc::clone(&wire)));
+        let second = Port::opened(ids[1], options.rss, pool, Some(wire));
+        Ok((first?, second?))
+    }
+
+    fn opened(id: u16, wanted: Rss, pool: &Pool, wire: Option<Arc<Wire>>) -> Result<Port, Error> {
+        let mut raw = RawInfo::EMPTY;
+        // SAFETY: writes what it was given.
+        let code = unsafe { port::hairpin_port_info(id, &raw mut raw) };
+        let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned();
+        let spread = Spread::of(wanted, &raw);
+        let info = Information { name: text(&raw.name), driver: text(&raw.driver), raw, spread };
+        let taken = (0..raw.queues).map(|_| AtomicBool::new(false)).collect();
+        // From here on dropping closes it.
+        let port = Port(Arc::new(Inner { id, info, taken, pool: pool.clone(), _wire: wire }));
+        Error::of(code, "asking a port what it is")?;
+        Ok(port)
+    }
+
+    /// DPDK's number of it.
+    pub fn id(&self) -> u16 {
+        self.0.id
+    }
+
+    /// The device's EAL name, without arguments.
+    pub fn name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    /// Its driver's name, such as `net_af_packet`.
+    pub fn driver(&self) -> &str {
+        &self.0.info.driver
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.0.info.raw.mac
+    }
+
+    /// Bytes of IP packet that it takes, as it was when it was opened.
+    pub fn mtu(&self) -> u16 {
+        self.0.info.raw.mtu
+    }
+
+    /// Pairs of queues.
+    pub fn queues(&self) -> u16 {
+        self.0.info.raw.queues
+    }
+
+    /// Pairs of queues that the device could have.
+    pub fn queues_max(&self) -> u16 {
+        self.0.info.raw.max_queues
+    }
+
+    /// Frames that a receive queue and a transmit queue hold; 0: the driver does not say.
+    pub fn descriptors(&self) -> (u16, u16) {
+        (self.0.info.raw.rx_descriptors, self.0.info.raw.tx_descriptors)
+    }
+
+    /// The NUMA node it is nearest to; `None` where there is no such thing.
+    pub fn numa_node(&self) -> Option<u32> {
+        u32::try_from(self.0.info.raw.numa_node).ok()
+    }
+
+    /// Whether the device fills in TCP and UDP checksums on sending.
+    pub fn fills_checksums(&self) -> bool {
+        self.0.info.raw.checksums != 0
+    }
+
+    /// Whether it receives frames to others' addresses.
+    pub fn is_promiscuous(&self) -> bool {
+        self.0.info.raw.promiscuous != 0
+    }
+
+    /// How it spreads flows over its queues, as far as the driver says.
+    pub fn rss(&self) -> Spread {
+        self.0.info.spread
+    }
+
+    /// Whether the link is up now.
+    pub fn is_up(&self) -> bool {
+        // SAFETY: the port is open.
+        unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
+    }
+
+    /// What the driver has counted.
+    pub fn statistics(&self) -> PortStatistics {
+        let mut raw = RawStatistics::default();
+        // SAFETY: the port is open; what cannot be read stays 0.
+        unsafe { port::hairpin_port_statistics(self.0.id, &raw mut raw) };
+        PortStatistics {
+            received: raw.received,
+            transmitted: raw.transmitted,
+            received_bytes: raw.received_bytes,
+            transmitted_bytes: raw.transmitted_bytes,
+            missed: raw.missed,
+            receive_errors: raw.receive_errors,
+            transmit_errors: raw.transmit_errors,
+            no_mbuf: raw.no_mbuf,
+        }
+    }
+
+    /// A pair of queues, 0 to [`Port::queues`] less one. Each is given once; dropping it gives it back.
+    pub fn queue(&self, index: u16) -> Option<Queue> {
+        let taken = self.0.taken.get(usize::from(index))?;
+        if taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let checksums = self.fills_checksums();
+        Some(Queue { port: Arc::clone(&self.0), id: self.0.id, index, checksums, chains: RawChains::default() })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the port is open, and nobody has a queue of it any more.
+        unsafe { port::hairpin_port_close(self.id) }
+    }
+}
+
+/// The rings of a pair of ports.
+#[derive(Debug)]
+struct Wire(Vec<NonNull<RawRing>>);
+
+// SAFETY: rings have no thread; only the drop below uses them, when the ports are closed.
+unsafe impl Send for Wire {}
+// SAFETY: as above.
+unsafe impl Sync for Wire {}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for ring in &self.0 {
+            // SAFETY: both ports are closed, and nobody else has the rings.
+            unsafe { port::hairpin_port_wire_free(ring.as_ptr()) }
+        }
+    }
+}
+
+/// A receive queue and a transmit queue of a port, for one thread at a time.
+///
+/// The thread should be registered with EAL ([`Eal::register_thread`]): only then do pools have a cache for it.
+#[derive(Debug)]
+pub struct Queue {
+    port: Arc<Inner>,
+    id: u16,
+    index: u16,
+    /// The device fills in checksums.
+    checksums: bool,
+    chains: RawChains,
+}
+
+impl Queue {
+    /// Adds frames that are there to `out`, as far as there is room in it, and returns how many. Their
+    /// [`Meta::ticket`](hairpin_core::frame::Meta::ticket) is the mark that a rule of the port has given them, or 0.
+    /// Never waits.
+    pub fn receive(&mut self, out: &mut Batch<Mbuf>) -> usize {
+        let (id, index, chains) = (self.id, self.index, &raw mut self.chains);
+        // SAFETY: the shim makes as many frames as it says, at most as many as it is told; the queue is ours.
+        unsafe {
+            Mbuf::append(out, usize::MAX, |first, most| port::hairpin_queue_receive(id, index, first, most, chains))
+        }
+    }
+
+    /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
+    /// Whatever [`PortIo`](crate::PortIo) says of checksums is done here too; super-packets are not cut.
+    pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
+        crate::checksum::settle(batch, self.checksums);
+        self.transmit_settled(batch)
+    }
+
+    /// The same for frames whose checksums are settled.
+    pub(crate) fn transmit_settled(&mut self, batch: &mut Batch<Mbuf>) -> usize {
+        // SAFETY: those that went are forgotten; the queue is ours.
+        let sent = unsafe { port::hairpin_queue_transmit(self.id, self.index, batch.as_ptr(), batch.len() as u32) };
+        let sent = (sent as usize).min(batch.len());
+        forget_first(batch, sent);
+        sent
+    }
+
+    /// DPDK's number of its port.
+    pub fn port(&self) -> u16 {
+        self.id
+    }
+
+    /// Its place among the port's.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// What it did with frames of several segments.
+    pub fn chained(&self) -> Chained {
+        Chained { joined: self.chains.joined, dropped: self.chains.dropped }
+    }
+
+    /// The pool that its received frames are from.
+    pub fn pool(&self) -> &Pool {
+        &self.port.pool
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if let Some(taken) = self.port.taken.get(usize::from(self.index)) {
+            taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+fn raw_options(options: &PortOptions) -> RawOptions {
+    RawOptions {
+        queues: options.queues,
+        rx_descriptors: options.rx_descriptors,
+        tx_descriptors: options.tx_descriptors,
+        mtu: options.mtu,
+        promiscuous: u8::from(options.promiscuous),
+        rss: options.rss as u8,
+    }
+}
+
+fn refused(device: &str, what: &str) -> Error {
+    Error::Device { device: device.into(), what: what.into(), code: libc::EINVAL, log: String::new() }
+}
+
+/// The error of the shim, which says in `what` at which step.
+fn failure(device: &str, what: *const c_char, code: i32, log: String) -> Error {
+    let what = match what.is_null() {
+        true => "opening it".into(),
+        // SAFETY: the shim names steps by constants.
+        false => unsafe { CStr::from_ptr(what) }.to_string_lossy().into_owned(),
+    };
+    Error::Device { device: device.into(), what, code, log }
+}
