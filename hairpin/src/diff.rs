@@ -5,7 +5,7 @@
 //! change is told apart.
 
 use crate::config::words::spoken;
-use crate::config::{Config, HealthSettings, Said, ServiceSettings, Settings, Word};
+use crate::config::{Config, DpdkSettings, HealthSettings, PortSettings, Said, ServiceSettings, Settings, Word};
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
@@ -55,9 +55,10 @@ const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 31] = [
+const SETTINGS: [Setting; 41] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
+    anew("plane", |c| c.settings.plane.name().to_string()),
     later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
     later("connection_table", |c| c.settings.connection_table.name().to_string()),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
@@ -78,6 +79,15 @@ const SETTINGS: [Setting; 31] = [
     later("[linux] tap_queue", |c| c.settings.linux.tap_queue.to_string()),
     later("[linux] attach", |c| c.settings.linux.attach.word().to_string()),
     anew("[linux] pin_directory", |c| c.settings.linux.pin_directory.display().to_string()),
+    later("[dpdk] pages", |c| dpdk(c, |d| d.pages.word().to_string())),
+    later("[dpdk] memory", |c| dpdk(c, |d| format!("{} MiB", d.memory_mib))),
+    later("[dpdk] mbufs", |c| dpdk(c, |d| d.mbufs.map_or("auto".to_string(), |mbufs| mbufs.to_string()))),
+    later("[dpdk] idle", |c| dpdk(c, |d| d.idle.word().to_string())),
+    live("[dpdk] health", |c| dpdk(c, |d| d.probes.word().to_string())),
+    later("[dpdk] routes", |c| dpdk(c, routes)),
+    later("[[dpdk.port]] device", |c| ports(c, |p| p.device.clone())),
+    later("[[dpdk.port]] addresses", |c| ports(c, |p| list(&p.addresses))),
+    later("[[dpdk.port]], other fields", |c| ports(c, other_fields)),
     anew("[control] directory", |c| c.settings.control_directory.display().to_string()),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
     live("[timeouts] tcp_handshake", |c| duration(c.settings.timeouts.tcp_handshake)),
@@ -88,6 +98,31 @@ const SETTINGS: [Setting; 31] = [
     live("[timeouts] udp_new", |c| duration(c.settings.timeouts.udp_new)),
     live("[timeouts] udp_established", |c| duration(c.settings.timeouts.udp_established)),
 ];
+
+fn dpdk(config: &Config, text: impl Fn(&DpdkSettings) -> String) -> String {
+    config.settings.dpdk.as_ref().map(text).unwrap_or_default()
+}
+
+fn ports(config: &Config, text: impl Fn(&PortSettings) -> String) -> String {
+    dpdk(config, |dpdk| dpdk.ports.iter().map(&text).collect::<Vec<_>>().join(", "))
+}
+
+fn routes(dpdk: &DpdkSettings) -> String {
+    let routes = dpdk.routes.iter().map(|route| format!("{} via {}", route.network, route.gateway));
+    list(&routes.collect::<Vec<_>>())
+}
+
+fn other_fields(port: &PortSettings) -> String {
+    let queues = port.queues.map_or("auto".to_string(), |queues| queues.to_string());
+    format!(
+        "gateway {}, mtu {}, queues {queues}, {} and {} descriptors, promiscuous {}",
+        list(&port.gateways),
+        port.mtu,
+        port.rx_descriptors,
+        port.tx_descriptors,
+        port.promiscuous
+    )
+}
 
 /// A service with what the workers need not know of it, and what holds where it does not say otherwise.
 #[derive(Clone, Copy)]

@@ -1,9 +1,12 @@
 //! Reads what is about the instance as a whole.
 
+use super::dpdk;
 use super::problem::Sink;
 use super::reader::{self, At, Table};
-use super::words::Plane;
-use super::{Common, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference};
+use super::words::PlaneChoice;
+use super::{
+    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference,
+};
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::Method;
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +17,28 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
     let offload = top.table("offload", &reference::OFFLOAD);
     let control = top.table("control", &reference::CONTROL);
     let metrics = top.table("metrics", &reference::METRICS);
-    top.choice::<Plane>("plane");
+    let plane = top.choice("plane");
 
     let instance = top.name("instance");
-    let interfaces = read_interfaces(sink, top);
+    let is_dpdk = plane == Some(PlaneChoice::Dpdk);
+    let interfaces = if is_dpdk { Vec::new() } else { read_interfaces(sink, top) };
     let connection_table = read_connection_table(sink, top);
     let policy = offload.choice("policy");
+    let dpdk = is_dpdk.then(|| read_dpdk(sink, top, &offload));
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
     let metrics = read_metrics(sink, &metrics);
+    if plane == Some(PlaneChoice::Linux) && top.has("dpdk") {
+        let remedy = "write plane = \"dpdk\", or leave it out";
+        sink.warning(&top.span_of("dpdk"), "[dpdk] means nothing with `plane = \"linux\"`", remedy);
+    }
     let linux = read_linux(sink, &top.table("linux", &reference::LINUX));
+    if matches!(dpdk, Some(None)) {
+        return None;
+    }
     Some(Settings {
         instance: instance?.value,
+        plane: plane?,
         interfaces,
         workers: top.integer("workers").and_then(|workers| u16::try_from(workers).ok()),
         connection_table: connection_table?,
@@ -38,7 +51,29 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
         metrics: metrics?,
         timeouts: common.timeouts,
         linux: linux?,
+        dpdk: dpdk.flatten(),
     })
+}
+
+/// Settings of the dpdk plane, and what a file for it must not say.
+fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>, offload: &Table<'a>) -> Option<DpdkSettings> {
+    if !PlaneChoice::Dpdk.is_built_in() {
+        let remedy = "build it with DPDK (Debian: libdpdk-dev; `cargo build --release -p hairpin --features dpdk`), or use \
+                      plane = \"linux\"";
+        sink.error(&top.span_of("plane"), "`plane` is \"dpdk\", which this Hairpin was built without", remedy);
+    }
+    if top.has("interfaces") {
+        let remedy = "name ports, each in a [[dpdk.port]]";
+        sink.error(&top.span_of("interfaces"), "`interfaces` are the linux plane's", remedy);
+    }
+    if top.has("linux") {
+        sink.warning(&top.span_of("linux"), "[linux] means nothing with `plane = \"dpdk\"`", "leave it out");
+    }
+    if offload.has("policy") && offload.choice::<super::PolicyChoice>("policy") != Some(super::PolicyChoice::Never) {
+        let what = "no flow engine works on the dpdk plane so far, so nothing is offloaded";
+        sink.warning(&offload.span_of("policy"), what, "write policy = \"never\", or leave it out");
+    }
+    dpdk::read(sink, &top.table("dpdk", &reference::DPDK))
 }
 
 /// One that this build has.

@@ -4,6 +4,7 @@
 //! changes nothing. [`mod@reference`] is the one place that names the fields.
 
 mod check;
+mod dpdk;
 mod group;
 mod health;
 mod instance;
@@ -18,6 +19,7 @@ mod stateless;
 mod tables;
 pub(crate) mod words;
 
+pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
 pub use print::{markdown, template};
 pub use problem::{Problem, Problems, Severity};
 pub(crate) use reader::nearest;
@@ -26,7 +28,7 @@ pub use settings::{
     WhenAbsent, socket_path,
 };
 pub use tables::TableChoice;
-pub use words::Word;
+pub use words::{PlaneChoice, Word};
 
 use hairpin_core::config::{Snapshot, Timeouts};
 use problem::Sink;
@@ -124,6 +126,9 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
     }
     check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
+    if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {
+        dpdk::check(sink, dpdk, &services, &pool);
+    }
     let (services, service_settings) = service::numbered(services);
     Some((settings?, Snapshot::new(services, pool.value), service_settings))
 }

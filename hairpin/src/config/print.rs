@@ -1,6 +1,6 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{COMMON, Fallback, Field, Kind, SECTIONS, SPLICED, Section};
+use super::reference::{COMMON, Fallback, Field, Kind, PORTS, SECTIONS, SPLICED, Section};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -14,6 +14,16 @@ pub fn template() -> String {
     for section in COMMON {
         let header_mark = if section.header.starts_with("[[") { "" } else { "# " };
         commented(&mut out, section, [header_mark, "", "# "]);
+    }
+    out.push('\n');
+    comment(
+        &mut out,
+        "",
+        "What follows is for plane = \"dpdk\", in place of `interfaces` and [linux]: take the `#` away from what you need \
+         of it.",
+    );
+    for section in PORTS {
+        commented(&mut out, section, ["#"; 3]);
     }
     out.push('\n');
     comment(
@@ -59,8 +69,8 @@ pub fn markdown() -> String {
          Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
          refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
          `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml`,\n\
-         `examples/full.toml` and `examples/http.toml` are files to start from, and `hairpin config` prints a commented one.\n\
-         HTTP and TLS services are explained in [http.md](http.md).\n",
+         `examples/full.toml`, `examples/http.toml` and `examples/dpdk.toml` are files to start from, and `hairpin config` prints a commented one.\n\
+         HTTP and TLS services are explained in [http.md](http.md), the dpdk plane in [dpdk.md](dpdk.md).\n",
     );
     for section in SECTIONS {
         let title = if section.header.is_empty() { "Top level" } else { section.header };

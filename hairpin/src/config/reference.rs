@@ -3,11 +3,13 @@
 //! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/configuration.md` are
 //! printed from here, so none of them can disagree.
 
+mod dpdk;
 mod http;
 mod instance;
 mod route;
 mod service;
 
+pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, STICKY, TLS};
 pub use instance::{CONTROL, LIMITS, LINUX, METRICS, OFFLOAD, POOL, TOP};
 pub use route::{ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE};
@@ -137,12 +139,21 @@ pub const COMMON: [&Section; 11] =
 pub const SPLICED: [&Section; 11] =
     [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &TLS];
 
+/// Sections of the dpdk plane, likewise.
+pub const PORTS: [&Section; 2] = [&DPDK, &DPDK_PORT];
+
 /// All sections, in the order they are documented in.
-pub const SECTIONS: [&Section; COMMON.len() + SPLICED.len()] = {
-    let mut sections = [&TOP; COMMON.len() + SPLICED.len()];
+pub const SECTIONS: [&Section; COMMON.len() + PORTS.len() + SPLICED.len()] = {
+    let mut sections = [&TOP; COMMON.len() + PORTS.len() + SPLICED.len()];
     let mut i = 0;
     while i < sections.len() {
-        sections[i] = if i < COMMON.len() { COMMON[i] } else { SPLICED[i - COMMON.len()] };
+        sections[i] = if i < COMMON.len() {
+            COMMON[i]
+        } else if i < COMMON.len() + PORTS.len() {
+            PORTS[i - COMMON.len()]
+        } else {
+            SPLICED[i - COMMON.len() - PORTS.len()]
+        };
         i += 1;
     }
     sections

@@ -1,7 +1,8 @@
 //! What a file says, apart from the data plane's snapshot.
 
+use super::dpdk::DpdkSettings;
 use super::tables::TableChoice;
-use super::words::Word;
+use super::words::{PlaneChoice, Word};
 use crate::health::{Check, Passive, StatusRanges, Target};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::ServerErrors;
@@ -82,7 +83,9 @@ pub struct LinuxSettings {
 pub struct Settings {
     /// The instance's name.
     pub instance: String,
-    /// The interfaces, in the order of the file; their position is their slot.
+    /// How packets reach the workers.
+    pub plane: PlaneChoice,
+    /// The linux plane's interfaces, in the order of the file; their position is their slot.
     pub interfaces: Vec<String>,
     /// Worker threads; `None`: one for each core.
     pub workers: Option<u16>,
@@ -107,9 +110,19 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// The linux plane's.
     pub linux: LinuxSettings,
+    /// The dpdk plane's, if that is the plane.
+    pub dpdk: Option<DpdkSettings>,
 }
 
 impl Settings {
+    /// What packets come in on: interfaces, or ports by their devices.
+    pub fn devices(&self) -> Vec<String> {
+        match &self.dpdk {
+            Some(dpdk) => dpdk.ports.iter().map(|port| port.device.clone()).collect(),
+            None => self.interfaces.clone(),
+        }
+    }
+
     /// The control socket.
     pub fn socket(&self) -> PathBuf {
         socket_path(&self.control_directory, &self.instance)

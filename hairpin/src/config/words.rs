@@ -23,11 +23,25 @@ pub trait Word: Copy + PartialEq + 'static {
     }
 }
 
-/// How packets reach the workers; so far there is one way.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Plane {
+/// How packets reach the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaneChoice {
     /// The kernel's devices.
     Linux,
+    /// DPDK's ports.
+    Dpdk,
+}
+
+impl PlaneChoice {
+    /// Its word in the file.
+    pub fn name(self) -> &'static str {
+        self.word()
+    }
+
+    /// Whether this program has it.
+    pub fn is_built_in(self) -> bool {
+        self == PlaneChoice::Linux || cfg!(feature = "dpdk")
+    }
 }
 
 /// What a service speaks.
@@ -91,7 +105,7 @@ macro_rules! words {
     };
 }
 
-words!(Plane { Linux = "linux" });
+words!(PlaneChoice { Linux = "linux", Dpdk = "dpdk" });
 words!(PolicyChoice { Always = "always", Never = "never" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Pass = "pass", Drop = "drop" });
@@ -147,6 +161,7 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 #[cfg(test)]
 mod tests {
     use super::super::reference::{self, Section};
+    use super::super::dpdk::{Idle, Pages, Probes};
     use super::super::tables::TableChoice;
     use super::*;
 
@@ -164,7 +179,10 @@ mod tests {
 
     #[test]
     fn words_are_those_of_the_reference() {
-        agrees::<Plane>(&reference::TOP, "plane");
+        agrees::<PlaneChoice>(&reference::TOP, "plane");
+        agrees::<Pages>(&reference::DPDK, "pages");
+        agrees::<Idle>(&reference::DPDK, "idle");
+        agrees::<Probes>(&reference::DPDK, "health");
         agrees::<TableChoice>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");

@@ -3,6 +3,7 @@
 use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
+mod dpdk;
 mod health;
 mod http;
 mod printed;
@@ -185,7 +186,7 @@ fn words_name_the_nearest() {
         "5:11: error: `balance` is \"magelv\"; did you mean \"maglev\"? (one of \"round-robin\", \
          \"weighted-round-robin\", \"least-connections\", \"power-of-two\", \"maglev\", \"source-hash\")",
     );
-    refuses(&with("plane = \"dpdk\""), "2:9: error: `plane` is \"dpdk\"; use one of \"linux\"");
+    refuses(&with("plane = \"xdp\""), "2:9: error: `plane` is \"xdp\"; use one of \"linux\", \"dpdk\"");
     refuses(
         &with("[offload]\npolicy = 1"),
         "3:10: error: `policy` is the number 1, not text; write it in quotes, such as policy = \"always\"",

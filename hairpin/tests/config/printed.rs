@@ -7,7 +7,9 @@ use std::path::Path;
 
 #[test]
 fn examples_are_right() {
-    for name in ["minimal", "full", "http"] {
+    let built_in =
+        if cfg!(feature = "dpdk") { &["minimal", "full", "http", "dpdk"][..] } else { &["minimal", "full", "http"] };
+    for name in built_in {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{name}.toml"));
         let config = config::load(&path).unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(config.warnings, []);
@@ -19,9 +21,13 @@ fn the_full_examples_show_every_field() {
     let full = include_str!("../../../examples/full.toml");
     let http = include_str!("../../../examples/http.toml");
     let of_full = reference::COMMON.iter().map(|section| (section, full));
-    for (section, text) in of_full.chain(reference::SPLICED.iter().map(|section| (section, http))) {
+    let of_dpdk = reference::PORTS.iter().map(|section| (section, include_str!("../../../examples/dpdk.toml")));
+    let of_http = reference::SPLICED.iter().map(|section| (section, http));
+    for (section, text) in of_full.chain(of_http).chain(of_dpdk) {
         for field in section.fields {
             let shown = match field.kind {
+                // Of another plane than theirs.
+                _ if field.name == "dpdk" => true,
                 // What only HTTP and TLS services have is in the one example, the rest in the other.
                 _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
                     .contains(&field.name) =>

@@ -24,7 +24,7 @@ pub const TOP: Section = Section {
             Required,
             "[\"eth0\", \"eth1\"]",
             "The network interfaces packets are balanced on: those that face clients and those that face backends. \
-             1 to 64; Ethernet.",
+             1 to 64; Ethernet. With `plane = \"dpdk\"` they are left out, and ports are named in [[dpdk.port]].",
         ),
         field(
             "workers",
@@ -35,7 +35,10 @@ pub const TOP: Section = Section {
         ),
         field(
             "plane",
-            Kind::Choice(&[("linux", "the kernel's own network devices and BPF hooks")]),
+            Kind::Choice(&[
+                ("linux", "the kernel's own network devices and BPF hooks"),
+                ("dpdk", "DPDK's ports, past the kernel; needs a Hairpin built with DPDK (cargo feature `dpdk`)"),
+            ]),
             Value("linux"),
             "\"linux\"",
             "How packets reach the workers.",
@@ -62,6 +65,7 @@ pub const TOP: Section = Section {
         field("offload", Kind::Tables, From("each field's default"), "", "See [offload]."),
         field("pool", Kind::Tables, From("each field's default"), "", "See [pool]."),
         field("linux", Kind::Tables, From("each field's default"), "", "See [linux]."),
+        field("dpdk", Kind::Tables, From("none"), "", "See [dpdk]."),
         field("control", Kind::Tables, From("each field's default"), "", "See [control]."),
         field("metrics", Kind::Tables, From("each field's default"), "", "See [metrics]."),
         field("timeouts", Kind::Tables, From("each field's default"), "", "See [timeouts]."),
