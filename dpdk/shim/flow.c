@@ -1,5 +1,4 @@
 /* Rules handed to a device, one or many at a time, and hairpin queues. Not yet run on hardware. */
-#define ALLOW_EXPERIMENTAL_API
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +14,6 @@ static const struct hairpin_flow_calls rte_flow_calls = {
 	.destroy = rte_flow_destroy,
 	.query = rte_flow_query,
 	.flush = rte_flow_flush,
-	.get_aged_flows = rte_flow_get_aged_flows,
 	.info_get = rte_flow_info_get,
 	.configure = rte_flow_configure,
 	.pattern_template_create = rte_flow_pattern_template_create,
@@ -127,18 +125,6 @@ int hairpin_flow_flush(uint16_t port, struct hairpin_flow_error *error)
 	int code = calls(port)->flush(port, &said);
 
 	return code == 0 ? 0 : refused(code, &said, error);
-}
-
-/* Contexts of rules that have aged since the last call, or a negative errno. */
-int hairpin_flow_aged(uint16_t port, uint64_t *contexts, uint32_t count)
-{
-	void *aged[64];
-
-	count = count < 64 ? count : 64;
-	int found = calls(port)->get_aged_flows(port, aged, count, NULL);
-	for (int at = 0; at < found; at++)
-		contexts[at] = (uint64_t)(uintptr_t)aged[at];
-	return found;
 }
 
 int hairpin_flow_queue_info(uint16_t port, uint32_t *queues, uint32_t *size, struct hairpin_flow_error *error)
@@ -293,19 +279,39 @@ int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *
 /*
  * Ties a receive queue to a transmit queue, of the same port or another: what comes in on one leaves by the other without
  * having been in memory of ours. Between rte_eth_dev_configure(), which has to count both, and rte_eth_dev_start(), on
- * both ports. Between two ports the transmitting half needs no rule of its own (no tx_explicit), and the device binds
- * them itself when both have started (no manual_bind).
+ * both ports. mlx5 ties two ports only with rules of the transmitting half left to the caller (there are none: rules
+ * change packets where they come in) and hairpin_flow_hairpin_bind() after both have started.
  */
 int hairpin_flow_hairpin_queue(uint16_t rx_port, uint16_t rx_queue, uint16_t tx_port, uint16_t tx_queue,
 			       uint16_t descriptors)
 {
 	struct rte_eth_hairpin_conf conf = {.peer_count = 1, .peers[0] = {.port = tx_port, .queue = tx_queue}};
-	int code = rte_eth_rx_hairpin_queue_setup(rx_port, rx_queue, descriptors, &conf);
 
+	conf.manual_bind = conf.tx_explicit = rx_port != tx_port;
+	int code = rte_eth_rx_hairpin_queue_setup(rx_port, rx_queue, descriptors, &conf);
 	if (code != 0)
 		return -code;
 	conf.peers[0].port = rx_port;
 	conf.peers[0].queue = rx_queue;
 	code = rte_eth_tx_hairpin_queue_setup(tx_port, tx_queue, descriptors, &conf);
 	return code < 0 ? -code : code;
+}
+
+int hairpin_flow_hairpin_bind(uint16_t tx_port, uint16_t rx_port)
+{
+	int code = rte_eth_hairpin_bind(tx_port, rx_port);
+
+	return code < 0 ? -code : code;
+}
+
+int hairpin_flow_hairpin_unbind(uint16_t tx_port, uint16_t rx_port)
+{
+	int code = rte_eth_hairpin_unbind(tx_port, rx_port);
+
+	return code < 0 ? -code : code;
+}
+
+size_t hairpin_flow_rule_size(void)
+{
+	return sizeof(struct hairpin_flow_rule);
 }

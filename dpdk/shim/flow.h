@@ -168,7 +168,6 @@ struct hairpin_flow_calls {
 	int (*destroy)(uint16_t, struct rte_flow *, struct rte_flow_error *);
 	int (*query)(uint16_t, struct rte_flow *, const struct rte_flow_action *, void *, struct rte_flow_error *);
 	int (*flush)(uint16_t, struct rte_flow_error *);
-	int (*get_aged_flows)(uint16_t, void **, uint32_t, struct rte_flow_error *);
 	int (*info_get)(uint16_t, struct rte_flow_port_info *, struct rte_flow_queue_info *, struct rte_flow_error *);
 	int (*configure)(uint16_t, const struct rte_flow_port_attr *, uint16_t, const struct rte_flow_queue_attr *[],
 			 struct rte_flow_error *);
@@ -211,7 +210,6 @@ int hairpin_flow_create(uint16_t port, const struct hairpin_flow_rule *rule, str
 int hairpin_flow_destroy(uint16_t port, struct rte_flow *flow, struct hairpin_flow_error *error);
 int hairpin_flow_query(uint16_t port, struct rte_flow *flow, uint32_t does, struct hairpin_flow_count *count);
 int hairpin_flow_flush(uint16_t port, struct hairpin_flow_error *error);
-int hairpin_flow_aged(uint16_t port, uint64_t *contexts, uint32_t count);
 int hairpin_flow_queue_info(uint16_t port, uint32_t *queues, uint32_t *size, struct hairpin_flow_error *error);
 int hairpin_flow_configure(uint16_t port, uint32_t counters, uint32_t ages, uint16_t queues, uint32_t size,
 			   struct hairpin_flow_error *error);
@@ -229,10 +227,45 @@ int hairpin_flow_pull(uint16_t port, uint32_t queue, struct hairpin_flow_result 
 int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *capability);
 int hairpin_flow_hairpin_queue(uint16_t rx_port, uint16_t rx_queue, uint16_t tx_port, uint16_t tx_queue,
 			       uint16_t descriptors);
+int hairpin_flow_hairpin_bind(uint16_t tx_port, uint16_t rx_port);
+int hairpin_flow_hairpin_unbind(uint16_t tx_port, uint16_t rx_port);
+size_t hairpin_flow_rule_size(void);
 
 #ifdef HAIRPIN_FAKE_FLOW
 /* fake_flow.c: ports from here on are of the fake device. */
 #define HAIRPIN_FAKE_PORT 0x8000
+#define HAIRPIN_FAKE_PORTS 16
+
+/* How the fake behaves. Refusals "every so many" count from 1; 0: never. */
+struct hairpin_fake_flow_options {
+	uint32_t capacity; /* rules at most */
+	uint32_t queue_size; /* operations under way at most, of templates */
+	uint32_t delay; /* calls of pull before an answer is there */
+	uint32_t seed; /* other than 0: answers come in another order */
+	uint32_t refuse_create_every;
+	uint32_t refuse_destroy_every;
+	uint32_t refuse_match; /* HAIRPIN_MATCH_*: refused as soon as a rule asks for one */
+	uint32_t refuse_does; /* HAIRPIN_DO_* likewise */
+	uint8_t refuse_late; /* at the answer, not at the call (templates) */
+	uint8_t refuse_modify;
+	uint8_t refuse_names;
+	uint8_t refuse_ipv6;
+	uint8_t no_templates;
+};
+
+struct hairpin_fake_flow_state {
+	uint32_t live, pending, created, destroyed, refused, pushes;
+	uint32_t violations; /* the caller broke the rules of rte_flow */
+	uint32_t templates; /* templates and tables */
+	char first_violation[96];
+};
+
+/* Forgets everything and begins anew. */
+void hairpin_fake_flow_reset(uint16_t port, const struct hairpin_fake_flow_options *options);
+void hairpin_fake_flow_change(uint16_t port, const struct hairpin_fake_flow_options *options);
+void hairpin_fake_flow_state(uint16_t port, struct hairpin_fake_flow_state *state);
+/* 0: no live rule matches what this one matches; 1: one does; 2: and does the same. Adds packets and bytes to it. */
+int hairpin_fake_flow_hit(uint16_t port, const struct hairpin_flow_rule *rule, uint64_t packets, uint64_t bytes);
 const struct hairpin_flow_calls *hairpin_fake_flow_calls(void);
 #endif
 

@@ -1,5 +1,4 @@
 /* rte_flow's arrays from a plain description. Pure: no device, no EAL. */
-#define ALLOW_EXPERIMENTAL_API
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>

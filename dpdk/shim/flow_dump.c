@@ -1,5 +1,4 @@
 /* What is in rte_flow's arrays, as text: read from the arrays, not from the description they were made of. */
-#define ALLOW_EXPERIMENTAL_API
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
