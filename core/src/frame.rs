@@ -5,6 +5,9 @@ use arrayvec::ArrayVec;
 /// Frames in a batch at most.
 pub const BATCH_MAX: usize = 64;
 
+/// Bytes of a frame whose IP packet is as long as one can be, behind an Ethernet header with two VLAN tags.
+pub const ROOM: usize = 14 + 8 + 65_535;
+
 /// A burst of frames.
 pub type Batch<F> = ArrayVec<F, BATCH_MAX>;
 
@@ -61,7 +64,8 @@ pub struct Meta {
     pub gso_size: u16,
 }
 
-/// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet. Dropping it returns it to its plane.
+/// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet where the plane has super-packets
+/// ([`FrameIo::room`]). Dropping it returns it to its plane.
 pub trait Frame {
     /// The frame, from the Ethernet header on.
     fn bytes(&self) -> &[u8];
@@ -84,10 +88,17 @@ pub trait FrameIo {
     fn receive(&mut self, out: &mut Batch<Self::Frame>);
     /// Sends; what could not be sent stays in `batch`.
     fn transmit(&mut self, batch: &mut Batch<Self::Frame>);
-    /// An empty frame to fill, if there is one: no bytes, [`Meta::default`], room for a super-packet of 65,535 bytes of IP
-    /// packet behind an Ethernet header with two VLAN tags ([`Frame::resize`]). Frames come from the same store that
-    /// [`FrameIo::receive`] fills: whoever keeps many for long keeps the plane from receiving.
+    /// An empty frame to fill, if there is one: no bytes, [`Meta::default`], room for [`FrameIo::room`] bytes
+    /// ([`Frame::resize`]). Frames come from the same store that [`FrameIo::receive`] fills: whoever keeps many for long
+    /// keeps the plane from receiving.
     fn allocate(&mut self) -> Option<Self::Frame>;
+    /// Bytes of the longest frame that [`FrameIo::allocate`] gives, at least that of an ordinary packet of every way out.
+    /// Where a plane says nothing else it is a super-packet: 65,535 bytes of IP packet behind an Ethernet header with two
+    /// VLAN tags. One that passes frames on says what the plane behind it says. Frames that are received may have less:
+    /// what they have to spare only [`Frame::resize`] knows.
+    fn room(&self) -> usize {
+        ROOM
+    }
 }
 
 /// A frame in ordinary memory: for tests, fuzzing and the simulator.

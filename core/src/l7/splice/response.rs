@@ -5,7 +5,7 @@ use super::downward::Arrived;
 use super::entry::Message;
 use super::numbers::{before, beyond, later};
 use super::peer::{Heard, Owned, Peer};
-use super::segment::{Segment, replace_payload};
+use super::segment::{Segment, has_room, replace_payload};
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
@@ -272,6 +272,7 @@ impl Splices {
         let behind = skip + length;
         let rest = segment.payload as usize - behind;
         if written + rest > PAYLOAD_MAX
+            || !has_room(&mut frame, at.payload + written + rest)
             || self.fronts.get(position).is_none_or(|front| is_crowded(&front.peer, out, written))
         {
             self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });

@@ -98,6 +98,13 @@ pub(super) struct Own {
 }
 
 impl Own {
+    /// Bytes in front of its payload.
+    pub(super) fn headers(&self) -> usize {
+        let network = if self.source.address.is_ipv4() { ipv4::HEADER } else { ipv6::HEADER };
+        let options = if self.abilities.is_some() { 12 } else { 0 };
+        ethernet::HEADER + network + tcp::HEADER + options
+    }
+
     /// Writes it, with this payload in up to two parts, into a lent frame. `false` if the frame has no room.
     pub(super) fn write<F: Frame>(&self, frame: &mut F, payload: [&[u8]; 2]) -> bool {
         let is_ipv4 = self.source.address.is_ipv4();
@@ -205,6 +212,12 @@ pub(super) fn amend<F: Frame>(
         let checksum = u16_at(header, tcp::CHECKSUM).unwrap_or_default();
         header[tcp::CHECKSUM..tcp::CHECKSUM + 2].copy_from_slice(&changes.update(checksum).to_be_bytes());
     }
+}
+
+/// Whether a frame can be `length` bytes long.
+pub(super) fn has_room<F: Frame>(frame: &mut F, length: usize) -> bool {
+    let now = frame.bytes().len();
+    length <= now || frame.resize(length) && frame.resize(now)
 }
 
 /// Makes the payload of a segment another: its first `cut` bytes go, `put` comes in their place, and what is beyond

@@ -23,6 +23,17 @@ enum Part {
     Unsent,
 }
 
+/// Payload of one frame at most: a super-packet's, or as many whole segments as there is room for where the plane's frames
+/// are shorter.
+fn payload_max<IO: FrameIo>(cx: &Context<'_, IO>, own: &Own) -> u32 {
+    let room = cx.io.room().saturating_sub(own.headers()).clamp(1, PAYLOAD_MAX as usize);
+    let mss = usize::from(own.mss).max(1);
+    match room {
+        room if room == PAYLOAD_MAX as usize || room < mss => room as u32,
+        room => (room - room % mss) as u32,
+    }
+}
+
 /// Sends a segment of our own, or counts that it could not be sent.
 pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&[u8]; 2]) {
     let Some(mut frame) = cx.io.allocate() else { return cx.drop(crate::worker::Drop::NoFrame) };
@@ -181,8 +192,9 @@ impl Splices {
         let limit = peer.acknowledged.wrapping_add(peer.window.max(1));
         let end = owned.length.min(beyond(owned.start, limit));
         let mut last = owned.start.wrapping_add(from);
+        let most = payload_max(cx, &own);
         loop {
-            let length = end.saturating_sub(from).min(PAYLOAD_MAX);
+            let length = end.saturating_sub(from).min(most);
             let is_last = from + length >= owned.length;
             let mut flags = own.flags;
             if is_last {

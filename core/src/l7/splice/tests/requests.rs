@@ -127,6 +127,26 @@ fn a_connection_is_reused_by_a_client_that_can_other_things() {
 }
 
 #[test]
+fn a_head_longer_than_a_frame_of_the_plane_goes_in_whole_segments() {
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(5000));
+    // What fits beside 54 bytes of headers: some segments, one, less than one.
+    for (room, sizes) in [(54 + 3000, &[2920, 2112][..]), (54 + 1500, &[1460, 1460, 1460, 652]), (54 + 1459, &[1459])] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        client.acknowledges(&mut stage);
+        assert!(client.sends(&mut stage, &long[..2500]).iter().all(|sent| sent.bytes.is_empty()));
+        stage.room = room;
+        let sent = client.sends(&mut stage, &long[2500..]);
+        let sent = to(&sent, &backend);
+        let lengths: Vec<_> = sent.iter().map(|sent| sent.bytes.len()).collect();
+        assert_eq!(lengths[..sizes.len()], *sizes, "{room}");
+        assert_eq!(backend.receives(&sent), long);
+        stage.over();
+    }
+}
+
+#[test]
 fn a_request_that_met_a_closed_connection_is_sent_once_more_if_it_may_be() {
     let get = (REQUEST, true);
     let post = ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", false);

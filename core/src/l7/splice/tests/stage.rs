@@ -5,7 +5,7 @@ use crate::balance::{Loads, Standings};
 use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::EngineCaps;
 use crate::flow::{Endpoint, Protocol, Steering};
-use crate::frame::{Batch, Frame, FrameIo, VecFrame};
+use crate::frame::{Batch, Frame, FrameIo, ROOM, VecFrame};
 use crate::l4::connection::Connection;
 use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
 use crate::l7::cookie::{self, Cookies};
@@ -29,7 +29,8 @@ pub(super) const SPLICES_MAX: u32 = 64;
 /// What both ends can, unless a test says otherwise.
 pub(super) const USUAL: Abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
 
-pub(super) struct NoPort;
+/// A plane whose own frames have room for so many bytes.
+struct NoPort(usize);
 
 impl FrameIo for NoPort {
     type Frame = VecFrame;
@@ -37,6 +38,9 @@ impl FrameIo for NoPort {
     fn transmit(&mut self, _: &mut Batch<VecFrame>) {}
     fn allocate(&mut self) -> Option<VecFrame> {
         Some(VecFrame::default())
+    }
+    fn room(&self) -> usize {
+        self.0
     }
 }
 
@@ -173,6 +177,8 @@ pub(super) struct Stage {
     pub(super) worker: Worker<Always>,
     pub(super) now: Time,
     pub(super) vip: Endpoint,
+    /// Bytes that a frame of the worker's own has room for.
+    pub(super) room: usize,
 }
 
 impl Stage {
@@ -203,7 +209,7 @@ impl Stage {
     pub(super) fn with(snapshot: Snapshot) -> Stage {
         let vip = snapshot.services[0].endpoint;
         let worker = worker(snapshot);
-        Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip }
+        Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip, room: ROOM }
     }
 
     /// A segment arrives; what the worker sends for it.
@@ -228,7 +234,9 @@ impl Stage {
     pub(super) fn comes(&mut self, frame: VecFrame) -> Vec<Sent> {
         let mut rx: Batch<VecFrame> = [frame].into_iter().collect();
         let mut tx = Batch::new();
-        self.worker.handle_batch(self.now, &mut NoPort, &mut rx, &mut tx);
+        self.worker.handle_batch(self.now, &mut NoPort(self.room), &mut rx, &mut tx);
+        let room = self.room;
+        assert!(tx.iter().all(|frame| frame.bytes().len() <= room), "no longer than there is room for");
         tx.iter().map(Sent::of).collect()
     }
 
@@ -247,7 +255,7 @@ impl Stage {
             self.now = next.min(end);
             self.worker.handle_timeout(self.now);
             let mut tx = Batch::new();
-            self.worker.handle_splices(self.now, &mut NoPort, &mut tx);
+            self.worker.handle_splices(self.now, &mut NoPort(self.room), &mut tx);
             sent.extend(tx.iter().map(Sent::of));
         }
         sent
