@@ -18,6 +18,7 @@ pub mod flow;
 pub mod frame;
 pub mod l4;
 pub mod l7;
+pub mod link;
 pub mod offload;
 pub mod rewrite;
 pub mod table;

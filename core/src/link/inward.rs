@@ -1,0 +1,320 @@
+//! Frames that come in: checked, answered, or passed on to the worker.
+
+use super::arp::{self, Operation};
+use super::discovery::{self, Message};
+use super::header::{self, Header};
+use super::neighbours::Claim;
+use super::plan::Port;
+use super::segment::Segment;
+use super::{DEFEND_INTERVAL, Drop, Link, Positions, echo, is_returned};
+use crate::flow::Address;
+use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
+use crate::wire::{ethernet, icmp, ipv4, ipv6};
+use arrayvec::ArrayVec;
+
+/// What becomes of a frame.
+enum Fate {
+    /// The worker gets it.
+    Worker,
+    /// It has become our answer.
+    Answer,
+    /// It has told what it had to.
+    Absorbed,
+    /// Nothing.
+    Drop(Drop),
+}
+
+impl<I: FrameIo> Link<I> {
+    /// Looks at the frames from `first` on and leaves those in `batch` that are for the worker.
+    pub(super) fn inward(&mut self, batch: &mut Batch<I::Frame>, first: usize) {
+        let mut others: Positions = 0;
+        let mut fates: ArrayVec<Fate, { crate::frame::BATCH_MAX }> = ArrayVec::new();
+        for (position, frame) in batch.iter_mut().enumerate().skip(first) {
+            let fate = self.arrived(frame);
+            if !matches!(fate, Fate::Worker) {
+                others |= 1 << position;
+            }
+            fates.push(fate);
+        }
+        if others != 0 {
+            let frames: Batch<I::Frame> = batch.drain(first..).collect();
+            for (frame, fate) in frames.into_iter().zip(fates) {
+                match fate {
+                    Fate::Worker => batch.push(frame),
+                    Fate::Answer => self.depart(frame),
+                    Fate::Absorbed => self.statistics.absorbed += 1,
+                    Fate::Drop(reason) => self.drop_frame(reason),
+                }
+            }
+        }
+        self.statistics.delivered += (batch.len() - first) as u64;
+    }
+
+    #[inline(always)]
+    fn arrived(&mut self, frame: &mut I::Frame) -> Fate {
+        let number = frame.meta().port;
+        let bytes = frame.bytes();
+        let Some(port) = self.plan.ports.get(usize::from(number)) else { return Fate::Drop(Drop::Port) };
+        let Some(ethernet) = bytes.first_chunk::<{ ethernet::HEADER }>() else {
+            return Fate::Drop(Drop::Truncated);
+        };
+        let ethertype = u16::from_be_bytes([ethernet[12], ethernet[13]]);
+        if ethernet[..6] == port.mac && ethernet[6] & 1 == 0 {
+            // what nearly all frames are
+            let checked = match ethertype {
+                ethernet::IPV4 => header::check_ipv4(bytes, ethernet::HEADER),
+                ethernet::IPV6 => header::check_ipv6(bytes, ethernet::HEADER),
+                _ => return self.unusual(frame, number),
+            };
+            match checked {
+                Ok(header) if matches!(header.protocol, 6 | 17) && !self.plan.is_no_source(&header.source) => {
+                    return Fate::Worker;
+                }
+                _ => {}
+            }
+        }
+        self.unusual(frame, number)
+    }
+
+    /// The same for everything else.
+    #[inline(never)]
+    fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> Fate {
+        if is_returned(frame) {
+            return Fate::Worker;
+        }
+        let bytes = frame.bytes();
+        let Some(port) = self.plan.ports.get(usize::from(number)) else { return Fate::Drop(Drop::Port) };
+        let group = bytes.first().is_some_and(|first| first & 1 != 0);
+        let for_us = bytes.first_chunk::<6>() == Some(&port.mac);
+        if !group && !for_us || bytes.get(6).is_some_and(|first| first & 1 != 0) {
+            return Fate::Drop(Drop::OtherHost);
+        }
+        let (segment, ethertype, l3) = match Segment::of(bytes, number) {
+            Ok(found) => found,
+            Err(malformed) => return Fate::Drop(malformed.into()),
+        };
+        let checked = match ethertype {
+            arp::ETHERTYPE => return self.arp(frame, segment, l3, for_us),
+            ethernet::IPV4 => header::check_ipv4(bytes, l3),
+            ethernet::IPV6 => header::check_ipv6(bytes, l3),
+            _ => return Fate::Drop(Drop::EtherType),
+        };
+        match checked {
+            Err(bad) => Fate::Drop(bad.into()),
+            Ok(header) if self.plan.is_no_source(&header.source) => self.own_source(&header),
+            Ok(header) if header.source.is_ipv4() => self.ipv4(frame, &header, for_us),
+            Ok(header) => self.ipv6(frame, &header, segment, for_us),
+        }
+    }
+
+    /// A packet that says to come from us.
+    fn own_source(&mut self, header: &Header) -> Fate {
+        if header.protocol == icmp::PROTOCOL_V6 && header.hops == 255 && self.plan.is_local(&header.source) {
+            self.conflict();
+        }
+        Fate::Drop(Drop::Source)
+    }
+
+    fn ipv4(&mut self, frame: &mut I::Frame, header: &Header, for_us: bool) -> Fate {
+        if !for_us || ipv4::is_group(header.destination.ipv4_octets()) || self.plan.is_broadcast(&header.destination) {
+            return Fate::Drop(Drop::Group);
+        }
+        if header.protocol != icmp::PROTOCOL_V4 || !self.plan.is_local(&header.destination) {
+            return Fate::Worker;
+        }
+        if header.fragment { Fate::Drop(Drop::IcmpFragment) } else { self.icmp(frame, header) }
+    }
+
+    fn ipv6(&mut self, frame: &mut I::Frame, header: &Header, segment: Segment, for_us: bool) -> Fate {
+        let kind = frame.bytes().get(header.l4).copied().filter(|_| header.protocol == icmp::PROTOCOL_V6);
+        if matches!(kind, Some(discovery::SOLICITATION | discovery::ADVERTISEMENT)) {
+            return self.discovery(frame, header, segment, for_us);
+        }
+        if !for_us || ipv6::is_group(&header.destination) {
+            return Fate::Drop(Drop::Group);
+        }
+        if header.source == Address([0; 16]) {
+            return Fate::Drop(Drop::Source);
+        }
+        if !self.plan.is_local(&header.destination) {
+            return Fate::Worker;
+        }
+        match header.protocol {
+            icmp::PROTOCOL_V6 => self.icmp(frame, header),
+            // the worker counts fragments of everything else
+            ipv6::FRAGMENT if frame.bytes().get(header.l4) == Some(&icmp::PROTOCOL_V6) => {
+                Fate::Drop(Drop::IcmpFragment)
+            }
+            _ => Fate::Worker,
+        }
+    }
+
+    /// An ICMP message for an address of ours: an echo request is answered, errors are the worker's.
+    fn icmp(&mut self, frame: &mut I::Frame, header: &Header) -> Fate {
+        if !echo::is_request(frame.bytes(), header) {
+            let is_error = match (header.source.is_ipv4(), frame.bytes().get(header.l4)) {
+                (true, Some(kind)) => {
+                    matches!(*kind, icmp::V4_UNREACHABLE | icmp::V4_TIME_EXCEEDED | icmp::V4_PARAMETER_PROBLEM)
+                }
+                (false, Some(kind)) => *kind < 128,
+                (_, None) => false,
+            };
+            return if is_error { Fate::Worker } else { Fate::Drop(Drop::Icmp) };
+        }
+        if !echo::is_whole(frame.bytes(), header) {
+            return Fate::Drop(Drop::EchoMalformed);
+        }
+        if !self.echoes.admits(self.now) {
+            return Fate::Drop(Drop::EchoLimit);
+        }
+        echo::answer(frame.bytes_mut(), header);
+        frame.resize(header.end);
+        settle(frame);
+        self.statistics.echoed += 1;
+        Fate::Answer
+    }
+
+    fn arp(&mut self, frame: &mut I::Frame, segment: Segment, l3: usize, for_us: bool) -> Fate {
+        let Some(packet) = arp::Packet::read(frame.bytes(), l3) else { return Fate::Drop(Drop::ArpMalformed) };
+        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else { return Fate::Drop(Drop::Port) };
+        let (sender, target) = (Address::from_ipv4(packet.sender), Address::from_ipv4(packet.target));
+        let mac = port.mac;
+        let answers = self.plan.answering(&target) >> segment.port() & 1 != 0;
+        let probes = packet.sender == [0; 4];
+        if packet.sender_mac == mac {
+            // our own, come back from a switch
+            return Fate::Drop(Drop::ArpOther);
+        }
+        if packet.sender_mac[0] & 1 != 0 || packet.sender_mac == [0; 6] || !probes && !ipv4::is_host(packet.sender) {
+            return Fate::Drop(Drop::ArpMalformed);
+        }
+        if self.plan.is_local(&sender) {
+            self.conflict();
+            return Fate::Absorbed;
+        }
+        if !probes {
+            let claim = Claim {
+                address: sender,
+                segment,
+                mac: Some(packet.sender_mac),
+                solicited: packet.operation == Operation::Reply && for_us,
+                overrides: true,
+                learn: answers && packet.operation == Operation::Request && self.learns(port, &sender),
+            };
+            let learn = self.neighbours.hear(self.now, &claim);
+            if packet.operation == Operation::Reply {
+                return if learn || answers { Fate::Absorbed } else { Fate::Drop(Drop::ArpOther) };
+            }
+        }
+        if packet.operation != Operation::Request || !answers {
+            return Fate::Drop(Drop::ArpOther);
+        }
+        let reply = arp::Packet {
+            operation: Operation::Reply,
+            sender_mac: mac,
+            sender: packet.target,
+            target_mac: packet.sender_mac,
+            target: packet.sender,
+        };
+        let length = (l3 + arp::LENGTH).max(arp::FRAME_MIN);
+        let written = write(frame, segment, length, (packet.sender_mac, mac, arp::ETHERTYPE), &reply.bytes());
+        self.answered(written)
+    }
+
+    fn discovery(&mut self, frame: &mut I::Frame, header: &Header, segment: Segment, for_us: bool) -> Fate {
+        let Some(packet) = discovery::Packet::read(frame.bytes(), header) else {
+            return Fate::Drop(Drop::DiscoveryMalformed);
+        };
+        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else { return Fate::Drop(Drop::Port) };
+        let own = port.mac;
+        match packet.message {
+            Message::Advertisement { target, mac, solicited, overrides } => {
+                if self.plan.is_local(&target) {
+                    self.conflict();
+                    return Fate::Absorbed;
+                }
+                let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+                let solicited = solicited && for_us;
+                let claim = Claim { address: target, segment, mac, solicited, overrides, learn: false };
+                self.neighbours.hear(self.now, &claim);
+                Fate::Absorbed
+            }
+            Message::Solicitation { target, mac } => {
+                if self.plan.answering(&target) >> segment.port() & 1 == 0 {
+                    return Fate::Drop(Drop::DiscoveryOther);
+                }
+                let nobody = packet.source == Address([0; 16]);
+                let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+                if let Some(mac) = mac {
+                    let learn = self.learns(port, &packet.source);
+                    let (address, mac) = (packet.source, Some(mac));
+                    let claim = Claim { address, segment, mac, solicited: false, overrides: true, learn };
+                    self.neighbours.hear(self.now, &claim);
+                }
+                let sender: Option<[u8; 6]> = frame.bytes().get(6..12).and_then(|mac| mac.try_into().ok());
+                let to = match (nobody, mac.or(sender)) {
+                    (false, Some(mac)) => (packet.source, mac),
+                    _ => (discovery::ALL_NODES, discovery::group_mac(&discovery::ALL_NODES)),
+                };
+                let message = Message::Advertisement { target, mac: Some(own), solicited: !nobody, overrides: true };
+                let answer = discovery::Packet { source: target, destination: to.0, message };
+                let length = segment.header_length() + discovery::LENGTH;
+                let written = write(frame, segment, length, (to.1, own, ethernet::IPV6), &answer.bytes());
+                self.answered(written)
+            }
+        }
+    }
+
+    /// Whether somebody who asked for us may be remembered.
+    fn learns(&self, port: &Port, address: &Address) -> bool {
+        port.is_near(address) && !self.plan.is_no_source(address)
+    }
+
+    fn answered(&mut self, written: bool) -> Fate {
+        if !written {
+            return Fate::Drop(Drop::NoRoom);
+        }
+        self.statistics.answered += 1;
+        Fate::Answer
+    }
+
+    /// Somebody else says to have one of our addresses.
+    fn conflict(&mut self) {
+        self.statistics.conflicts += 1;
+        if self.now >= self.defended {
+            self.defended = self.now + DEFEND_INTERVAL;
+            self.announce();
+            self.announcing.rounds = 1;
+        }
+    }
+}
+
+/// Makes `frame` one of these Ethernet addresses (to, from), EtherType and content, padded with zeros to `length`.
+/// `false`, and nothing changed, if it has no room.
+pub(super) fn write<F: Frame>(
+    frame: &mut F,
+    segment: Segment,
+    length: usize,
+    (to, from, ethertype): ([u8; 6], [u8; 6], u16),
+    content: &[u8],
+) -> bool {
+    if !frame.resize(length) {
+        return false;
+    }
+    let bytes = frame.bytes_mut();
+    segment.write(bytes, to, from, ethertype);
+    let start = segment.header_length();
+    if let Some((there, padding)) = bytes.get_mut(start..).and_then(|rest| rest.split_at_mut_checked(content.len())) {
+        there.copy_from_slice(content);
+        padding.fill(0);
+    }
+    settle(frame);
+    frame.meta_mut().port = segment.port();
+    true
+}
+
+/// The frame holds one ordinary, finished packet.
+fn settle<F: Frame>(frame: &mut F) {
+    let meta = frame.meta_mut();
+    *meta = Meta { port: meta.port, ticket: meta.ticket, checksum: Checksum::Complete, ..Meta::default() };
+}

@@ -1,0 +1,534 @@
+//! Who has which Ethernet address: a bounded table, shared by all workers, read without a lock.
+//!
+//! # States (RFC 4861, 7.3.2, simplified; the same for ARP)
+//!
+//! | state | meant | leaves it |
+//! |---|---|---|
+//! | incomplete | asked for by broadcast or multicast; nothing is sent | an answer: reachable; 3 requests, a second apart, without one: failed |
+//! | reachable | answered within the last 30 s | 30 s: stale (kept ones: probe) |
+//! | stale | usable; the next frame asks after it | a frame: probe; 10 minutes without one: gone |
+//! | probe | usable; asked for by unicast | an answer: reachable; 3 requests without one: incomplete |
+//! | failed | not to be asked for yet | 3 s: gone (kept ones, 5 s: incomplete) |
+//!
+//! RFC 4861's state *delay* is missing: nobody here knows from upper layers that a neighbour hears us, so waiting for
+//! that is of no use. Times are fixed, not drawn.
+//!
+//! # Who is believed
+//! An entry comes into being because a frame of ours needs it, because the plan names it (*kept*), or because a neighbour
+//! asked for us (*learnt*: at most [`LEARNT_MAX`] of a bucket, none instead of an entry that a frame needed). What
+//! answers or announces changes existing entries only, of the same address in the same [`Segment`]. Within a second of
+//! an answer nobody else's is believed, so that of two answers to one request the first counts.
+//!
+//! # When it is full
+//! An address has one bucket of [`WAYS`] places, by a keyed hash. A new entry takes a free place, else that of the entry
+//! longest failed, longest incomplete where these are [`UNRESOLVED_MAX`], longest stale; else there is none. Reachable
+//! entries do not give way, except to kept ones; kept ones never. So who makes us send to addresses that nobody has (a
+//! scan of a connected network) drives out other such addresses only.
+//!
+//! # Concurrency
+//! Readers see whole entries or none ([`slot`]). A writer takes the table's lock by compare-and-swap; one that does not
+//! get it in a bounded number of tries gives up, and says so. [`Neighbours::version`] changes behind every change of an
+//! entry, so that a reader may remember what it has read.
+
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use super::segment::Segment;
+use crate::flow::Address;
+use crate::table::{Hasher, Key};
+use crate::time::{Duration, Time};
+use alloc::boxed::Box;
+use arrayvec::ArrayVec;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use slot::{Entry, Slot};
+
+/// How long an answer counts.
+pub const REACHABLE: Duration = Duration::from_secs(30);
+/// Between two requests.
+pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests without an answer that are enough.
+pub const ASKS_MAX: u8 = 3;
+/// How long who did not answer is not asked for again.
+pub const FAILED: Duration = Duration::from_secs(3);
+/// The same for kept entries, which are asked for without being needed.
+pub const FAILED_KEPT: Duration = Duration::from_secs(5);
+/// How long an entry that nobody uses stays.
+pub const STALE: Duration = Duration::from_secs(600);
+/// How long the first answer stands against others.
+pub const LOCK_TIME: Duration = Duration::from_secs(1);
+/// Places an address may have.
+pub const WAYS: usize = 8;
+/// Of these, without an Ethernet address at most.
+pub const UNRESOLVED_MAX: usize = 4;
+/// Of these, learnt from who asked us at most.
+pub const LEARNT_MAX: usize = 2;
+/// Entries there can be at most.
+pub const CAPACITY_MAX: usize = 1 << 20;
+
+/// How often whatever is due is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Places looked at in one go.
+const SWEEP_PLACES: usize = 64;
+/// Tries to get the lock, each some nanoseconds; whoever has it needs less than a microsecond unless it is held up.
+const LOCK_TRIES: usize = 2000;
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Asked for, never answered.
+    Incomplete,
+    /// Answered not long ago.
+    Reachable,
+    /// Usable, but it is long since it answered, or it only said so.
+    Stale,
+    /// Usable, asked after.
+    Probe,
+    /// Does not answer.
+    Failed,
+}
+
+impl State {
+    /// All of them, in order.
+    pub const ALL: [State; 5] = [State::Incomplete, State::Reachable, State::Stale, State::Probe, State::Failed];
+
+    /// Its name in status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Incomplete => "incomplete",
+            State::Reachable => "reachable",
+            State::Stale => "stale",
+            State::Probe => "probe",
+            State::Failed => "failed",
+        }
+    }
+
+    /// Whether frames can be sent to its Ethernet address.
+    pub const fn is_usable(self) -> bool {
+        matches!(self, State::Reachable | State::Stale | State::Probe)
+    }
+}
+
+/// A neighbour, for people to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Where it is.
+    pub segment: Segment,
+    /// Its Ethernet address, if its state is usable.
+    pub mac: [u8; 6],
+    /// What is known of it.
+    pub state: State,
+    /// Whether the plan names it.
+    pub kept: bool,
+    /// When it was last known to be right, or since when it is asked for.
+    pub confirmed: Time,
+}
+
+/// What a reader finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Send there. From `until` on it has to be asked after ([`Neighbours::need`]).
+    At { mac: [u8; 6], until: Time },
+    /// Wait: it is asked for.
+    Asked,
+    /// It does not answer.
+    Failed,
+    /// Nobody knows: [`Neighbours::need`] it.
+    Unknown,
+    /// The entry changes all the time.
+    Busy,
+}
+
+/// What comes of needing a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// It is to be asked for.
+    Ask(Ask),
+    /// Somebody else has done what was to be done.
+    Known,
+    /// There is no room for it.
+    Full,
+    /// Another worker has had the lock for too long.
+    Busy,
+}
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) address: Address,
+    pub(super) segment: Segment,
+    /// Whom to ask; `None`: everybody.
+    pub(super) mac: Option<[u8; 6]>,
+}
+
+/// Requests made in one go at most.
+pub(super) const ASKS_AT_ONCE: usize = 16;
+pub(super) type Asks = ArrayVec<Ask, ASKS_AT_ONCE>;
+
+/// What somebody says about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) address: Address,
+    pub(super) segment: Segment,
+    /// `None`: the one that is known.
+    pub(super) mac: Option<[u8; 6]>,
+    /// Whether it says so because it was asked.
+    pub(super) solicited: bool,
+    /// Whether it is to be believed against what is known.
+    pub(super) overrides: bool,
+    /// Whether it may be remembered though nobody has needed it.
+    pub(super) learn: bool,
+}
+
+/// The table.
+pub struct Neighbours {
+    slots: Box<[Slot]>,
+    hasher: Hasher,
+    writer: AtomicU32,
+    version: AtomicU64,
+    /// When the next look for what is due begins, in nanoseconds.
+    sweep_due: AtomicU64,
+    /// Where it goes on.
+    cursor: AtomicU64,
+    /// Rounds of announcements wanted so far, and begun.
+    announcements: AtomicU64,
+    announced: AtomicU64,
+    contended: AtomicU64,
+}
+
+/// The lock, held.
+struct Writing<'a>(&'a Neighbours);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writer.store(0, Ordering::Release);
+    }
+}
+
+impl Neighbours {
+    /// A table of at least `capacity` places, 8 to [`CAPACITY_MAX`], a multiple of 64 bytes times a power of two; twice
+    /// as many as neighbours are expected is a good number. `secret` has to be random.
+    pub fn new(capacity: usize, secret: [u64; 4]) -> Neighbours {
+        let capacity = capacity.clamp(WAYS, CAPACITY_MAX).next_power_of_two();
+        Neighbours {
+            slots: (0..capacity).map(|_| Slot::default()).collect(),
+            hasher: Hasher::new(secret),
+            writer: AtomicU32::new(0),
+            version: AtomicU64::new(0),
+            sweep_due: AtomicU64::new(0),
+            cursor: AtomicU64::new(0),
+            announcements: AtomicU64::new(1),
+            announced: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
+        }
+    }
+
+    /// Places there are.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The neighbours, in no particular order; from any thread.
+    pub fn entries(&self) -> impl Iterator<Item = Neighbour> {
+        self.slots.iter().filter_map(|slot| {
+            let entry = slot.read()?;
+            Some(Neighbour {
+                address: entry.address.into(),
+                segment: entry.segment,
+                mac: entry.mac,
+                state: entry.state?,
+                kept: entry.kept,
+                confirmed: entry.confirmed,
+            })
+        })
+    }
+
+    /// Times a worker gave up on the lock.
+    pub fn contended(&self) -> u64 {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Has our addresses announced again, by whichever worker comes first: from any thread, where another balancer has
+    /// been relieved.
+    pub fn announce(&self) {
+        self.announcements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether announcements are wanted; to one worker only.
+    pub(super) fn takes_announcement(&self) -> bool {
+        let (wanted, begun) = (self.announcements.load(Ordering::Relaxed), self.announced.load(Ordering::Relaxed));
+        wanted != begun && self.announced.compare_exchange(begun, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Changes behind every change of an entry.
+    #[inline(always)]
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn bucket(&self, address: &Address, segment: Segment) -> &[Slot] {
+        let mut key = [0; 24];
+        key[..16].copy_from_slice(&address.0);
+        key[16..].copy_from_slice(&segment.packed().to_le_bytes());
+        let buckets = self.slots.len() / WAYS;
+        let number = key.hash(&self.hasher).0 as usize & (buckets - 1);
+        self.slots.get(number * WAYS..(number + 1) * WAYS).unwrap_or_default()
+    }
+
+    /// What is known of a neighbour.
+    pub(super) fn find(&self, address: &Address, segment: Segment) -> Found {
+        for slot in self.bucket(address, segment) {
+            let Some(entry) = slot.read() else { return Found::Busy };
+            if entry.is(address, segment) {
+                return match entry.state {
+                    Some(State::Reachable) => Found::At { mac: entry.mac, until: entry.confirmed + REACHABLE },
+                    Some(State::Stale) => Found::At { mac: entry.mac, until: Time::ZERO },
+                    Some(State::Probe) => Found::At { mac: entry.mac, until: FAR },
+                    Some(State::Incomplete) => Found::Asked,
+                    Some(State::Failed) | None => Found::Failed,
+                };
+            }
+        }
+        Found::Unknown
+    }
+
+    fn lock(&self, tries: usize) -> Option<Writing<'_>> {
+        for _ in 0..tries {
+            if self.writer.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(Writing(self));
+            }
+            core::hint::spin_loop();
+        }
+        self.contended.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// A frame goes there: sees to it that it is known, or asked for.
+    pub(super) fn need(&self, now: Time, address: &Address, segment: Segment) -> Needed {
+        let Some(writing) = self.lock(LOCK_TRIES) else { return Needed::Busy };
+        writing.need(now, address, segment, false)
+    }
+
+    /// The next hops that are always to be known, and no others: asks for new ones as time allows.
+    pub(super) fn keep(&self, now: Time, kept: &[(Address, u16)]) {
+        for slot in &self.slots {
+            let is_kept = |entry: &Entry| kept.binary_search(&(entry.address, entry.segment.port())).is_ok();
+            let outdated = |entry: &Entry| entry.state.is_some() && entry.kept && !is_kept(entry);
+            if slot.read().is_some_and(|entry| outdated(&entry))
+                && let Some(_writing) = self.lock(LOCK_TRIES)
+                && outdated(&slot.owned())
+            {
+                slot.write(&Entry { kept: false, ..slot.owned() });
+            }
+        }
+        for (address, port) in kept {
+            if let Some(writing) = self.lock(LOCK_TRIES) {
+                // what is new is due at once, so that the next sweep asks
+                writing.need(now, address, Segment::untagged(*port), true);
+            }
+        }
+    }
+
+    /// Takes in what somebody says. Whether that changed anything that a frame may wait for.
+    pub(super) fn hear(&self, now: Time, claim: &Claim) -> bool {
+        let known = self.bucket(&claim.address, claim.segment).iter().any(|slot| {
+            // one that cannot be read is looked at under the lock
+            slot.read().is_none_or(|entry| entry.is(&claim.address, claim.segment))
+        });
+        if !known && (!claim.learn || claim.mac.is_none()) {
+            return false;
+        }
+        match self.lock(LOCK_TRIES) {
+            Some(writing) => writing.hear(now, claim),
+            None => false,
+        }
+    }
+
+    /// When [`Neighbours::sweep`] has something to do.
+    pub(super) fn sweep_due(&self) -> Time {
+        Time::from_nanos(self.sweep_due.load(Ordering::Relaxed))
+    }
+
+    /// Looks for what is due at some places: states end, requests are repeated. Every worker may call it; one of them at a
+    /// time does it.
+    pub(super) fn sweep(&self, now: Time, asks: &mut Asks) {
+        if now < self.sweep_due() {
+            return;
+        }
+        // whoever has the lock may well be doing this
+        let locked = self.writer.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if locked {
+            Writing(self).sweep(now, asks);
+        }
+    }
+}
+
+/// No time that comes.
+const FAR: Time = Time::from_nanos(u64::MAX);
+
+impl Writing<'_> {
+    fn write(&self, slot: &Slot, entry: &Entry) {
+        slot.write(entry);
+        self.0.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn need(&self, now: Time, address: &Address, segment: Segment, keep: bool) -> Needed {
+        let bucket = self.0.bucket(address, segment);
+        let there = bucket.iter().find(|slot| slot.owned().is(address, segment));
+        if let Some(slot) = there {
+            let entry = slot.owned();
+            let kept = entry.kept || keep;
+            let outdated = match entry.state {
+                Some(State::Reachable) => now >= entry.confirmed + REACHABLE,
+                state => state == Some(State::Stale),
+            };
+            if outdated {
+                let state = Some(State::Probe);
+                let due = now + ASK_INTERVAL;
+                self.write(slot, &Entry { state, tries: 1, due, learnt: false, kept, ..entry });
+                return Needed::Ask(Ask { address: *address, segment, mac: Some(entry.mac) });
+            }
+            if kept != entry.kept {
+                let due = if entry.state == Some(State::Failed) { now } else { entry.due };
+                self.write(slot, &Entry { kept, due, learnt: false, ..entry });
+            }
+            return Needed::Known;
+        }
+        let Some(slot) = place(bucket, keep) else { return Needed::Full };
+        let state = Some(State::Incomplete);
+        let (tries, due) = if keep { (0, now) } else { (1, now + ASK_INTERVAL) };
+        let entry =
+            Entry { address: *address, segment, state, tries, due, kept: keep, confirmed: now, ..Entry::default() };
+        self.write(slot, &entry);
+        Needed::Ask(Ask { address: *address, segment, mac: None })
+    }
+
+    fn hear(&self, now: Time, claim: &Claim) -> bool {
+        let bucket = self.0.bucket(&claim.address, claim.segment);
+        let Some(slot) = bucket.iter().find(|slot| slot.owned().is(&claim.address, claim.segment)) else {
+            return claim.learn && self.learn(now, claim, bucket);
+        };
+        let entry = slot.owned();
+        let Some(changed) = heard(now, &entry, claim) else { return false };
+        self.write(slot, &changed);
+        true
+    }
+
+    /// Remembers who asked for us, if there is a place that no frame of ours needs.
+    fn learn(&self, now: Time, claim: &Claim, bucket: &[Slot]) -> bool {
+        let Some(mac) = claim.mac else { return false };
+        let is_learnt = |slot: &&Slot| slot.owned().state.is_some() && slot.owned().learnt;
+        let slot = match bucket.iter().filter(is_learnt).count() < LEARNT_MAX {
+            true => bucket.iter().find(|slot| slot.owned().state.is_none()),
+            false => bucket.iter().filter(is_learnt).min_by_key(|slot| slot.owned().confirmed),
+        };
+        let Some(slot) = slot else { return false };
+        let (address, segment, state) = (claim.address, claim.segment, Some(State::Stale));
+        let due = now + STALE;
+        let entry = Entry { address, segment, mac, state, learnt: true, confirmed: now, due, ..Entry::default() };
+        self.write(slot, &entry);
+        true
+    }
+
+    fn sweep(&self, now: Time, asks: &mut Asks) {
+        let mut at = self.0.cursor.load(Ordering::Relaxed) as usize;
+        for _ in 0..SWEEP_PLACES {
+            let Some(slot) = self.0.slots.get(at) else { break };
+            let entry = slot.owned();
+            if entry.state.is_some() && entry.due <= now {
+                if asks.is_full() {
+                    // the rest in the next turn
+                    self.0.cursor.store(at as u64, Ordering::Relaxed);
+                    return;
+                }
+                let (next, ask) = expired(now, &entry);
+                self.write(slot, &next);
+                asks.extend(ask);
+            }
+            at += 1;
+        }
+        if at >= self.0.slots.len() {
+            at = 0;
+            self.0.sweep_due.store((now + SWEEP_INTERVAL).as_nanos(), Ordering::Relaxed);
+        }
+        self.0.cursor.store(at as u64, Ordering::Relaxed);
+    }
+}
+
+/// What becomes of an entry that is due, and whom to ask.
+fn expired(now: Time, entry: &Entry) -> (Entry, Option<Ask>) {
+    let ask = |mac| Some(Ask { address: entry.address, segment: entry.segment, mac });
+    let again = Entry { tries: entry.tries + 1, due: now + ASK_INTERVAL, ..*entry };
+    let anew = Entry { tries: 1, ..again };
+    match entry.state {
+        Some(State::Incomplete) if entry.tries < ASKS_MAX => (again, ask(None)),
+        Some(State::Incomplete) => {
+            let due = now + if entry.kept { FAILED_KEPT } else { FAILED };
+            (Entry { state: Some(State::Failed), due, ..*entry }, None)
+        }
+        Some(State::Reachable) if entry.kept => (Entry { state: Some(State::Probe), ..anew }, ask(Some(entry.mac))),
+        Some(State::Stale) if entry.kept => (Entry { state: Some(State::Probe), ..anew }, ask(Some(entry.mac))),
+        Some(State::Reachable) => (Entry { state: Some(State::Stale), due: now + STALE, ..*entry }, None),
+        Some(State::Probe) if entry.tries < ASKS_MAX => (again, ask(Some(entry.mac))),
+        Some(State::Probe) => (Entry { state: Some(State::Incomplete), confirmed: now, ..anew }, ask(None)),
+        Some(State::Failed) if entry.kept => {
+            (Entry { state: Some(State::Incomplete), confirmed: now, ..anew }, ask(None))
+        }
+        Some(State::Stale | State::Failed) | None => (Entry::default(), None),
+    }
+}
+
+/// What an entry becomes by what is said (RFC 4861, 7.2.5); `None`: it stays as it is.
+fn heard(now: Time, entry: &Entry, claim: &Claim) -> Option<Entry> {
+    let state = entry.state?;
+    let usable = state.is_usable();
+    let mac = match claim.mac {
+        Some(mac) => mac,
+        // without an address it says only that the one that is known is right
+        None if usable => entry.mac,
+        None => return None,
+    };
+    let asked = matches!(state, State::Incomplete | State::Probe);
+    let same = usable && mac == entry.mac;
+    // what is to be known at all times is asked after at once
+    let stale_due = if entry.kept { now } else { now + STALE };
+    if usable && !same {
+        if state == State::Reachable && now < entry.confirmed + LOCK_TIME {
+            return None;
+        }
+        if !claim.overrides {
+            let doubted = Entry { state: Some(State::Stale), due: stale_due, ..*entry };
+            return (state == State::Reachable).then_some(doubted);
+        }
+    }
+    if claim.solicited && (asked || same) {
+        let state = Some(State::Reachable);
+        return Some(Entry { mac, state, tries: 0, confirmed: now, due: now + REACHABLE, ..*entry });
+    }
+    if same {
+        // who only says what is known does not prove that it hears us
+        return None;
+    }
+    Some(Entry { mac, state: Some(State::Stale), tries: 0, confirmed: now, due: stale_due, ..*entry })
+}
+
+/// The place for a new entry; see the module's documentation.
+fn place(bucket: &[Slot], keep: bool) -> Option<&Slot> {
+    let oldest = |wanted: fn(&Entry) -> bool| {
+        let candidates = bucket.iter().filter(|slot| !slot.owned().kept && wanted(&slot.owned()));
+        candidates.min_by_key(|slot| slot.owned().confirmed)
+    };
+    let unresolved = |entry: &Entry| matches!(entry.state, Some(State::Incomplete | State::Failed));
+    let full = bucket.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= UNRESOLVED_MAX;
+    let free = bucket.iter().find(|slot| slot.owned().state.is_none());
+    let free = free.filter(|_| !full || keep);
+    free.or_else(|| oldest(|entry| entry.state == Some(State::Failed)))
+        .or_else(|| full.then(|| oldest(|entry| entry.state == Some(State::Incomplete))).flatten())
+        .or_else(|| oldest(|entry| entry.state == Some(State::Stale)))
+        .or_else(|| oldest(|entry| entry.state == Some(State::Incomplete)).filter(|_| keep))
+        .or_else(|| oldest(|_| true).filter(|_| keep))
+}

@@ -1,0 +1,355 @@
+//! Frames that go out: routed, addressed, held, or handed back as too big; and those of our own making.
+
+use super::arp::{self, Operation};
+use super::discovery::{self, Message};
+use super::held::Held;
+use super::inward::write;
+use super::neighbours::{Ask, Found, Needed};
+use super::plan::{Plan, Port, asked_at, is_link_local};
+use super::routes::Way;
+use super::segment::Segment;
+use super::{ANNOUNCED_AT_ONCE, ANNOUNCEMENT_INTERVAL, Drop, Link, Positions, REMEMBERED};
+use crate::flow::Address;
+use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
+use crate::time::Time;
+use crate::wire::bytes::{array_at, array_at_mut};
+use crate::wire::{ethernet, ipv4, ipv6};
+use alloc::sync::Arc;
+use arrayvec::ArrayVec;
+
+/// A next hop known by heart; by default, nobody's.
+#[derive(Clone, Copy, Default)]
+pub(super) struct NextHop {
+    address: Address,
+    segment: Segment,
+    mac: [u8; 6],
+    /// The table's version when it was read.
+    version: u64,
+    /// Until when it may be used without asking again.
+    until: Time,
+}
+
+/// What becomes of a frame.
+enum Fate {
+    /// It is ready to be sent.
+    Sent,
+    /// It waits for this next hop.
+    Held(Address, Segment),
+    /// It goes back to the worker.
+    TooBig(u16),
+    /// Nothing.
+    Drop(Drop),
+}
+
+/// Where a packet goes, of its IP header.
+struct Packet {
+    destination: Address,
+    /// Bytes of it.
+    length: usize,
+    l3: usize,
+    /// The network it is in until it is routed.
+    segment: Segment,
+}
+
+impl Packet {
+    #[inline(always)]
+    fn read(frame: &[u8], port: u16) -> Option<Packet> {
+        let (segment, ethertype, l3) = Segment::of(frame, port).ok()?;
+        let (destination, length) = match ethertype {
+            ethernet::IPV4 => {
+                let header = ipv4::Header(array_at(frame, l3)?);
+                (Address::from_ipv4(header.destination()), header.total_length())
+            }
+            ethernet::IPV6 => {
+                let header = ipv6::Header(array_at(frame, l3)?);
+                (header.destination(), ipv6::HEADER + header.payload_length())
+            }
+            _ => return None,
+        };
+        Some(Packet { destination, length, l3, segment })
+    }
+}
+
+impl<I: FrameIo> Link<I> {
+    /// Leaves those frames in `batch` that are ready to be sent.
+    pub(super) fn outward(&mut self, batch: &mut Batch<I::Frame>) {
+        let mut others: Positions = 0;
+        let mut fates: ArrayVec<Fate, BATCH_MAX> = ArrayVec::new();
+        // counted up once a batch: the plan is shared with other workers
+        let plan = Arc::clone(&self.plan);
+        for (position, frame) in batch.iter_mut().enumerate() {
+            let fate = self.leaves(&plan, frame);
+            if !matches!(fate, Fate::Sent) {
+                others |= 1 << position;
+            }
+            fates.push(fate);
+        }
+        if others == 0 {
+            return;
+        }
+        let frames = core::mem::take(batch);
+        for (frame, fate) in frames.into_iter().zip(fates) {
+            if matches!(fate, Fate::Sent) {
+                batch.push(frame);
+                continue;
+            }
+            self.statistics.taken += 1;
+            match fate {
+                Fate::Sent => {}
+                Fate::Held(next, segment) => {
+                    if let Some(_oldest) = self.hold.keep(self.now, next, segment, frame) {
+                        self.drop_frame(Drop::HoldFull);
+                    }
+                }
+                Fate::TooBig(mtu) => self.return_too_big(frame, mtu),
+                Fate::Drop(reason) => self.drop_frame(reason),
+            }
+        }
+    }
+
+    fn return_too_big(&mut self, mut frame: I::Frame, mtu: u16) {
+        frame.meta_mut().arrival = Arrival::TooBig { mtu };
+        if self.too_big.try_push(frame).is_err() {
+            self.drop_frame(Drop::TooBig);
+        }
+    }
+
+    /// Finds a frame's way and addresses it.
+    #[inline(always)]
+    fn leaves(&mut self, plan: &Plan, frame: &mut I::Frame) -> Fate {
+        if frame.meta().egress == Egress::GiveBack {
+            return Fate::Drop(Drop::NotOurs);
+        }
+        let Some(packet) = Packet::read(frame.bytes(), frame.meta().port) else { return Fate::Drop(Drop::NotIp) };
+        let here;
+        let ways = match is_link_local(&packet.destination) {
+            false => plan.routes.find(&packet.destination),
+            true => {
+                here = [Way::to_neighbours(packet.segment.port())];
+                &here
+            }
+        };
+        let mut fate = Fate::Drop(Drop::NoRoute);
+        for way in ways {
+            let Some(port) = plan.ports.get(usize::from(way.port)) else { continue };
+            if packet.length > usize::from(port.mtu) {
+                return Fate::TooBig(port.mtu);
+            }
+            let next = way.gateway.unwrap_or(packet.destination);
+            let segment = packet.segment.at(way.port);
+            match self.next_hop(&next, segment) {
+                Ok(mac) => {
+                    address(frame, &packet, (mac, port.mac));
+                    frame.meta_mut().port = way.port;
+                    return Fate::Sent;
+                }
+                // another gateway may do
+                Err(dropped @ Fate::Drop(Drop::Unreachable)) => fate = dropped,
+                Err(other) => return other,
+            }
+        }
+        fate
+    }
+
+    /// The Ethernet address of a next hop, or what becomes of a frame to there.
+    #[inline(always)]
+    fn next_hop(&mut self, next: &Address, segment: Segment) -> Result<[u8; 6], Fate> {
+        let low = u64::from_le_bytes([0, 0, next.0[10], next.0[11], next.0[12], next.0[13], next.0[14], next.0[15]]);
+        let hash = (low ^ segment.packed()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = (hash >> 57) as usize % REMEMBERED;
+        let known = &self.remembered[place];
+        let version = self.neighbours.version();
+        if known.address == *next && known.segment == segment && known.version == version && self.now < known.until {
+            return Ok(known.mac);
+        }
+        self.look_up(next, segment, place)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, next: &Address, segment: Segment, place: usize) -> Result<[u8; 6], Fate> {
+        // before the entry, so that a change in between is noticed
+        let version = self.neighbours.version();
+        match self.neighbours.find(next, segment) {
+            Found::At { mac, until } if self.now < until => {
+                self.remembered[place] = NextHop { address: *next, segment, mac, version, until };
+                Ok(mac)
+            }
+            Found::At { mac, .. } => {
+                // usable while it is asked after; if that cannot be now, the next frame tries again
+                if let Needed::Ask(ask) = self.neighbours.need(self.now, next, segment) {
+                    self.ask(&ask);
+                }
+                Ok(mac)
+            }
+            Found::Asked => Err(Fate::Held(*next, segment)),
+            Found::Failed => Err(Fate::Drop(Drop::Unreachable)),
+            Found::Busy => Err(Fate::Drop(Drop::Contended)),
+            Found::Unknown => Err(self.newcomer(next, segment)),
+        }
+    }
+
+    /// Asks for a neighbour nobody has asked for.
+    fn newcomer(&mut self, next: &Address, segment: Segment) -> Fate {
+        let is_host = match next.is_ipv4() {
+            true => ipv4::is_host(next.ipv4_octets()) && !self.plan.is_broadcast(next),
+            false => ipv6::is_host(next),
+        };
+        if !is_host || self.plan.is_local(next) {
+            return Fate::Drop(Drop::NoRoute);
+        }
+        if !self.asks.admits(self.now) {
+            return Fate::Drop(Drop::AskLimit);
+        }
+        match self.neighbours.need(self.now, next, segment) {
+            Needed::Ask(ask) => {
+                self.ask(&ask);
+                Fate::Held(*next, segment)
+            }
+            Needed::Known => Fate::Held(*next, segment),
+            Needed::Full => Fate::Drop(Drop::NeighboursFull),
+            Needed::Busy => Fate::Drop(Drop::Contended),
+        }
+    }
+
+    /// Sends the frames whose next hop is known by now, and drops those whose is known not to answer.
+    pub(super) fn release(&mut self) {
+        if self.hold.is_empty() {
+            return;
+        }
+        let version = self.neighbours.version();
+        let oldest_stays = self.hold.oldest_until().is_some_and(|until| self.now < until);
+        if version == self.hold_version && oldest_stays {
+            return;
+        }
+        let now = self.now;
+        let Link { hold, neighbours, plan, departing, statistics, .. } = &mut *self;
+        let mut left = false;
+        hold.sift(|Held { next, segment, until, mut frame }| {
+            let reason = match neighbours.find(&next, segment) {
+                Found::At { mac, .. } if !departing.is_full() => {
+                    let port = plan.ports.get(usize::from(segment.port()));
+                    let packet = Packet::read(frame.bytes(), segment.port());
+                    if let (Some(port), Some(packet)) = (port, packet) {
+                        address(&mut frame, &packet, (mac, port.mac));
+                        frame.meta_mut().port = segment.port();
+                        departing.push(frame);
+                        return None;
+                    }
+                    Drop::NoRoute
+                }
+                Found::At { .. } | Found::Busy | Found::Asked if now < until => {
+                    left = true;
+                    return Some(Held { next, segment, until, frame });
+                }
+                Found::Failed | Found::Unknown => Drop::Unreachable,
+                Found::At { .. } | Found::Busy | Found::Asked => Drop::HoldExpired,
+            };
+            statistics.drops[reason as usize] += 1;
+            None
+        });
+        // those that found no room are tried again although nothing has changed
+        self.hold_version = if left && self.departing.is_full() { version.wrapping_sub(1) } else { version };
+    }
+
+    /// Sends a request for a neighbour.
+    pub(super) fn ask(&mut self, ask: &Ask) {
+        let plan = Arc::clone(&self.plan);
+        let Some(port) = plan.ports.get(usize::from(ask.segment.port())) else { return };
+        let source = port.asks_as(&ask.address);
+        let made = if ask.address.is_ipv4() {
+            let packet = arp::Packet {
+                operation: Operation::Request,
+                sender_mac: port.mac,
+                sender: source.ipv4_octets(),
+                target_mac: [0; 6],
+                target: ask.address.ipv4_octets(),
+            };
+            self.send_arp(port, ask.segment, ask.mac.unwrap_or([0xff; 6]), &packet)
+        } else {
+            let (group, group_mac) = asked_at(&ask.address);
+            let destination = if ask.mac.is_some() { ask.address } else { group };
+            let message = Message::Solicitation { target: ask.address, mac: Some(port.mac) };
+            let packet = discovery::Packet { source, destination, message };
+            self.send_discovery(port, ask.segment, ask.mac.unwrap_or(group_mac), &packet)
+        };
+        self.statistics.asked += u64::from(made);
+    }
+
+    /// Announces the next few of our addresses.
+    pub(super) fn announce_some(&mut self) {
+        let plan = Arc::clone(&self.plan);
+        for _ in 0..ANNOUNCED_AT_ONCE {
+            let Some((own, ports)) = plan.own(self.announcing.address) else {
+                self.announcing.rounds -= 1;
+                (self.announcing.address, self.announcing.port) = (0, 0);
+                self.announcing.due = self.now + ANNOUNCEMENT_INTERVAL;
+                return;
+            };
+            let number = self.announcing.port;
+            let Some(port) = plan.ports.get(usize::from(number)) else {
+                self.announcing.address += 1;
+                self.announcing.port = 0;
+                continue;
+            };
+            if ports >> number & 1 != 0 {
+                if !self.announce_one(port, number, &own) {
+                    // no frame to be had: the same again in the next turn
+                    return;
+                }
+                self.statistics.announced += 1;
+            }
+            self.announcing.port += 1;
+        }
+    }
+
+    fn announce_one(&mut self, port: &Port, number: u16, own: &Address) -> bool {
+        let segment = Segment::untagged(number);
+        if own.is_ipv4() {
+            let octets = own.ipv4_octets();
+            let (operation, target_mac) = (Operation::Request, [0; 6]);
+            let packet = arp::Packet { operation, sender_mac: port.mac, sender: octets, target_mac, target: octets };
+            return self.send_arp(port, segment, [0xff; 6], &packet);
+        }
+        let message = Message::Advertisement { target: *own, mac: Some(port.mac), solicited: false, overrides: true };
+        let packet = discovery::Packet { source: *own, destination: discovery::ALL_NODES, message };
+        self.send_discovery(port, segment, discovery::group_mac(&discovery::ALL_NODES), &packet)
+    }
+
+    fn send_arp(&mut self, port: &Port, segment: Segment, to: [u8; 6], packet: &arp::Packet) -> bool {
+        let length = (segment.header_length() + arp::LENGTH).max(arp::FRAME_MIN);
+        self.make(segment, length, (to, port.mac, arp::ETHERTYPE), &packet.bytes())
+    }
+
+    fn send_discovery(&mut self, port: &Port, segment: Segment, to: [u8; 6], packet: &discovery::Packet) -> bool {
+        let length = segment.header_length() + discovery::LENGTH;
+        self.make(segment, length, (to, port.mac, ethernet::IPV6), &packet.bytes())
+    }
+
+    /// Makes a frame and has it sent. `false`: there is none to be had.
+    fn make(&mut self, segment: Segment, length: usize, ethernet: ([u8; 6], [u8; 6], u16), content: &[u8]) -> bool {
+        let made = self.io.allocate().and_then(|mut frame| {
+            let fits = write(&mut frame, segment, length, ethernet, content);
+            fits.then_some(frame)
+        });
+        let Some(frame) = made else {
+            self.statistics.no_frame += 1;
+            return false;
+        };
+        self.statistics.made += 1;
+        self.depart(frame);
+        true
+    }
+}
+
+/// Writes the Ethernet addresses (to, from), and cuts off what lies behind the packet and is no padding.
+#[inline(always)]
+fn address<F: Frame>(frame: &mut F, packet: &Packet, (to, from): ([u8; 6], [u8; 6])) {
+    if let Some(addresses) = array_at_mut::<12>(frame.bytes_mut(), 0) {
+        addresses[..6].copy_from_slice(&to);
+        addresses[6..].copy_from_slice(&from);
+    }
+    let length = (packet.l3 + packet.length).max(arp::FRAME_MIN);
+    if frame.bytes().len() > length {
+        frame.resize(length);
+    }
+}

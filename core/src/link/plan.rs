@@ -1,0 +1,333 @@
+//! Whose addresses are ours, and the way to everybody else's: made from the configuration once, and shared.
+
+use super::discovery;
+use super::routes::{Route, Routes, is_within};
+use crate::flow::Address;
+use crate::wire::{ipv4, ipv6};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Ports at most.
+pub const PORTS_MAX: usize = 64;
+/// Addresses of ours at most, those of ports included.
+pub const ADDRESSES_MAX: usize = 65_536;
+/// Routes at most, those to connected networks included.
+pub const ROUTES_MAX: usize = 4_096;
+/// The least MTU: IPv6 needs it (RFC 8200, 5), and ICMP errors are no longer.
+pub const MTU_MIN: u16 = 1280;
+
+/// A port's own addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortAddresses {
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Largest IP packet it takes, in bytes; [`MTU_MIN`] to 65,535.
+    pub mtu: u16,
+    /// Its IP addresses, each with the length of its network's prefix in bits: who is in the network is a neighbour.
+    pub networks: Vec<(IpAddr, u8)>,
+    /// Whom packets to everywhere else go to, in order of preference: the first that is not known to be dead. Each in one
+    /// of `networks`, or link-local.
+    pub gateways: Vec<IpAddr>,
+}
+
+/// What a link layer is told. Ports are counted as the plane counts them ([`Meta::port`](crate::frame::Meta::port)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkOptions {
+    /// The ports, 1 to [`PORTS_MAX`].
+    pub ports: Vec<PortAddresses>,
+    /// Addresses of ours beside the ports': VIPs, the full-NAT pool. Each is answered for on the ports one of whose
+    /// networks it is in; on all of them if it is in none.
+    pub local: Vec<IpAddr>,
+    /// Routes beside those to connected networks and gateways.
+    pub routes: Vec<Route>,
+    /// Addresses whose next hops are known before the first packet, and never give way to others: backends. Gateways are
+    /// among them anyway.
+    pub kept: Vec<IpAddr>,
+}
+
+/// Why there is no plan of these options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkError {
+    /// No port, or more than [`PORTS_MAX`].
+    Ports,
+    /// The Ethernet address of this port is a group's or zero.
+    Mac(u16),
+    /// The MTU of this port is less than [`MTU_MIN`].
+    Mtu(u16),
+    /// More bits of prefix than the address has.
+    Prefix(IpAddr, u8),
+    /// No host can have this address.
+    NotAHost(IpAddr),
+    /// A route leaves by a port that there is not.
+    RoutePort(u16),
+    /// No network of the port has this gateway in it.
+    Gateway(IpAddr, u16),
+    /// More than [`ADDRESSES_MAX`] addresses.
+    Addresses,
+    /// More than [`ROUTES_MAX`] routes.
+    Routes,
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkError::Ports => write!(f, "1 to {PORTS_MAX} ports are needed"),
+            LinkError::Mac(port) => write!(f, "the Ethernet address of port {port} is no single station's"),
+            LinkError::Mtu(port) => write!(f, "the MTU of port {port} is less than {MTU_MIN}"),
+            LinkError::Prefix(address, prefix) => write!(f, "{address} has no prefix of {prefix} bits"),
+            LinkError::NotAHost(address) => write!(f, "no host can have the address {address}"),
+            LinkError::RoutePort(port) => write!(f, "a route leaves by port {port}, which there is not"),
+            LinkError::Gateway(address, port) => write!(f, "the gateway {address} is in no network of port {port}"),
+            LinkError::Addresses => write!(f, "more than {ADDRESSES_MAX} addresses"),
+            LinkError::Routes => write!(f, "more than {ROUTES_MAX} routes"),
+        }
+    }
+}
+
+impl core::error::Error for LinkError {}
+
+/// A port as the link layer uses it.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u16,
+    networks: Box<[(IpAddr, u8)]>,
+    /// The address made of its Ethernet address (RFC 4291, appendix A).
+    link_local: Address,
+}
+
+/// Addresses, ports and routes of a running link layer; immutable.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) ports: Box<[Port]>,
+    pub(super) routes: Routes,
+    /// Sorted; with the ports that answer for each, as bits.
+    local: Box<[(Address, u64)]>,
+    /// Broadcast addresses of connected networks, sorted.
+    broadcasts: Box<[Address]>,
+    /// Which values the last 6 bits of `local` and `broadcasts` have: most senders are told apart by that.
+    suffixes: u64,
+    /// Next hops that are always to be known, and the ports they are at.
+    pub(super) kept: Box<[(Address, u16)]>,
+}
+
+/// What is special about an address in the source of a packet.
+fn suffix(address: &Address) -> u64 {
+    1 << (address.0[15] & 63)
+}
+
+fn is_host(address: IpAddr) -> bool {
+    let address = Address::from(address);
+    match address.is_ipv4() {
+        true => ipv4::is_host(address.ipv4_octets()),
+        false => ipv6::is_host(&address),
+    }
+}
+
+/// Whether `address` is one that every port has a network of its own for (fe80::/10).
+#[inline(always)]
+pub(super) fn is_link_local(address: &Address) -> bool {
+    address.0[0] == 0xfe && address.0[1] & 0xc0 == 0x80
+}
+
+/// The broadcast address of an IPv4 network that has one.
+fn broadcast((address, prefix): (IpAddr, u8)) -> Option<Address> {
+    match address {
+        IpAddr::V4(address) if (1..31).contains(&prefix) => {
+            Some(IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() | u32::MAX >> prefix)).into())
+        }
+        _ => None,
+    }
+}
+
+fn link_local(mac: [u8; 6]) -> Address {
+    let [a, b, c, d, e, f] = mac;
+    let [high, low] = [u16::from_be_bytes([a ^ 2, b]), u16::from_be_bytes([c, 0xff])];
+    let address = Ipv6Addr::new(0xfe80, 0, 0, 0, high, low, u16::from_be_bytes([0xfe, d]), u16::from_be_bytes([e, f]));
+    IpAddr::V6(address).into()
+}
+
+impl Port {
+    fn new(number: u16, port: &PortAddresses) -> Result<Port, LinkError> {
+        if port.mac[0] & 1 != 0 || port.mac == [0; 6] {
+            return Err(LinkError::Mac(number));
+        }
+        if port.mtu < MTU_MIN {
+            return Err(LinkError::Mtu(number));
+        }
+        for &(address, prefix) in &port.networks {
+            check_prefix(address, prefix)?;
+            if !is_host(address) {
+                return Err(LinkError::NotAHost(address));
+            }
+        }
+        let networks: Box<[(IpAddr, u8)]> = port.networks.clone().into();
+        Ok(Port { mac: port.mac, mtu: port.mtu, networks, link_local: link_local(port.mac) })
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|&(own, prefix)| is_within(address, own, prefix))
+    }
+
+    /// Whether whoever says to be at `address` can be a neighbour at this port.
+    pub(super) fn is_near(&self, address: &Address) -> bool {
+        is_link_local(address) || self.contains((*address).into())
+    }
+
+    /// In whose name to ask for `target`: the port's own address in the target's network, else another of its family.
+    pub(super) fn asks_as(&self, target: &Address) -> Address {
+        let wanted = IpAddr::from(*target);
+        if is_link_local(target) {
+            return self.link_local;
+        }
+        let near = self.networks.iter().find(|&&(own, prefix)| is_within(wanted, own, prefix));
+        let any = self.networks.iter().find(|(own, _)| own.is_ipv4() == wanted.is_ipv4());
+        match near.or(any) {
+            Some((own, _)) => (*own).into(),
+            // who has no address asks as nobody (RFC 5227, 2.1.1)
+            None if target.is_ipv4() => Address::from_ipv4([0; 4]),
+            None => self.link_local,
+        }
+    }
+}
+
+fn check_prefix(address: IpAddr, prefix: u8) -> Result<(), LinkError> {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    if prefix > bits { Err(LinkError::Prefix(address, prefix)) } else { Ok(()) }
+}
+
+fn check_gateway(ports: &[Port], gateway: IpAddr, port: u16) -> Result<(), LinkError> {
+    let there = ports.get(usize::from(port)).ok_or(LinkError::RoutePort(port))?;
+    if !is_host(gateway) {
+        return Err(LinkError::NotAHost(gateway));
+    }
+    if there.is_near(&gateway.into()) { Ok(()) } else { Err(LinkError::Gateway(gateway, port)) }
+}
+
+impl Plan {
+    /// Checks the options and makes a plan of them.
+    pub fn new(options: &LinkOptions) -> Result<Plan, LinkError> {
+        let LinkOptions { ports, local, routes, kept } = options;
+        if ports.is_empty() || ports.len() > PORTS_MAX {
+            return Err(LinkError::Ports);
+        }
+        let numbered = || (0u16..).zip(ports);
+        let made = numbered().map(|(number, port)| Port::new(number, port)).collect::<Result<Box<[Port]>, _>>()?;
+        let routes = all_routes(ports, &made, routes)?;
+        if let Some(&other) = local.iter().chain(kept).find(|address| !is_host(**address)) {
+            return Err(LinkError::NotAHost(other));
+        }
+        let local = local_addresses(&made, local)?;
+        let broadcasts = ports.iter().flat_map(|port| port.networks.iter().copied().filter_map(broadcast));
+        let mut broadcasts: Vec<Address> = broadcasts.collect();
+        broadcasts.sort_unstable();
+        let special = local.iter().map(|(address, _)| address).chain(&broadcasts);
+        let suffixes = special.map(suffix).fold(0, |all, one| all | one);
+        let table = Routes::new(&routes);
+        let next_hop = |address: &IpAddr| {
+            let address = Address::from(*address);
+            let way = table.find(&address).first()?;
+            Some((way.gateway.unwrap_or(address), way.port))
+        };
+        let gateways = routes.iter().filter_map(|route| Some((route.gateway?.into(), route.port)));
+        let mut kept: Vec<(Address, u16)> = gateways.chain(kept.iter().filter_map(next_hop)).collect();
+        kept.retain(|(address, _)| local.binary_search_by_key(address, |(own, _)| *own).is_err());
+        kept.sort_unstable();
+        kept.dedup();
+        Ok(Plan { ports: made, routes: table, local, broadcasts: broadcasts.into(), suffixes, kept: kept.into() })
+    }
+
+    /// The ports that answer for `address`, as bits; 0: it is not ours.
+    pub(super) fn answering(&self, address: &Address) -> u64 {
+        if self.suffixes & suffix(address) == 0 {
+            return 0;
+        }
+        let found = self.local.binary_search_by_key(address, |(own, _)| *own);
+        found.ok().and_then(|at| self.local.get(at)).map_or(0, |(_, ports)| *ports)
+    }
+
+    /// Whether `address` is one of ours.
+    pub(super) fn is_local(&self, address: &Address) -> bool {
+        self.answering(address) != 0
+    }
+
+    /// Whether nobody else can have sent from `address`: it is ours, or a whole network's.
+    #[inline(always)]
+    pub(super) fn is_no_source(&self, address: &Address) -> bool {
+        self.suffixes & suffix(address) != 0 && self.is_ours_or_broadcast(address)
+    }
+
+    #[cold]
+    fn is_ours_or_broadcast(&self, address: &Address) -> bool {
+        self.is_local(address) || self.is_broadcast(address)
+    }
+
+    /// Whether `address` stands for a whole connected network.
+    pub(super) fn is_broadcast(&self, address: &Address) -> bool {
+        self.broadcasts.binary_search(address).is_ok()
+    }
+
+    /// The address of ours at `position` and the ports that answer for it, as bits: for announcements.
+    pub(super) fn own(&self, position: usize) -> Option<(Address, u64)> {
+        self.local.get(position).copied()
+    }
+}
+
+/// Connected networks, gateways, what else is wanted.
+fn all_routes(ports: &[PortAddresses], made: &[Port], wanted: &[Route]) -> Result<Vec<Route>, LinkError> {
+    let mut routes = Vec::new();
+    for (number, port) in (0u16..).zip(ports) {
+        let connected = port.networks.iter();
+        routes.extend(connected.map(|&(network, prefix)| Route { network, prefix, port: number, gateway: None }));
+    }
+    for route in wanted {
+        check_prefix(route.network, route.prefix)?;
+        match route.gateway {
+            Some(gateway) => check_gateway(made, gateway, route.port)?,
+            None if usize::from(route.port) >= ports.len() => return Err(LinkError::RoutePort(route.port)),
+            None => {}
+        }
+        routes.push(*route);
+    }
+    for (number, port) in (0u16..).zip(ports) {
+        for &gateway in &port.gateways {
+            check_gateway(made, gateway, number)?;
+            let network = match gateway {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            routes.push(Route { network, prefix: 0, port: number, gateway: Some(gateway) });
+        }
+    }
+    if routes.len() > ROUTES_MAX { Err(LinkError::Routes) } else { Ok(routes) }
+}
+
+/// Every address of ours and the ports that answer for it.
+fn local_addresses(ports: &[Port], others: &[IpAddr]) -> Result<Box<[(Address, u64)]>, LinkError> {
+    let every = u64::MAX >> (PORTS_MAX - ports.len());
+    let mut local: Vec<(Address, u64)> = Vec::new();
+    for (number, port) in ports.iter().enumerate() {
+        local.push((port.link_local, 1 << number));
+        local.extend(port.networks.iter().map(|(own, _)| (Address::from(*own), 1 << number)));
+    }
+    for &address in others {
+        let near = ports.iter().enumerate().filter(|(_, port)| port.contains(address));
+        let near = near.fold(0, |all, (number, _)| all | 1 << number);
+        local.push((address.into(), if near == 0 { every } else { near }));
+    }
+    local.sort_unstable();
+    local.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        first.1 |= if same { later.1 } else { 0 };
+        same
+    });
+    if local.len() > ADDRESSES_MAX { Err(LinkError::Addresses) } else { Ok(local.into()) }
+}
+
+/// The group and its Ethernet address that a request for `address` goes to.
+pub(super) fn asked_at(address: &Address) -> (Address, [u8; 6]) {
+    let group = discovery::solicited_node(address);
+    (group, discovery::group_mac(&group))
+}
