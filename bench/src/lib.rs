@@ -16,6 +16,7 @@ pub mod cleanup;
 pub mod command;
 pub mod demo;
 pub mod differential;
+pub mod l4;
 pub mod l7;
 pub mod load;
 pub mod namespace;

@@ -1,0 +1,189 @@
+//! `hairpin-bench l4 memory`: the worker by itself, between frames in ordinary memory. For finding out where its time
+//! goes (under callgrind, for one) and what a change of it does, also on a machine that others use: what is counted is
+//! processor time of the thread. What stands beside is the same without the worker.
+
+use super::subject::{self, Work};
+use super::traffic::{self, Bytes, Sort};
+use crate::suite::samples::Samples;
+use anyhow::Result;
+use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo, Meta};
+use hairpin_core::offload::Never;
+use hairpin_core::time::Time;
+use hairpin_core::worker::Worker;
+use nix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Flows.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
+    flows: Vec<usize>,
+    /// Packets of each measurement: at least one of each flow.
+    #[arg(long, default_value_t = 4_000_000)]
+    packets: usize,
+    /// Measurements of each.
+    #[arg(long, default_value_t = 5)]
+    repetitions: usize,
+    /// What is done: nothing, stateless, maglev, nat, full-nat; all by default.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Packets: udp, tcp, syn.
+    #[arg(long, value_delimiter = ',', default_value = "udp")]
+    sort: Vec<String>,
+    /// Every packet is the first of its flow.
+    #[arg(long)]
+    new: bool,
+}
+
+/// A frame: a buffer that is used again.
+struct Buffer {
+    bytes: Box<Bytes>,
+    meta: Meta,
+}
+
+impl Frame for Buffer {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        &*self.bytes
+    }
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut *self.bytes
+    }
+    fn resize(&mut self, length: usize) -> bool {
+        length == self.bytes.len()
+    }
+    #[inline]
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+    #[inline]
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+}
+
+/// Packets again and again, and an end for all.
+struct Loop<'a> {
+    packets: &'a [Bytes],
+    next: usize,
+    free: Vec<Box<Bytes>>,
+    sent: u64,
+}
+
+impl FrameIo for Loop<'_> {
+    type Frame = Buffer;
+
+    #[inline]
+    fn receive(&mut self, out: &mut Batch<Buffer>) {
+        while !out.is_full() {
+            let mut bytes = self.free.pop().unwrap_or_else(|| Box::new([0; traffic::FRAME]));
+            *bytes = self.packets[self.next];
+            self.next += 1;
+            if self.next == self.packets.len() {
+                self.next = 0;
+            }
+            out.push(Buffer { bytes, meta: Meta::default() });
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch<Buffer>) {
+        self.sent += batch.len() as u64;
+        self.free.extend(batch.drain(..).map(|frame| frame.bytes));
+    }
+
+    fn allocate(&mut self) -> Option<Buffer> {
+        None
+    }
+}
+
+/// Time of this thread on a processor.
+fn thread_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+/// So many bursts; the time they took.
+fn bursts(io: &mut Loop<'_>, mut worker: Option<&mut Worker<Never>>, clock: &mut Time, count: usize) -> Result<Duration> {
+    let (mut rx, mut tx) = (Batch::new(), Batch::new());
+    let start = thread_time()?;
+    for _ in 0..count {
+        io.receive(&mut rx);
+        match &mut worker {
+            Some(worker) => {
+                *clock = *clock + Duration::from_micros(4);
+                worker.handle_batch(*clock, io, &mut rx, &mut tx);
+                if worker.poll_timeout(*clock).is_some_and(|due| due <= *clock) {
+                    worker.handle_timeout(*clock);
+                }
+                io.transmit(&mut tx);
+            }
+            None => io.transmit(&mut rx),
+        }
+    }
+    Ok(thread_time()? - start)
+}
+
+/// A kind of work in the middle of its measurement.
+struct Turn<'a> {
+    work: Work,
+    worker: Option<Worker<Never>>,
+    io: Loop<'a>,
+    clock: Time,
+    samples: Samples,
+}
+
+/// Measures and prints.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    for sort in Sort::ALL.into_iter().filter(|sort| arguments.sort.iter().any(|name| name == sort.name())) {
+        for &flows in &arguments.flows {
+            let packets = traffic::packets(sort, 0, flows.max(BATCH_MAX));
+            let count = (if arguments.new { flows } else { arguments.packets.max(flows) }) / BATCH_MAX;
+            let works: Vec<Work> = Work::ALL.into_iter().filter(|work| wanted(work.name())).collect();
+            let begin = |work: &Work| Turn {
+                work: *work,
+                worker: None,
+                io: Loop { packets: &packets, next: 0, free: Vec::new(), sent: 0 },
+                clock: Time::from_nanos(1_000_000_000),
+                samples: Samples::default(),
+            };
+            let mut turns: Vec<Turn<'_>> = works.iter().map(begin).collect();
+            for _ in 0..arguments.repetitions.max(1) {
+                for turn in &mut turns {
+                    measure(turn, (sort, flows, count), arguments.new)?;
+                }
+                turns.reverse();
+            }
+            turns.sort_by_key(|turn| works.iter().position(|work| *work == turn.work));
+            for turn in &turns {
+                let (low, high) = turn.samples.range();
+                let (name, median) = (turn.work.name(), turn.samples.median());
+                let what = if arguments.new { "new" } else { "known" };
+                println!("{:4} {flows:8} {what} flows {name:10} {median:7.1} ns ({low:.1}..{high:.1})", sort.name());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One sample of a kind of work. Of known flows, all have had ten packets before.
+fn measure(turn: &mut Turn<'_>, (sort, flows, count): (Sort, usize, usize), new: bool) -> Result<()> {
+    let Turn { work, worker, io, clock, samples } = turn;
+    if *work != Work::Nothing && (worker.is_none() || new) {
+        *worker = subject::workers(*work, sort, flows, 1).pop();
+        if !new {
+            bursts(io, worker.as_mut(), clock, 10 * flows.div_ceil(BATCH_MAX))?;
+        }
+    }
+    let sent = io.sent;
+    let took = bursts(io, worker.as_mut(), clock, count)?;
+    let (expected, sent) = ((count * BATCH_MAX) as u64, io.sent - sent);
+    if sent != expected {
+        let drops = worker.as_ref().map(|worker| worker.statistics().drops);
+        println!("  {} {}: {sent} of {expected} were sent on; drops {drops:?}", sort.name(), work.name());
+    }
+    samples.push(took.as_nanos() as f64 / expected as f64);
+    Ok(())
+}

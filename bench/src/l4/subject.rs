@@ -1,0 +1,143 @@
+//! The device under test: core's worker as a plane makes it, with one service of layer 4.
+
+use super::traffic::{self, Sort};
+use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::config::{
+    Algorithm, Backend, BackendState, Forwarding, Pool, Service, Snapshot, Timeouts, UnknownPacket,
+};
+use hairpin_core::engine::EngineCaps;
+use hairpin_core::flow::{Address, Endpoint, Steering};
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::offload::Never;
+use hairpin_core::table::slab::boxed;
+use hairpin_core::table::{AnyTable, Hasher, Method};
+use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Backends of the service.
+const BACKENDS: u16 = 64;
+/// Secret seeds are fixed here: figures of two runs are to be of the same work.
+const SEEDS: [u64; 4] = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
+
+/// What is done to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Nothing: it goes back as it came.
+    Nothing,
+    /// Its backend follows from a hash of its 5-tuple.
+    Stateless,
+    /// Its backend follows from Maglev's table.
+    Maglev,
+    /// Its connection is tracked; its destination is rewritten.
+    Nat(Method),
+    /// Its connection is tracked; both its ends are rewritten.
+    FullNat(Method),
+}
+
+impl Work {
+    /// All kinds, tables by the default method.
+    pub(super) const ALL: [Work; 5] = [
+        Work::Nothing,
+        Work::Stateless,
+        Work::Maglev,
+        Work::Nat(Method::DEFAULT),
+        Work::FullNat(Method::DEFAULT),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Work::Nothing => "nothing",
+            Work::Stateless => "stateless",
+            Work::Maglev => "maglev",
+            Work::Nat(_) => "nat",
+            Work::FullNat(_) => "full-nat",
+        }
+    }
+
+    fn forwarding(self) -> Forwarding {
+        if matches!(self, Work::FullNat(_)) { Forwarding::FullNat } else { Forwarding::Nat }
+    }
+
+    fn stateless(self) -> Option<Stateless> {
+        match self {
+            Work::Stateless => Some(Stateless::Hash(Hasher::new(SEEDS))),
+            Work::Maglev => Some(Stateless::Maglev),
+            Work::Nothing | Work::Nat(_) | Work::FullNat(_) => None,
+        }
+    }
+
+    fn method(self) -> Method {
+        match self {
+            Work::Nat(method) | Work::FullNat(method) => method,
+            Work::Nothing | Work::Stateless | Work::Maglev => Method::Stateless,
+        }
+    }
+}
+
+/// Workers `0..workers` that do `work`, each for `connections` connections of packets of `sort`.
+pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
+    let snapshot = Arc::new(snapshot(work, sort));
+    let (loads, standings) = (Loads::new(snapshot.backends()), Standings::new());
+    let connections = if work.method().tracks_connections() { connections } else { 64 };
+    let tables =
+        AnyTable::for_workers(work.method(), usize::from(workers), 2 * connections, Hasher::new(SEEDS)).into_iter();
+    let make = |(worker, table)| {
+        Worker::new(WorkerOptions {
+            snapshot: Arc::clone(&snapshot),
+            steering: Steering { key: [SEEDS[0], SEEDS[1]], workers },
+            worker,
+            seeds: SEEDS,
+            memory: boxed(connections),
+            table,
+            stateless: work.stateless(),
+            loads: loads.clone(),
+            standings: standings.clone(),
+            known: Known::new(&[]),
+            caps: EngineCaps {
+                rules_max: 0,
+                ops_in_flight_max: 0,
+                rewrites_sequence: false,
+                rewrites_sack: false,
+                rewrites_window: false,
+                checks_guards: false,
+                counts: false,
+            },
+            policy: Never,
+            splices_max: 64,
+            cookies: Cookies::new([[SEEDS[0], SEEDS[1]], [SEEDS[2], SEEDS[3]]]),
+        })
+    };
+    (0..workers).zip(tables).map(make).collect()
+}
+
+fn snapshot(work: Work, sort: Sort) -> Snapshot {
+    let backend = |number: u16| Backend {
+        number,
+        name: format!("b{number}").into(),
+        endpoint: Endpoint { address: Address::from_ipv4([10, 1, 0, 1 + number as u8]), port: 8080 },
+        weight: 1,
+        state: BackendState::Enabled,
+    };
+    // Established connections whose beginning nobody has seen are picked up.
+    let unknown = if sort == Sort::Tcp { UnknownPacket::PickUp } else { UnknownPacket::Drop };
+    let long = Duration::from_secs(3600);
+    let service = Service {
+        state: Default::default(),
+        name: "bench".into(),
+        endpoint: traffic::service(),
+        protocol: sort.protocol(),
+        forwarding: work.forwarding(),
+        algorithm: if work == Work::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin },
+        unknown,
+        timeouts: Timeouts { udp_new: long, tcp_handshake: long, ..Timeouts::default() },
+        backends: (0..BACKENDS).map(backend).collect(),
+        ..Service::vacant()
+    };
+    let addresses = match work {
+        Work::FullNat(_) => (1..=4).map(|last| Address::from_ipv4([10, 2, 0, last])).collect(),
+        _ => Box::default(),
+    };
+    let pool = Pool { addresses, port_first: 1024, port_last: 65_535, time_wait: Duration::from_secs(60) };
+    Snapshot::new(Box::new([service]), pool)
+}
