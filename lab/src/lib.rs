@@ -9,6 +9,10 @@
 //! it is sent), and more received than sent is an error, not a figure.
 #![forbid(unsafe_code)]
 
+pub mod clock;
+pub mod experiment;
+pub mod profile;
 pub mod rate;
 pub mod statistics;
 pub mod testbed;
+pub mod traffic;

@@ -24,8 +24,8 @@ pub enum Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Size {
-    /// All of this many bytes, 64 to 9,000: shorter ones are padded, longer ones cut. (No shorter than the stamp needs:
-    /// IPv6 packets have 84 bytes at least.)
+    /// All of this many bytes, 64 to 9,000: shorter ones are padded, longer ones cut. (No shorter than the stamp needs: TCP
+    /// over IPv6 has 82 bytes at least.)
     Fixed(u16),
     /// As recorded in the trace; of a synthetic source, full segments of 1,514 bytes and what is left of each flow.
     Natural,
@@ -104,14 +104,19 @@ pub enum Source {
         transport: Transport,
         /// How flows come and go.
         arrivals: Arrivals,
-        /// Flow sizes, `bytes,cumulative probability` (log-linear between points); `None`: flows do not end by size.
+        /// Flow sizes, `bytes,cumulative probability` (log-linear between points); `None`: one packet each, beside SYN and
+        /// FIN. Fixed flows have no size.
+        #[serde(default)]
         sizes: Option<PathBuf>,
+        /// IPv6 instead of IPv4.
+        #[serde(default)]
+        ipv6: bool,
     },
 }
 
 impl Default for Source {
     fn default() -> Source {
-        Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Fixed, sizes: None }
+        Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Fixed, sizes: None, ipv6: false }
     }
 }
 
@@ -138,8 +143,8 @@ pub struct Trial {
     pub duration: Duration,
     /// Where packets come from.
     pub source: Source,
-    /// 1: the table is empty when the clock starts; 2: every flow has been seen, and answered, before (papers/001,
-    /// section 3.6).
+    /// 1: the table is empty when the clock starts; 2: every flow is an established connection by then, if there was room
+    /// (papers/001, section 3.6). Flows that come and go are new either way.
     pub run: u8,
     /// What everything drawn comes from.
     pub seed: u64,

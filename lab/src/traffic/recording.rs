@@ -1,0 +1,183 @@
+//! Capture files, read into memory: the TCP and UDP packets in them.
+
+use super::template::{Ends, IPV6_PREFIX};
+use anyhow::{Context, Result, bail, ensure};
+use hairpin_core::flow::{Address, Protocol};
+use hairpin_core::wire::{Parsed, Transport, ethernet, parse};
+use pcap_file::DataLink;
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// Packets of a file at most; what comes later is left out, and counted.
+pub const PACKETS_MAX: usize = 1 << 23;
+/// Bytes of payload kept at most, likewise.
+pub const BYTES_MAX: usize = 1 << 30;
+/// The first bytes of a pcapng file (its section header block's type).
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// A recorded packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Its ends; of IPv6 addresses the last four bytes.
+    pub ends: Ends,
+    /// Bytes of the frame it would have been: Ethernet, IP without options, TCP without options.
+    pub length: u16,
+    /// Where its payload is in the recording's bytes.
+    pub payload: (usize, u16),
+}
+
+/// A capture file in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Its packets, in order, all of one family: that of most of them.
+    pub packets: Vec<Recorded>,
+    /// Whether they are IPv6.
+    pub ipv6: bool,
+    /// Their payloads.
+    pub bytes: Vec<u8>,
+    /// What was left out, by reason.
+    pub skipped: BTreeMap<&'static str, u64>,
+}
+
+/// What is kept while a file is read.
+#[derive(Default)]
+struct Reading {
+    packets: [Vec<Recorded>; 2],
+    bytes: Vec<u8>,
+    skipped: BTreeMap<&'static str, u64>,
+}
+
+impl Recording {
+    /// Reads a pcap or pcapng file of Ethernet frames or IP packets.
+    ///
+    /// # Errors
+    /// It cannot be read, is neither, or has no TCP or UDP packet.
+    pub fn read(path: &Path, payload: bool) -> Result<Recording> {
+        let name = path.display();
+        let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);
+        let mut magic = [0; 4];
+        file.read_exact(&mut magic).with_context(|| format!("cannot read {name}"))?;
+        file.seek(SeekFrom::Start(0)).with_context(|| format!("cannot read {name}"))?;
+        let mut reading = Reading::default();
+        let read = if magic == PCAPNG { reading.pcapng(file, payload) } else { reading.pcap(file, payload) };
+        read.with_context(|| format!("cannot read {name} as a capture file"))?;
+        let Reading { packets: [v4, v6], bytes, mut skipped } = reading;
+        let ipv6 = v6.len() > v4.len();
+        let (packets, others) = if ipv6 { (v6, v4) } else { (v4, v6) };
+        if !others.is_empty() {
+            skipped.insert("of the other family", others.len() as u64);
+        }
+        ensure!(!packets.is_empty(), "{name} has no TCP or UDP packet");
+        Ok(Recording { packets, ipv6, bytes, skipped })
+    }
+}
+
+impl Reading {
+    fn pcap(&mut self, file: BufReader<File>, payload: bool) -> Result<()> {
+        let mut reader = PcapReader::new(file)?;
+        let link = reader.header().datalink;
+        while let Some(packet) = reader.next_packet() {
+            match packet {
+                Ok(packet) => self.packet(&packet.data, packet.orig_len, link, payload)?,
+                // A capture that was cut off has its last packet cut off.
+                Err(_) => {
+                    self.skip("unreadable, and what follows");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pcapng(&mut self, file: BufReader<File>, payload: bool) -> Result<()> {
+        let mut reader = PcapNgReader::new(file)?;
+        let mut links = Vec::new();
+        while let Some(block) = reader.next_block() {
+            let Ok(block) = block else {
+                self.skip("unreadable, and what follows");
+                break;
+            };
+            let (data, length, interface) = match block {
+                Block::SectionHeader(_) => {
+                    links.clear();
+                    continue;
+                }
+                Block::InterfaceDescription(interface) => {
+                    links.push(interface.linktype);
+                    continue;
+                }
+                Block::EnhancedPacket(packet) => (packet.data, packet.original_len, packet.interface_id as usize),
+                Block::SimplePacket(packet) => (packet.data, packet.original_len, 0),
+                _ => continue,
+            };
+            match links.get(interface) {
+                Some(&link) => self.packet(&data, length, link, payload)?,
+                None => self.skip("of an interface the file does not describe"),
+            }
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, data: &[u8], length: u32, link: DataLink, payload: bool) -> Result<()> {
+        let mut frame: Vec<u8> = Vec::with_capacity(data.len() + ethernet::HEADER);
+        match (link, data.first().map(|byte| byte >> 4)) {
+            (DataLink::ETHERNET, _) => {}
+            (DataLink::RAW | DataLink::IPV4 | DataLink::IPV6, Some(version)) => {
+                let ethertype = if version == 6 { ethernet::IPV6 } else { ethernet::IPV4 };
+                frame.extend_from_slice(&[0; 12]);
+                frame.extend_from_slice(&ethertype.to_be_bytes());
+            }
+            (DataLink::RAW | DataLink::IPV4 | DataLink::IPV6, None) => {
+                self.skip("empty");
+                return Ok(());
+            }
+            (other, _) => bail!("it holds neither Ethernet frames nor IP packets but {other:?}"),
+        }
+        let before = frame.len();
+        frame.extend_from_slice(data);
+        // What was cut off when it was recorded is zeros.
+        frame.resize(before + (length.min(65_600) as usize).max(data.len()), 0);
+        match parse(&frame) {
+            Ok(Parsed::Transport(at)) => self.keep(&frame, &at, payload),
+            Ok(Parsed::Fragment) => self.skip("fragments"),
+            Ok(_) => self.skip("neither TCP nor UDP"),
+            Err(_) => self.skip("malformed"),
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, frame: &[u8], at: &Transport, payload: bool) {
+        let ipv6 = !at.key.is_ipv4();
+        let kept: &[u8] = if payload { &frame[at.payload..at.end] } else { &[] };
+        let all: usize = self.packets.iter().map(Vec::len).sum();
+        if all >= PACKETS_MAX || self.bytes.len() + kept.len() > BYTES_MAX {
+            return self.skip("beyond what is loaded");
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(kept);
+        let transport = if at.key.protocol == Protocol::Tcp { 20 } else { 8 };
+        let headers = ethernet::HEADER + if ipv6 { 40 } else { 20 } + transport;
+        let last = |address: &Address| u32::from_be_bytes(address.ipv4_octets());
+        let ends = Ends {
+            source: last(&at.key.source.address),
+            destination: last(&at.key.destination.address),
+            source_port: at.key.source.port,
+            destination_port: at.key.destination.port,
+        };
+        let length = (headers + at.end - at.payload).min(usize::from(u16::MAX)) as u16;
+        let payload = (start, kept.len().min(usize::from(u16::MAX)) as u16);
+        self.packets[usize::from(ipv6)].push(Recorded { protocol: at.key.protocol, ends, length, payload });
+    }
+
+    fn skip(&mut self, reason: &'static str) {
+        *self.skipped.entry(reason).or_default() += 1;
+    }
+}
+
+const _: () = assert!(IPV6_PREFIX.len() == 12, "what is kept of an IPv6 address is its last four bytes");

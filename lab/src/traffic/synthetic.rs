@@ -1,0 +1,328 @@
+//! Packets made up: a set of flows in turn, or flows that come by a process, carry as much as a distribution says, and go.
+//!
+//! TCP is what a balancer sees of it: a SYN first, segments, a FIN last; nobody answers or retransmits. Packets of open
+//! flows are sent in turn, one of each.
+
+use super::flows::{FlowSet, Lane, Rounds, client};
+use super::sizes::Sizes;
+use super::template::{Ends, Kind, Link, Template};
+use super::{Filled, Numbering, Traffic, introductions};
+use crate::testbed::{Arrivals, Size, Transport};
+use anyhow::{Result, ensure};
+use fastrand::Rng;
+use hairpin_core::flow::Protocol;
+use hairpin_core::frame::{Batch, Frame};
+use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
+
+/// Bytes of the longest frame where sizes are natural: an IP packet of 1,500 bytes.
+pub const LONGEST: u16 = 1514;
+/// New flows that one burst begins at most; what a process has due beyond that is begun by the next ones.
+const NEW_MAX: usize = 1024;
+
+/// What a synthetic source is like.
+#[derive(Clone, Debug)]
+pub struct SyntheticOptions {
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// How flows come and go.
+    pub arrivals: Arrivals,
+    /// What a flow carries; `None`: one packet (but for [`Arrivals::Fixed`], whose flows do not end).
+    pub sizes: Option<Sizes>,
+    /// How long frames are.
+    pub length: Size,
+    /// Flows there are, over all lanes; of those that come and go, open at a time at most.
+    pub flows: u32,
+    /// The flows have been introduced: no SYN begins them.
+    pub known: bool,
+    /// Ethernet addresses.
+    pub link: Link,
+}
+
+/// An open flow.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    ends: Ends,
+    id: u32,
+    /// Bytes of payload still to be sent.
+    left: u64,
+    begun: bool,
+}
+
+/// Where its flows come from.
+enum Population {
+    /// They are there all the time.
+    Fixed { set: FlowSet, rounds: Rounds, introduced: usize },
+    /// They come and go.
+    Moving(Box<Moving>),
+}
+
+/// Flows that come and go.
+struct Moving {
+    open: Vec<Open>,
+    open_max: usize,
+    cursor: usize,
+    sizes: Option<Sizes>,
+    /// New flows per nanosecond; `None`: one for each that ends.
+    per_nanosecond: Option<f64>,
+    next_arrival: f64,
+    lane: Lane,
+    ipv6: bool,
+    /// The next client's number, and the next flow's.
+    client: u32,
+    id: u32,
+    refused: u64,
+    random: Rng,
+}
+
+/// A source of made up packets. See the module.
+pub struct Synthetic {
+    store: Vec<u8>,
+    first: Template,
+    data: Template,
+    last: Template,
+    tcp: bool,
+    known: bool,
+    population: Population,
+    numbering: Numbering,
+    too_long: u64,
+}
+
+impl Synthetic {
+    /// A lane's source.
+    ///
+    /// # Errors
+    /// An arrival rate that is none, or no flow at all.
+    pub fn new(
+        options: SyntheticOptions,
+        lane: Lane,
+        numbering: Numbering,
+        first_id: u32,
+        seed: u64,
+    ) -> Result<Synthetic> {
+        let SyntheticOptions { transport, ipv6, arrivals, sizes, length, flows, known, link } = options;
+        let protocol = match transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+        };
+        ensure!(flows > 0, "no flow is to be sent");
+        let lanes = u32::from(lane.steering.workers.max(1));
+        let random = Rng::with_seed(seed);
+        let fixed = |random| {
+            let set = FlowSet::clients(0, flows, ipv6, &lane, first_id);
+            ensure!(!set.is_empty(), "lane {} has none of the {flows} flows", lane.number);
+            Ok(Population::Fixed { rounds: Rounds::new(set.len(), random), set, introduced: 0 })
+        };
+        let moving = |per_second: Option<f64>, random: Rng| {
+            let rate = per_second.unwrap_or(1.0);
+            ensure!(rate.is_finite() && rate > 0.0, "{rate} new flows a second");
+            let open_max = (flows / lanes).max(1) as usize;
+            let per_nanosecond = per_second.map(|rate| rate / f64::from(lanes) / 1e9);
+            let mut moving = Moving {
+                open: Vec::with_capacity(open_max),
+                open_max,
+                cursor: 0,
+                sizes,
+                per_nanosecond,
+                next_arrival: f64::NAN,
+                lane,
+                ipv6,
+                client: 0,
+                id: first_id,
+                refused: 0,
+                random,
+            };
+            if per_nanosecond.is_none() {
+                while moving.open.len() < open_max {
+                    moving.begin();
+                }
+            }
+            Ok(Population::Moving(Box::new(moving)))
+        };
+        let population = match arrivals {
+            Arrivals::Fixed => fixed(random)?,
+            Arrivals::Closed => moving(None, random)?,
+            Arrivals::Poisson(per_second) => moving(Some(per_second), random)?,
+        };
+        let mut store = Vec::new();
+        let (small, large) = match length {
+            Size::Fixed(bytes) => (bytes, bytes),
+            Size::Natural => (64, LONGEST),
+        };
+        let mut template =
+            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
+        let first = template(SYN, small);
+        let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
+        let tcp = protocol == Protocol::Tcp;
+        Ok(Synthetic { store, first, data, last, tcp, known, population, numbering, too_long: 0 })
+    }
+}
+
+impl Moving {
+    /// Begins a flow.
+    fn begin(&mut self) {
+        // On average as many tries as lanes.
+        let ends = loop {
+            let ends = client(self.client);
+            self.client = self.client.wrapping_add(1);
+            if self.lane.has(&ends, self.ipv6) {
+                break ends;
+            }
+        };
+        let left = match &self.sizes {
+            Some(sizes) => sizes.draw(&mut self.random),
+            None => 0,
+        };
+        self.open.push(Open { ends, id: self.id, left, begun: false });
+        self.id = self.id.wrapping_add(1);
+    }
+
+    /// Begins the flows whose time has come.
+    fn arrive(&mut self, now: u64) {
+        let Some(rate) = self.per_nanosecond else { return };
+        if self.next_arrival.is_nan() {
+            self.next_arrival = now as f64;
+        }
+        for _ in 0..NEW_MAX {
+            if self.next_arrival > now as f64 {
+                return;
+            }
+            self.next_arrival -= (1.0 - self.random.f64()).ln() / rate;
+            if self.open.len() < self.open_max {
+                self.begin();
+            } else {
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// The flow at the cursor has ended.
+    fn end(&mut self) {
+        self.open.swap_remove(self.cursor);
+        if self.per_nanosecond.is_none() {
+            self.begin();
+            let last = self.open.len() - 1;
+            self.open.swap(self.cursor, last);
+        }
+    }
+}
+
+/// One packet to be made: which template, how long, of which flow.
+struct Next<'a> {
+    template: &'a Template,
+    length: usize,
+    ends: Ends,
+    id: u32,
+}
+
+impl Synthetic {
+    /// The next packet, if there is one now.
+    #[inline]
+    fn next(&mut self) -> Option<Next<'_>> {
+        let (first, data, last) = (&self.first, &self.data, &self.last);
+        match &mut self.population {
+            Population::Fixed { set, rounds, .. } => {
+                let at = rounds.step();
+                let template = if self.tcp && !self.known && rounds.round() == 0 { first } else { data };
+                Some(Next { template, length: template.length(), ends: set.ends[at], id: set.first + at as u32 })
+            }
+            Population::Moving(moving) => {
+                if moving.cursor >= moving.open.len() {
+                    moving.cursor = 0;
+                }
+                let flow = moving.open.get_mut(moving.cursor)?;
+                let (ends, id) = (flow.ends, flow.id);
+                let headers = data.kind().headers();
+                let (template, length) = match (flow.begun, flow.left) {
+                    (false, _) if self.tcp => (first, first.length()),
+                    (true, 0) if self.tcp => (last, last.length()),
+                    (_, left) => {
+                        let length = data.length().min(headers.saturating_add(left.min(65_535) as usize));
+                        let length = length.max(data.kind().shortest());
+                        (data, length)
+                    }
+                };
+                let carries = std::ptr::eq(template, data);
+                if carries {
+                    flow.left = flow.left.saturating_sub((length - headers) as u64);
+                }
+                flow.begun = true;
+                let ends_here = if self.tcp { std::ptr::eq(template, last) } else { flow.left == 0 };
+                if ends_here {
+                    moving.end();
+                }
+                moving.cursor += 1;
+                Some(Next { template, length, ends, id })
+            }
+        }
+    }
+}
+
+impl Traffic for Synthetic {
+    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled {
+        if let Population::Moving(moving) = &mut self.population {
+            moving.arrive(now);
+        }
+        let mut filled = Filled::default();
+        for frame in frames.iter_mut() {
+            // The longest there can be must fit, before a packet is taken off its flow.
+            if !frame.resize(self.data.length()) {
+                self.too_long += 1;
+                break;
+            }
+            let Some(Next { template, length, ends, id }) = self.next() else { break };
+            let template = *template;
+            frame.resize(length);
+            let stamp = self.numbering.stamp(id, now);
+            template.make(&self.store, frame.bytes_mut(), &ends, &stamp);
+            filled.packets += 1;
+            filled.bytes += length;
+        }
+        filled
+    }
+
+    fn introduce<F: Frame>(&mut self, _: u64, frames: &mut Batch<F>) -> Filled {
+        let mut filled = Filled::default();
+        let Population::Fixed { set, introduced, .. } = &mut self.population else { return filled };
+        let times = introductions(self.data.kind().protocol);
+        for frame in frames.iter_mut() {
+            let at = *introduced / times;
+            let Some(ends) = set.ends.get(at) else { break };
+            if !frame.resize(self.data.length()) {
+                self.too_long += 1;
+                break;
+            }
+            let stamp = self.numbering.unnumbered(set.first + at as u32);
+            self.data.make(&self.store, frame.bytes_mut(), ends, &stamp);
+            *introduced += 1;
+            filled.packets += 1;
+            filled.bytes += self.data.length();
+        }
+        filled
+    }
+
+    fn made(&self) -> u64 {
+        self.numbering.next
+    }
+
+    fn refused(&self) -> Vec<(&'static str, u64)> {
+        let flows = match &self.population {
+            Population::Fixed { .. } => 0,
+            Population::Moving(moving) => moving.refused,
+        };
+        let all = [("flows not begun: as many open as there may be", flows), ("frames too short", self.too_long)];
+        all.into_iter().filter(|&(_, count)| count > 0).collect()
+    }
+
+    fn flows(&self) -> usize {
+        match &self.population {
+            Population::Fixed { set, .. } => set.len(),
+            Population::Moving(moving) => moving.open_max,
+        }
+    }
+
+    fn mean_length(&self) -> usize {
+        self.data.length()
+    }
+}
