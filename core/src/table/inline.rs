@@ -10,7 +10,8 @@
 //! two. Two neighbours make a pair. An entry has four *choices*: the first bucket of its hash, the neighbour of that,
 //! and the two of another pair. With so many, buckets of two can be filled to 95 percent and more; and who finds
 //! nothing reads one line all the same, since the first bucket's head lists where its entries are that stand
-//! elsewhere: a print of 6 bits and the choice for each of up to eight, and how many more there are.
+//! elsewhere: tag and choice for each of up to five, and how many more there are. What a head knows are lanes of 16
+//! bits, so one comparison tells whether an entry is at home, moved, or certainly absent.
 //!
 //! At 80 percent of the slots a quarter of the entries stand elsewhere, so a hit reads 1.3 lines. With the key at
 //! hand, whoever moves an entry hashes it again; nothing else has to be derived from the tag. The upper half of the
@@ -32,7 +33,7 @@ pub use check::Broken;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
-use bucket::{Bucket, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark};
+use bucket::{Bucket, CHOICE, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark};
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -62,7 +63,7 @@ pub struct Inline<K, V> {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its lower half, from which the other pair, tag and print follow.
+/// What a hash says: its first bucket, and its lower half, from which the other pair and the tag follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     primary: u32,
@@ -70,16 +71,10 @@ struct Place {
 }
 
 impl Place {
-    /// The lowest 14 bits, not all 0.
+    /// 13 bits and one that is set, so that it is not 0; the lowest two are left for the choice.
     #[inline]
     fn tag(self) -> u16 {
-        (self.low as u16 & 0x3fff).max(1)
-    }
-
-    /// 6 bits of them, not all 0.
-    #[inline]
-    fn print(self) -> u8 {
-        (self.low as u8 & 0x3f).max(1)
+        (self.low << 2) as u16 | 4
     }
 }
 
@@ -158,7 +153,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         if let Some(slot) = primary.confirm(mark(place.tag(), 0), &mut is) {
             return Some(Found { bucket: place.primary, slot });
         }
-        let mut choices = primary.head.choices(place.print());
+        let mut choices = primary.head.choices(place.tag());
         while choices != 0 {
             let choice = choices.trailing_zeros() as u8;
             choices &= choices - 1;
@@ -208,7 +203,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     /// Sends an entry that has moved into this bucket, which is full, back to its first bucket, if there is room; the
     /// slot that it leaves. (Else entries that come and go would drift away from their first buckets.)
     fn send_guest_home(&mut self, at: u32) -> Option<usize> {
-        for slot in (0..SLOTS).filter(|&slot| self.bucket(at).head.marks[slot] & 3 != 0) {
+        for slot in (0..SLOTS).filter(|&slot| self.bucket(at).head.marks[slot] & CHOICE != 0) {
             let home = self.place_of(&self.bucket(at).entry(slot)?.key).primary;
             if let Some(hole) = self.bucket(home).head.free() {
                 self.shift_one(Found { bucket: at, slot }, Found { bucket: home, slot: hole });
@@ -222,20 +217,20 @@ impl<K: Key, V: Copy> Inline<K, V> {
     #[inline]
     fn put_at(&mut self, place: Place, entry: Entry<K, V>, found: Found) {
         let choice = self.choice(place, found.bucket);
+        let mark = mark(place.tag(), choice);
         if choice != 0 {
-            self.bucket_mut(place.primary).head.add(place.print(), choice);
+            self.bucket_mut(place.primary).head.add(mark);
         }
-        self.bucket_mut(found.bucket).put(found.slot, mark(place.tag(), choice), entry);
+        self.bucket_mut(found.bucket).put(found.slot, mark, entry);
         self.len += 1;
     }
 
     /// Takes away what was found at `place`, and nothing else.
     #[inline]
     fn clear_at(&mut self, place: Place, found: Found) {
-        let mark = &mut self.bucket_mut(found.bucket).head.marks[found.slot];
-        let choice = (core::mem::take(mark) & 3) as u8;
-        if choice != 0 {
-            self.bucket_mut(place.primary).head.strike(place.print(), choice);
+        let mark = core::mem::take(&mut self.bucket_mut(found.bucket).head.marks[found.slot]);
+        if mark & CHOICE != 0 {
+            self.bucket_mut(place.primary).head.strike(mark);
         }
         self.len -= 1;
     }
@@ -246,7 +241,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     fn take_at(&mut self, place: Place, found: Found) {
         self.clear_at(place, found);
         let next = found.bucket ^ 1;
-        let guest = self.bucket(next).head.marks.iter().position(|mark| mark & 3 == 1);
+        let guest = self.bucket(next).head.marks.iter().position(|mark| mark & CHOICE == 1);
         if let Some(slot) = guest {
             self.shift_one(Found { bucket: next, slot }, found);
         }

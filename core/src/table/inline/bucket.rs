@@ -9,7 +9,7 @@ pub(super) const SLOTS: usize = 2;
 pub(super) const CHOICES: u8 = 4;
 
 /// Moved entries a head can list.
-pub(super) const LISTED: usize = 8;
+pub(super) const LISTED: usize = 5;
 /// Moved entries a head can count besides.
 pub(super) const UNLISTED_MAX: u16 = u16::MAX;
 
@@ -21,34 +21,36 @@ pub(super) struct Entry<K, V> {
 }
 
 /// What a bucket knows: of the entries that stand in it, and of those *of* it (of whose hash it is the first bucket)
-/// that stand elsewhere.
+/// that stand elsewhere. All in lanes of 16 bits, so that one comparison tells all of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Eight cells of 8 bits: the print (6 bits, not 0) of an entry that has moved away, and by which of its choices
-    /// (2 bits); 0: none.
-    pub(super) cells: u64,
-    /// Of each slot: the tag (14 bits, not 0) and by which of its choices the entry stands here (2 bits); 0: free.
+    /// Of each slot: the [mark] of the entry in it; 0: free.
     pub(super) marks: [u16; SLOTS],
+    /// The marks of entries that have moved away; 0: none.
+    pub(super) cells: [u16; LISTED],
     /// Moved entries for which there was no cell.
     pub(super) unlisted: u16,
 }
 
-const EACH: u64 = 0x0101_0101_0101_0101;
-const CHOICE: u64 = 3 * EACH;
+/// Lanes of a head.
+pub(super) const LANES: usize = SLOTS + LISTED + 1;
 
-/// The highest bit of each byte of `word` that is 0, and exactly those: no carry runs between bytes.
-#[inline]
-fn zero_bytes(word: u64) -> u64 {
-    const LOW: u64 = 0x7f * EACH;
-    !(((word & LOW) + LOW) | word | LOW)
-}
+const _: () = assert!(size_of::<Head>() == 2 * LANES);
 
-/// What [`Head::marks`] say of an entry.
+/// The bits of a mark that say by which of its choices the entry stands where it does; the others are its tag.
+pub(super) const CHOICE: u16 = CHOICES as u16 - 1;
+
+/// The mark of an entry of this tag.
 #[inline]
 pub(super) fn mark(tag: u16, choice: u8) -> u16 {
-    tag << 2 | u16::from(choice)
+    tag | u16::from(choice)
 }
+
+/// Lanes of a head: lane `i` is bits `2 * i` and `2 * i + 1`, both of them, as comparing lanes of 16 bits tells.
+const MARKS: u32 = (1 << (2 * SLOTS)) - 1;
+const MARKS_AND_CELLS: u32 = (1 << (2 * (SLOTS + LISTED))) - 1;
+const UNLISTED: u32 = 1 << (2 * (SLOTS + LISTED));
 
 impl Head {
     /// A slot that is free.
@@ -61,39 +63,54 @@ impl Head {
     #[inline]
     pub(super) fn choice(&self, slot: usize) -> Option<u8> {
         let mark = self.marks[slot];
-        (mark != 0).then_some((mark & 3) as u8)
+        (mark != 0).then_some((mark & CHOICE) as u8)
     }
 
-    /// The highest bits of the cells with `print`.
+    /// The marks and cells with this tag.
     #[inline]
-    pub(super) fn with_print(&self, print: u8) -> u64 {
-        zero_bytes((self.cells ^ (u64::from(print << 2) * EACH)) & !CHOICE)
+    pub(super) fn with_tag(&self, tag: u16) -> u32 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        let equal = with_tag_sse2(self.lanes(), tag);
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let equal = with_tag_words(self.lanes(), tag);
+        equal & MARKS_AND_CELLS
     }
 
-    /// Which choice the first of such cells tells.
     #[inline]
-    pub(super) fn first_choice(&self, with_print: u64) -> u8 {
-        (self.cells >> (with_print.trailing_zeros() & 56) & 3) as u8
+    pub(super) fn lanes(&self) -> &[u16; LANES] {
+        // SAFETY: the head is so many numbers of 16 bits, one after the other, and nothing else.
+        unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// By which choices an entry of this bucket with `print` may have moved away: bit `choice` is set. Others are
+    /// Where to look first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
+    /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, nobody's.)
+    #[inline]
+    pub(super) fn lead(&self, tag: u16) -> Option<u16> {
+        let equal = self.with_tag(tag);
+        if equal | u32::from(self.unlisted) == 0 {
+            return None;
+        }
+        let lane = ((equal | UNLISTED).trailing_zeros() / 2) as usize;
+        Some(tag | self.lanes()[lane % LANES] & CHOICE)
+    }
+
+    /// By which choices an entry of this bucket with `tag` may have moved away: bit `choice` is set. Others are
     /// certainly none.
     #[inline]
-    pub(super) fn choices(&self, print: u8) -> u8 {
+    pub(super) fn choices(&self, tag: u16) -> u8 {
         if self.unlisted != 0 {
             return (1 << CHOICES) - 2;
         }
-        let (mut cells, mut choices) = (self.with_print(print), 0);
-        while cells != 0 {
-            choices |= 1 << self.first_choice(cells);
-            cells &= cells - 1;
+        if self.with_tag(tag) & !MARKS == 0 {
+            return 0;
         }
-        choices
+        let its = self.cells.iter().filter(|&&cell| cell & !CHOICE == tag);
+        its.fold(0, |choices, cell| choices | 1 << (cell & CHOICE))
     }
 
-    /// The cells in use: print and choice.
-    pub(super) fn listed(&self) -> impl Iterator<Item = (u8, u8)> {
-        self.cells.to_le_bytes().into_iter().filter(|&cell| cell != 0).map(|cell| (cell >> 2, cell & 3))
+    /// The cells in use.
+    pub(super) fn listed(&self) -> impl Iterator<Item = u16> {
+        self.cells.into_iter().filter(|&cell| cell != 0)
     }
 
     /// Whether `more` entries may move away.
@@ -102,29 +119,50 @@ impl Head {
         usize::from(self.unlisted) + more <= usize::from(UNLISTED_MAX)
     }
 
-    /// An entry with `print` moves away; there [is room](Head::has_room_for).
+    /// An entry moves away to where it has this mark; there [is room](Head::has_room_for).
     #[inline]
-    pub(super) fn add(&mut self, print: u8, choice: u8) {
-        let free = zero_bytes(self.cells);
-        match free {
-            0 => self.unlisted += 1,
-            _ => self.cells |= u64::from(print << 2 | choice) << (free.trailing_zeros() & 56),
+    pub(super) fn add(&mut self, mark: u16) {
+        match self.cells.iter_mut().find(|cell| **cell == 0) {
+            Some(cell) => *cell = mark,
+            None => self.unlisted += 1,
         }
     }
 
     /// An entry that [`Head::add`] was told of is gone or back. (What is unlisted stays right also if the cell struck
     /// out was that of another entry: as many of this kind are left, listed or not, as there are entries.)
     #[inline]
-    pub(super) fn strike(&mut self, print: u8, choice: u8) {
-        let cells = zero_bytes(self.cells ^ (u64::from(print << 2 | choice) * EACH));
-        match cells {
-            0 => {
+    pub(super) fn strike(&mut self, mark: u16) {
+        match self.cells.iter_mut().find(|cell| **cell == mark) {
+            Some(cell) => *cell = 0,
+            None => {
                 debug_assert!(self.unlisted != 0, "an entry came back that had not moved");
                 self.unlisted = self.unlisted.saturating_sub(1);
             }
-            _ => self.cells &= !(0xff << (cells.trailing_zeros() & 56)),
         }
     }
+}
+
+/// The lanes that have this tag, whatever their choice: all comparisons at once.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+pub(super) fn with_tag_sse2(lanes: &[u16; LANES], tag: u16) -> u32 {
+    use core::arch::x86_64::{
+        __m128i, _mm_and_si128, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi16,
+    };
+    // SAFETY: SSE2 is part of x86-64; the load reads the 16 bytes of `lanes`, wherever they are aligned.
+    unsafe {
+        let lanes = _mm_loadu_si128(lanes.as_ptr().cast::<__m128i>());
+        let tags = _mm_and_si128(lanes, _mm_set1_epi16(!CHOICE as i16));
+        _mm_movemask_epi8(_mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16))) as u32
+    }
+}
+
+/// [`with_tag_sse2`] for all other processors, and for Miri.
+#[cfg(any(test, not(target_arch = "x86_64"), miri))]
+#[inline]
+pub(super) fn with_tag_words(lanes: &[u16; LANES], tag: u16) -> u32 {
+    let equal = |(lane, &mark): (usize, &u16)| u32::from(mark & !CHOICE == tag) * 3 << (2 * lane);
+    lanes.iter().enumerate().map(equal).fold(0, |all, lane| all | lane)
 }
 
 /// The head and two slots. A slot whose mark is not 0 holds an entry.
@@ -147,8 +185,10 @@ impl<K: Copy, V: Copy> Copy for Bucket<K, V> {}
 const _: () = assert!(size_of::<Bucket<[u8; 16], u64>>() == 64);
 
 impl<K: Copy, V: Copy> Bucket<K, V> {
-    pub(super) const EMPTY: Bucket<K, V> =
-        Bucket { head: Head { cells: 0, marks: [0; SLOTS], unlisted: 0 }, entries: [MaybeUninit::uninit(); SLOTS] };
+    pub(super) const EMPTY: Bucket<K, V> = Bucket {
+        head: Head { marks: [0; SLOTS], cells: [0; LISTED], unlisted: 0 },
+        entries: [MaybeUninit::uninit(); SLOTS],
+    };
 
     /// What stands in a slot, if it is taken.
     #[inline]

@@ -1,6 +1,6 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::bucket::{Entry, mark};
+use super::bucket::{CHOICE, Entry};
 use super::{Inline, Place};
 use crate::table::{BURST, Key, prefetch_line};
 use core::mem::MaybeUninit;
@@ -8,7 +8,21 @@ use core::mem::MaybeUninit;
 /// Room for the places of a burst.
 type Places = [MaybeUninit<Place>; BURST];
 
+/// The numbers of the bits that are set, ascending: all below [`BURST`].
+struct Bits(u32);
+
 const _: () = assert!(BURST == u32::BITS as usize);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let bit = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
+        self.0 &= self.0 - 1;
+        Some(bit)
+    }
+}
 
 /// Where a key may be found: the bucket and the mark that its entry has there.
 #[derive(Clone, Copy, Default)]
@@ -29,43 +43,36 @@ impl<K: Key, V: Copy> Inline<K, V> {
 
     /// [`Inline::values`] of up to [`BURST`] keys, in a function that is compiled by itself. One entry in four has
     /// moved, which no processor can guess; so whether a key stands in its first bucket or in another one is told by
-    /// arithmetic and not by a branch.
+    /// arithmetic and not by a branch. What stands at home is answered first: the few others come last, so that while
+    /// their lines are on the way little is left to do, and the processor, which looks a few hundred instructions
+    /// ahead, already asks for the first lines of the next burst.
     #[inline(never)]
     fn values_piece(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let places = self.places(keys, &mut places);
         let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
         let mut there = 0u32;
-        for (i, (place, target)) in places.iter().zip(&mut targets).enumerate() {
-            let head = &self.bucket(place.primary).head;
-            let home = mark(place.tag(), 0);
-            let is_home = (head.marks[0] == home) | (head.marks[1] == home);
-            let cells = head.with_print(place.print());
-            // Of what is not listed nothing is known but that it may be anywhere: the last pass looks for it.
-            if !is_home & (cells | u64::from(head.unlisted) == 0) {
+        for (i, ((place, target), found)) in places.iter().zip(&mut targets).zip(&mut *out).enumerate() {
+            let Some(mark) = self.bucket(place.primary).head.lead(place.tag()) else {
+                *found = None;
                 continue;
-            }
-            let choice = if is_home { 0 } else { head.first_choice(cells) };
-            let bucket = self.chosen(*place, choice);
+            };
+            let bucket = self.chosen(*place, (mark & CHOICE) as u8);
             self.prefetch(bucket);
-            target.write(Target { bucket, mark: home | u16::from(choice) });
+            target.write(Target { bucket, mark });
             there |= 1 << i;
         }
-        out.fill(None);
-        while there != 0 {
-            let i = there.trailing_zeros() as usize;
-            there &= there - 1;
+        for i in Bits(there) {
             // SAFETY: it was written when the bit was set.
             let target = unsafe { targets[i].assume_init() };
-            let key = &keys[i];
             out[i] = match self.bucket(target.bucket).marked(target.mark) {
-                Some(entry) if entry.key == *key => Some(entry.value),
-                _ => self.start_over(places[i], key),
+                Some(entry) if entry.key == keys[i] => Some(entry.value),
+                _ => self.start_over(places[i], &keys[i]),
             };
         }
     }
 
-    /// Another entry has the same mark or print, or some are not listed.
+    /// Another entry has the same mark, or some are not listed.
     #[cold]
     #[inline(never)]
     fn start_over(&self, place: Place, key: &K) -> Option<V> {
@@ -129,11 +136,10 @@ impl<K: Key, V: Copy> Inline<K, V> {
             let places = self.places(keys, &mut places);
             for place in places {
                 let head = &self.bucket(place.primary).head;
-                let cells = head.with_print(place.print());
                 // The neighbour, too: an entry may come home from there.
                 self.prefetch(place.primary ^ 1);
-                if cells != 0 {
-                    self.prefetch(self.chosen(*place, head.first_choice(cells)));
+                if let Some(mark) = head.lead(place.tag()) {
+                    self.prefetch(self.chosen(*place, (mark & CHOICE) as u8));
                 }
             }
             for (i, (&place, key)) in places.iter().zip(keys).enumerate() {

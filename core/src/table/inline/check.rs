@@ -24,14 +24,12 @@ pub enum Broken {
         /// Entries of this bucket that live elsewhere.
         moved: usize,
     },
-    /// The head of a bucket lists a print with a choice that none of its moved entries has, or too often.
+    /// The head of a bucket lists a mark that none of its moved entries has, or too often.
     Listed {
         /// The bucket.
         bucket: u32,
-        /// The print.
-        print: u8,
-        /// The choice.
-        choice: u8,
+        /// The mark: tag and choice.
+        mark: u16,
     },
     /// The number of entries is wrong.
     Length {
@@ -62,7 +60,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
                     return Err(Broken::Astray { bucket: at, slot });
                 }
                 if choice != 0 {
-                    moved.push((place.primary, (place.print(), choice)));
+                    moved.push((place.primary, mark(place.tag(), choice)));
                 }
             }
         }
@@ -80,7 +78,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     }
 
     /// Whether the head of a bucket describes its `moved` entries.
-    fn check_head(&self, at: u32, moved: &[(u32, (u8, u8))]) -> Result<(), Broken> {
+    fn check_head(&self, at: u32, moved: &[(u32, u16)]) -> Result<(), Broken> {
         let head = &self.bucket(at).head;
         let counted = head.listed().count() + usize::from(head.unlisted);
         if counted != moved.len() {
@@ -89,7 +87,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         for cell in head.listed() {
             let times = head.listed().filter(|&other| other == cell).count();
             if times > moved.iter().filter(|&&(_, other)| other == cell).count() {
-                return Err(Broken::Listed { bucket: at, print: cell.0, choice: cell.1 });
+                return Err(Broken::Listed { bucket: at, mark: cell });
             }
         }
         Ok(())
