@@ -12,7 +12,7 @@ use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Batch, Egress, Frame, FrameIo, Meta, VecFrame};
 use hairpin_core::l4::answer;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
+use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
@@ -73,7 +73,11 @@ impl OffloadPolicy for AfterPackets {
     }
     fn on_packet(&mut self, _: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
         let wanted = self.0.is_some_and(|after| flow.packets >= after);
-        if wanted && room.rules + 2 <= room.rules_max { Verdict::Offload } else { Verdict::Keep }
+        match (wanted, room.rules + 2 <= room.rules_max) {
+            (false, _) => Verdict::Keep(Reason::Small),
+            (true, false) => Verdict::Keep(Reason::Room),
+            (true, true) => Verdict::Offload,
+        }
     }
 }
 

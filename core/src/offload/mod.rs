@@ -1,14 +1,41 @@
 //! Policies: which connections go to the engine. They see numbers, never packets.
+//!
+//! | policy | offloads |
+//! |---|---|
+//! | [`Never`] | nothing |
+//! | [`Always`] | every established connection, as long as there is room |
+//! | [`FirstN`] | the same, up to a number of connections: the naive policy of papers/001 |
+//! | [`HeavyHitter`] | what has sent so many packets or bytes, or lasted so long: the selective policy of papers/001 |
+//! | [`FastestFlow`] | the connections with the highest packet rates, in place of slower ones |
+//! | [`Auto`] | what is expected to save more than its rules cost, by what is measured |
+
+mod any;
+mod auto;
+mod fastest_flow;
+mod heavy_hitter;
+mod price;
+mod rates;
+mod sizes;
+
+#[cfg(test)]
+mod tests;
+
+pub use any::{AnyPolicy, Choice};
+pub use auto::{Auto, Costs};
+pub use fastest_flow::FastestFlow;
+pub use heavy_hitter::{Combine, HeavyHitter};
 
 use crate::flow::Protocol;
-use crate::time::Time;
+use crate::time::{Duration, Time};
 
 /// What a policy gets to see of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowStats {
+    /// Which of its worker's connections it is: below their greatest number. Another one gets it when this has ended.
+    pub position: u32,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Packets so far, both ways, this one included.
+    /// Packets so far, both ways, in software and in the engine as far as is known, this one included.
     pub packets: u64,
     /// Bytes so far, both ways.
     pub bytes: u64,
@@ -23,23 +50,83 @@ pub struct EngineRoom {
     pub rules: u32,
     /// Rules it holds at most, of all workers.
     pub rules_max: u32,
+    /// Requests of this worker that the engine has not taken yet.
+    pub waiting: u32,
+    /// How many of those there may be.
+    pub waiting_max: u32,
+}
+
+impl EngineRoom {
+    /// Whether a pair of rules fits.
+    fn has_room(&self) -> bool {
+        self.rules.saturating_add(2) <= self.rules_max
+    }
+}
+
+/// Why a connection stays with the worker, or comes back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// Nothing is offloaded.
+    Never,
+    /// The engine is full, or the policy's share of it.
+    Room,
+    /// It has not sent enough yet, or not lasted long enough.
+    Small,
+    /// Others are faster.
+    Slow,
+    /// What is expected of it does not pay for its rules.
+    Unprofitable,
+}
+
+impl Reason {
+    /// All of them, in order.
+    pub const ALL: [Reason; 5] = [Reason::Never, Reason::Room, Reason::Small, Reason::Slow, Reason::Unprofitable];
+
+    /// Its name in status and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Never => "never",
+            Reason::Room => "no-room",
+            Reason::Small => "small",
+            Reason::Slow => "slow",
+            Reason::Unprofitable => "unprofitable",
+        }
+    }
 }
 
 /// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Leave it where it is.
-    Keep,
-    /// Hand it to the engine.
+    Keep(Reason),
+    /// Hand it to the engine, or leave it there.
     Offload,
+    /// Take it back from the engine.
+    Evict(Reason),
 }
 
 /// Decides for established connections, at each of their packets that software sees.
 pub trait OffloadPolicy {
     /// Its name in configuration and status.
     fn name(&self) -> &'static str;
-    /// What to do with a connection that has just had a packet.
+    /// What to do with a connection in software that has just had a packet: [`Verdict::Offload`] or [`Verdict::Keep`].
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict;
+    /// What to do with a connection that the engine carries and whose counters were just read: [`Verdict::Offload`] (it
+    /// stays) or [`Verdict::Evict`].
+    fn on_sample(&mut self, _: Time, _: &FlowStats, _: EngineRoom) -> Verdict {
+        Verdict::Offload
+    }
+    /// A connection has ended, with these numbers in all.
+    fn on_end(&mut self, _: Time, _: &FlowStats) {}
+    /// The engine has refused rules for want of room.
+    fn on_refused(&mut self, _: Time) {}
+    /// What was measured of the machine.
+    fn set_costs(&mut self, _: Costs) {}
+    /// In what time the counters of all rules are to be read once; `None`: the policy needs none now.
+    fn samples_within(&self) -> Option<Duration> {
+        None
+    }
     /// Whether anything may go to the engine at all.
     fn offloads(&self) -> bool {
         true
@@ -55,7 +142,7 @@ impl OffloadPolicy for Always {
         "always"
     }
     fn on_packet(&mut self, _: Time, _: &FlowStats, room: EngineRoom) -> Verdict {
-        if room.rules + 2 <= room.rules_max { Verdict::Offload } else { Verdict::Keep }
+        if room.has_room() { Verdict::Offload } else { Verdict::Keep(Reason::Room) }
     }
 }
 
@@ -68,9 +155,26 @@ impl OffloadPolicy for Never {
         "never"
     }
     fn on_packet(&mut self, _: Time, _: &FlowStats, _: EngineRoom) -> Verdict {
-        Verdict::Keep
+        Verdict::Keep(Reason::Never)
     }
     fn offloads(&self) -> bool {
         false
+    }
+}
+
+/// Connections go to the engine as they come, until it has a number of them; others only when some of those have ended.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstN {
+    /// Connections of each worker that may be there at a time.
+    pub connections: u32,
+}
+
+impl OffloadPolicy for FirstN {
+    fn name(&self) -> &'static str {
+        "first-n"
+    }
+    fn on_packet(&mut self, _: Time, _: &FlowStats, room: EngineRoom) -> Verdict {
+        let taken = room.rules / 2 >= self.connections;
+        if room.has_room() && !taken { Verdict::Offload } else { Verdict::Keep(Reason::Room) }
     }
 }

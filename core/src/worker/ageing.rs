@@ -89,7 +89,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         let standings = self.standings_have_changed().then_some(now);
         let splices = self.splices.poll_timeout(now);
-        let others = [self.sweep.due(), self.unfinished_until(now), standings, splices];
+        let others = [self.sweep.due(), self.unfinished_until(now), standings, splices, self.survey_due()];
         self.stamps.next(now).into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -101,6 +101,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         self.finish_adoption(now);
         self.sweep(now);
+        self.survey(now);
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
         self.stamps.due(now, &Stamped(&self.slab), &mut due);
         for position in due {
@@ -148,6 +149,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             last = Some(position);
             self.judge(now, position);
+            self.review(now, position);
         }
     }
 

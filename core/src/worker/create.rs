@@ -248,6 +248,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Frees a doomed connection of which the engine holds nothing.
     pub(super) fn release(&mut self, now: Time, position: Position) {
         self.stamps.ended(position);
+        self.tell_end(now, position);
         let number = self.backend_number(position);
         let connection = self.slab.remove(position);
         if connection.state == State::Pass {

@@ -142,7 +142,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.statistics.offload.latency.add(now.since(connection.offer_after));
                 connection.rules |= 1 << direction as u8;
             }
-            Completion::Rejected(_, Refusal::Full) => connection.kept = Kept::EngineFull,
+            Completion::Rejected(_, Refusal::Full) => {
+                connection.kept = Kept::EngineFull;
+                self.policy.on_refused(now);
+            }
             Completion::Rejected(_, Refusal::Unsupported) => connection.kept = Kept::Unsupported,
             Completion::Rejected(_, Refusal::Failed) => connection.kept = Kept::Failed,
             Completion::Removed(_, counters) => connection.settled(direction, counters.as_ref()),

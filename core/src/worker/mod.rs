@@ -22,6 +22,7 @@ mod passive;
 mod splice;
 mod stateless;
 mod statistics;
+mod survey;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use embryos::Embryos;
+use survey::Survey;
 use sweep::Sweep;
 
 /// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
@@ -124,6 +126,7 @@ pub struct Worker<P, T = AnyTable> {
     answers: Answers,
     ops: VecDeque<RuleOp>,
     sampling: VecDeque<Position>,
+    survey: Survey,
     embryos: Embryos,
     rules: u32,
     passes: usize,
@@ -158,6 +161,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             answers: Answers::default(),
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
+            survey: Survey::default(),
             embryos: Embryos::new(capacity),
             rules: 0,
             passes: 0,

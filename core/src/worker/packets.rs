@@ -4,9 +4,9 @@ use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
-use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Ledger, State};
 use crate::l4::{icmp, tcp};
-use crate::offload::{EngineRoom, FlowStats, OffloadPolicy, Verdict};
+use crate::offload::OffloadPolicy;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -278,31 +278,6 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::SynSent && refuses {
             // the answer to a SYN acknowledges it; one to a stray ACK of the client would not (RFC 9293, 3.5.2)
             self.failed(position);
-        }
-    }
-
-    /// Asks the policy about an established connection that software still carries.
-    pub(super) fn offer(&mut self, now: Time, position: Position) {
-        let connection = self.slab.at(position);
-        let misses = connection.flags.has(Flags::MISSTEERED);
-        let open = matches!(connection.state, State::Established | State::UdpEstablished)
-            || misses && connection.state.is_established();
-        let in_doubt = connection.flags.0 & (Flags::REPORTED | Flags::JUDGED) == Flags::REPORTED;
-        if !open || in_doubt || connection.ledger != Ledger::Software || now < connection.offer_after {
-            return;
-        }
-        let stats = FlowStats {
-            protocol: connection.protocol,
-            packets: connection.carried[0].packets + connection.carried[1].packets,
-            bytes: connection.carried[0].bytes + connection.carried[1].bytes,
-            created: connection.created,
-        };
-        let room = EngineRoom { rules: self.rules, rules_max: self.caps.rules_max };
-        if misses || self.policy.on_packet(now, &stats, room) == Verdict::Offload {
-            self.install(now, position);
-        } else {
-            let full = room.rules + 2 > room.rules_max;
-            self.slab.at_mut(position).kept = if full { Kept::EngineFull } else { Kept::Policy };
         }
     }
 

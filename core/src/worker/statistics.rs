@@ -3,6 +3,7 @@
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
 use crate::l7::splice::{Fault, HttpStatistics};
+use crate::offload::Reason;
 use crate::time::Duration;
 use crate::wire::Malformed;
 use alloc::boxed::Box;
@@ -168,6 +169,10 @@ pub struct OffloadStatistics {
     pub queue_full: u64,
     /// Pass rules not made because there are as many as there may be.
     pub passes_full: u64,
+    /// Times the policy has kept a connection in software, by [`Reason`].
+    pub kept: [u64; Reason::ALL.len()],
+    /// Connections it has taken back from the engine, by [`Reason`].
+    pub evicted: [u64; Reason::ALL.len()],
     /// From the request for a rule until the engine has confirmed it, time in the worker's queue included.
     pub latency: Latency,
 }

@@ -7,6 +7,7 @@ mod crashes;
 mod drawn;
 mod house;
 mod passive;
+mod policy;
 mod realm;
 mod stage;
 mod stateless;

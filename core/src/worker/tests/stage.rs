@@ -9,7 +9,7 @@ use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::Connection;
 use crate::l7::config::Kind;
-use crate::offload::Always;
+use crate::offload::{AnyPolicy, Choice};
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
@@ -91,7 +91,7 @@ fn transport(frame: &VecFrame) -> Transport {
 }
 
 pub(super) struct Stage {
-    worker: Worker<Always>,
+    worker: Worker<AnyPolicy>,
     pub(super) engine: Engine,
     pub(super) now: Time,
     snapshot: Arc<Snapshot>,
@@ -109,6 +109,17 @@ impl Stage {
         Stage::of(plan(ipv6, change), capacity, None)
     }
 
+    /// With a policy, and an engine of so much room.
+    pub(super) fn with_policy(choice: Choice, rules_max: u32) -> Stage {
+        let mut stage = Stage::new(false, |_| {});
+        let capacity = stage.capacity;
+        let options = Stage::options(stage.snapshot.clone(), capacity, None, (&stage.loads, &stage.standings));
+        let caps = EngineCaps { rules_max, ..options.caps };
+        stage.worker = Worker::new(WorkerOptions { policy: AnyPolicy::new(choice, capacity), caps, ..options });
+        stage.engine.room = rules_max as usize;
+        stage
+    }
+
     /// With a worker that tracks no connections. The second service's backends have a port of their own.
     pub(super) fn stateless(ipv6: bool, stateless: Stateless, change: impl Fn(&mut Service)) -> Stage {
         let change = |service: &mut Service| {
@@ -124,15 +135,26 @@ impl Stage {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
         let standings = Standings::new();
-        let memory = boxed::<Connection>(capacity);
-        let worker = Worker::new(WorkerOptions {
-            snapshot: snapshot.clone(),
+        let options = Stage::options(snapshot.clone(), capacity, stateless, (&loads, &standings));
+        let worker = Worker::new(options);
+        let engine = Engine { room: 100_000, ..Engine::default() };
+        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, standings, capacity }
+    }
+
+    fn options(
+        snapshot: Arc<Snapshot>,
+        capacity: usize,
+        stateless: Option<Stateless>,
+        (loads, standings): (&Loads, &Standings),
+    ) -> WorkerOptions<AnyPolicy> {
+        WorkerOptions {
+            snapshot,
             steering: Steering { key: [1, 2], workers: 1 },
             worker: 0,
             seeds: [1, 2, 3, 4],
             table: AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4])),
             stateless,
-            memory,
+            memory: boxed::<Connection>(capacity),
             loads: loads.clone(),
             standings: standings.clone(),
             known: Known::default(),
@@ -145,12 +167,10 @@ impl Stage {
                 checks_guards: true,
                 counts: true,
             },
-            policy: Always,
+            policy: AnyPolicy::new(Choice::Always, capacity),
             splices_max: 64,
             cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
-        });
-        let engine = Engine { room: 100_000, ..Engine::default() };
-        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, standings, capacity }
+        }
     }
 
     pub(super) fn shrink_pool(&mut self, ports: u16) {
@@ -162,7 +182,7 @@ impl Stage {
         *self = Stage::of(Snapshot::new(services, pool), self.capacity, None);
     }
 
-    pub(super) fn worker(&self) -> &Worker<Always> {
+    pub(super) fn worker(&self) -> &Worker<AnyPolicy> {
         &self.worker
     }
     pub(super) fn snapshot(&self) -> &Snapshot {

@@ -1,0 +1,106 @@
+//! What a policy decides, carried out: connections stay in software, go to the engine, and come back from it.
+
+use super::stage::{Stage, Way, client, packet};
+use crate::flow::{Direction, Endpoint};
+use crate::l4::connection::Ledger;
+use crate::offload::{Choice, FirstN, HeavyHitter, Reason};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH};
+
+const TICK: Duration = Duration::from_millis(10);
+
+/// Packets of a connection for a while, through software or the engine, so many per tick.
+fn talk(stage: &mut Stage, talkers: &[(Endpoint, u32)], ticks: u32) {
+    for _ in 0..ticks {
+        for &(client, packets) in talkers {
+            for _ in 0..packets {
+                let key = packet(client, stage.vip(), Way::Tcp(ACK | PSH)).key();
+                match stage.connection(client).rules & 1 {
+                    0 => drop(stage.client_sends(client, ACK | PSH)),
+                    _ => stage.hit(&key),
+                }
+            }
+        }
+        stage.wait(TICK);
+        assert_eq!(stage.ledger(), stage.engine_keys());
+    }
+}
+
+fn ledger(stage: &Stage, client: Endpoint) -> Ledger {
+    stage.connection(client).ledger
+}
+
+fn packets_of(stage: &Stage, client: Endpoint) -> u64 {
+    let connection = stage.connection(client);
+    let way = Direction::FromClient as usize;
+    connection.carried[way].packets + connection.offloaded[way].packets
+}
+
+#[test]
+fn a_heavy_hitter_goes_at_its_threshold_and_not_before() {
+    let choice = Choice::HeavyHitter(HeavyHitter { packets: Some(20), ..HeavyHitter::default() });
+    let mut stage = Stage::with_policy(choice, 1000);
+    let client = client(false, 1, 40_000);
+    stage.open(client);
+    talk(&mut stage, &[(client, 1)], 16);
+    assert_eq!(ledger(&stage, client), Ledger::Software);
+    let offload = stage.worker().statistics().offload;
+    assert!(offload.kept[Reason::Small as usize] >= 16, "{offload:?}");
+    talk(&mut stage, &[(client, 1)], 10);
+    assert_eq!(ledger(&stage, client), Ledger::Offloaded);
+}
+
+#[test]
+fn the_first_of_them_keep_their_places_until_they_end() {
+    let mut stage = Stage::with_policy(Choice::FirstN(FirstN { connections: 1 }), 1000);
+    let (first, second) = (client(false, 1, 40_000), client(false, 2, 40_000));
+    let backend = stage.open(first);
+    stage.open(second);
+    assert_eq!((ledger(&stage, first), ledger(&stage, second)), (Ledger::Offloaded, Ledger::Software));
+    stage.client_sends(first, FIN | ACK);
+    stage.send(packet(backend, first, Way::Tcp(FIN | ACK)));
+    stage.wait(Duration::from_secs(20));
+    stage.client_sends(second, ACK);
+    assert_eq!(ledger(&stage, second), Ledger::Offloaded);
+}
+
+#[test]
+fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the_books() {
+    for choice in [Choice::FastestFlow { packets_per_s: 0 }, Choice::Auto] {
+        // Room for four connections.
+        let mut stage = Stage::with_policy(choice, 8);
+        let slow: [Endpoint; 4] = [1, 2, 3, 4].map(|n| client(false, n, 40_000));
+        let fast: [Endpoint; 3] = [5, 6, 7].map(|n| client(false, n, 40_000));
+        for one in slow {
+            stage.open(one);
+        }
+        talk(&mut stage, &slow.map(|one| (one, 1)), 20);
+        assert!(slow.iter().all(|&one| ledger(&stage, one) == Ledger::Offloaded), "there is room for these");
+        let before = slow.map(|one| packets_of(&stage, one) + pending(&stage, one));
+        for one in fast {
+            stage.open(one);
+        }
+        // The slow ones fall silent.
+        let began = fast.map(|one| packets_of(&stage, one));
+        talk(&mut stage, &fast.map(|one| (one, 5)), 1500);
+        assert!(fast.iter().all(|&one| ledger(&stage, one) == Ledger::Offloaded), "{choice:?}");
+        let evicted: u64 = stage.worker().statistics().offload.evicted.iter().sum();
+        assert!(evicted >= 3, "{choice:?}: {evicted}");
+        stage.wait(Duration::from_secs(1));
+        let back = slow.iter().filter(|&&one| ledger(&stage, one) == Ledger::Software).count();
+        assert!(back >= 3, "{choice:?}: {back}");
+        assert_eq!(slow.map(|one| packets_of(&stage, one) + pending(&stage, one)), before, "{choice:?}");
+        for (one, began) in fast.into_iter().zip(began) {
+            stage.client_sends(one, FIN | ACK);
+            let there = packets_of(&stage, one) + pending(&stage, one);
+            assert_eq!(there, began + 7500 + 1, "{choice:?}");
+        }
+    }
+}
+
+/// Packets of the client that the engine has counted since it was last asked.
+fn pending(stage: &Stage, client: Endpoint) -> u64 {
+    let key = packet(client, stage.vip(), Way::Tcp(ACK)).key();
+    let known = stage.connection(client).offloaded[Direction::FromClient as usize].packets;
+    stage.engine.rules.get(&key).map_or(0, |(_, counters)| counters.packets - known)
+}
