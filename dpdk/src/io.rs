@@ -88,4 +88,8 @@ impl FrameIo for PortIo {
     fn allocate(&mut self) -> Option<Mbuf> {
         self.pool.allocate()
     }
+
+    fn room(&self) -> usize {
+        usize::from(self.pool.options().data_room)
+    }
 }

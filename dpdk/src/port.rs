@@ -1,12 +1,14 @@
 //! Ports and their queues.
 
+use crate::checksum;
 use crate::eal::Eal;
 use crate::error::Error;
 use crate::ffi::port::{self, RawChains, RawInfo, RawOptions, RawRing, RawStatistics};
 use crate::mbuf::{Mbuf, forget_first};
 use crate::pool::Pool;
 use crate::rss::{Rss, Spread};
-use hairpin_core::frame::Batch;
+use crate::segment::Cut;
+use hairpin_core::frame::{Batch, Checksum, Frame};
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -321,19 +323,73 @@ impl Queue {
     }
 
     /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
-    /// Whatever [`PortIo`](crate::PortIo) says of checksums is done here too; super-packets are not cut.
+    ///
+    /// Checksums that are [`Partial`](Checksum::Partial) are completed, by the device if it can do that, otherwise here.
+    /// TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer than what its way out
+    /// takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`].
     pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
-        crate::checksum::settle(batch, self.checksums);
-        self.transmit_settled(batch)
+        let is_plain = |frame: &Mbuf| frame.meta().checksum == Checksum::Complete && frame.meta().gso_size == 0;
+        if batch.iter().all(is_plain) { self.send(batch) } else { self.transmit_unfinished(batch) }
     }
 
-    /// The same for frames whose checksums are settled.
-    pub(crate) fn transmit_settled(&mut self, batch: &mut Batch<Mbuf>) -> usize {
+    /// Sends frames that are ready.
+    #[inline]
+    fn send(&mut self, batch: &mut Batch<Mbuf>) -> usize {
         // SAFETY: those that went are forgotten; the queue is ours.
-        let sent = unsafe { port::hairpin_queue_transmit(self.id, self.index, batch.as_ptr(), batch.len() as u32) };
-        let sent = (sent as usize).min(batch.len());
+        let sent =
+            unsafe { port::hairpin_queue_transmit(self.id, self.index, batch.as_ptr(), batch.len() as u32) } as usize;
+        let sent = sent.min(batch.len());
         forget_first(batch, sent);
         sent
+    }
+
+    #[cold]
+    fn transmit_unfinished(&mut self, batch: &mut Batch<Mbuf>) -> usize {
+        let mut sent = 0;
+        loop {
+            // Those up to the next super-packet.
+            let cut = batch.iter().enumerate().find_map(|(place, frame)| Some((place, Cut::of(frame)?)));
+            let Some((place, cut)) = cut else {
+                checksum::settle(batch, self.checksums);
+                return sent + self.send(batch);
+            };
+            let mut plain: Batch<Mbuf> = batch.drain(..place).collect();
+            checksum::settle(&mut plain, self.checksums);
+            sent += self.send(&mut plain);
+            if !plain.is_empty() {
+                plain.extend(batch.drain(..));
+                *batch = plain;
+                return sent;
+            }
+            let Some(super_packet) = batch.first_mut() else { return sent };
+            if !self.send_cut(super_packet, cut) {
+                return sent;
+            }
+            batch.remove(0);
+            sent += 1;
+        }
+    }
+
+    /// Sends a super-packet's segments. `false`: not all of them; the rest is still in it.
+    fn send_cut(&mut self, super_packet: &mut Mbuf, cut: Cut) -> bool {
+        let mut gone = 0;
+        let mut segments = Batch::new();
+        while gone < cut.segments() {
+            let wanted = (cut.segments() - gone).min(segments.capacity());
+            self.port.pool.allocate_burst(&mut segments, wanted);
+            let written = |(place, segment): (usize, &mut Mbuf)| cut.write(super_packet, gone + place, segment);
+            let made = segments.iter_mut().enumerate().map(written).take_while(|written| *written).count();
+            segments.truncate(made);
+            gone += self.send(&mut segments);
+            // The ring is full, or the pool empty.
+            if !segments.is_empty() || made < wanted {
+                break;
+            }
+        }
+        gone >= cut.segments() || {
+            cut.take(super_packet, gone);
+            false
+        }
     }
 
     /// DPDK's number of its port.

@@ -1,0 +1,120 @@
+//! Shared memory between two ports of one process, and of two.
+
+use super::{Case, Whole, child, device, frame, packets, receive, send};
+use crate::eal;
+use hairpin_core::frame::{Batch, Frame};
+use hairpin_dpdk::{Mbuf, Port, PortOptions};
+use std::time::Instant;
+
+pub(crate) fn all() -> Vec<Case> {
+    vec![("memif within a process", within), ("memif between processes", between)]
+}
+
+/// An abstract socket, so that nothing of it stays.
+fn socket(name: &str) -> String {
+    format!("hairpin-ports-{}-{name}", std::process::id())
+}
+
+fn open(role: &str, socket: &str, queues: u16, whole: &Whole) -> Port {
+    let device = device("net_memif", &format!("role={role},socket-abstract=yes,socket={socket},rsize=8"));
+    let options = PortOptions { device, queues, ..PortOptions::default() };
+    Port::open(eal(), &options, &whole.0).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The ends find each other in the background.
+fn connected(port: &Port) {
+    let start = Instant::now();
+    while !port.is_up() {
+        assert!(start.elapsed() < super::PATIENCE, "nobody at the other end");
+        std::thread::yield_now();
+    }
+}
+
+fn within() {
+    let whole = Whole::new(5000, 2048);
+    let socket = socket("within");
+    let ports = [open("server", &socket, 2, &whole), open("client", &socket, 2, &whole)];
+    ports.iter().for_each(connected);
+    for way in 0..2 {
+        for index in 0..2 {
+            let mut from = ports[way].queue(index).expect("a queue");
+            let mut to = ports[1 - way].queue(index).expect("a queue");
+            let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &packets::udp(&[i; 100]))).collect();
+            send(&mut from, &mut batch);
+            let came = receive(&mut to, |_| true, 60);
+            assert!(came.iter().zip(0..).all(|(frame, i)| frame.bytes() == packets::udp(&[i; 100])));
+        }
+    }
+    // More than its ring of 256 holds: what does not go stays.
+    let (mut from, mut to) = (ports[0].queue(0).expect("a queue"), ports[1].queue(0).expect("a queue"));
+    let (mut went, mut left) = (0, Batch::new());
+    for _ in 0..10 {
+        left.extend((left.len()..64).map(|i| frame(&whole.0, &packets::udp(&[i as u8; 30]))));
+        went += from.transmit(&mut left);
+    }
+    assert!((200..=256).contains(&went) && left.len() == 64, "{went}");
+    assert_eq!(receive(&mut to, |_| true, 64).len(), 64);
+    let room = from.transmit(&mut left);
+    assert!(room > 0, "there is room again");
+    let mut rest = went + room - 64;
+    while rest > 0 {
+        rest -= receive(&mut to, |_| true, rest.min(64)).len();
+    }
+    assert_eq!(ports[0].statistics().transmitted, 60 * 2 + (went + room) as u64);
+}
+
+/// A process at the other end sends every frame back, its payload turned over.
+fn between() {
+    const FRAMES: usize = 10_000;
+    let whole = Whole::new(5000, 2048);
+    let socket = socket("between");
+    let port = open("server", &socket, 1, &whole);
+    let mut other = child::spawn("memif", &format!("{socket} {FRAMES}"));
+    connected(&port);
+    let mut queue = port.queue(0).expect("a queue");
+    let (mut sent, mut came) = (0_usize, 0_usize);
+    let (mut out, mut back) = (Batch::new(), Batch::new());
+    let start = Instant::now();
+    while came < FRAMES {
+        assert!(start.elapsed() < super::PATIENCE, "{sent} sent, {came} came: {:?}", port.statistics());
+        while sent < FRAMES && sent < came + 128 && !out.is_full() {
+            out.push(frame(&whole.0, &[[1; 14].as_slice(), &sent.to_be_bytes()].concat()));
+            sent += 1;
+        }
+        queue.transmit(&mut out);
+        queue.receive(&mut back);
+        for frame in back.drain(..) {
+            let mut number = came.to_be_bytes();
+            number.reverse();
+            assert_eq!(frame.bytes(), [[1; 14].as_slice(), &number].concat());
+            came += 1;
+        }
+    }
+    assert_eq!((port.statistics().received, port.statistics().transmitted), (FRAMES as u64, FRAMES as u64));
+    assert!(other.wait().expect("it ran").success());
+}
+
+/// In that process.
+pub(crate) fn echo(rest: &str) {
+    let (socket, frames) = rest.split_once(' ').expect("a socket and a number");
+    let frames: usize = frames.parse().expect("a number");
+    let whole = Whole::new(5000, 2048);
+    let port = open("client", socket, 1, &whole);
+    connected(&port);
+    let mut queue = port.queue(0).expect("a queue");
+    let (mut sent, mut batch) = (0, Batch::new());
+    let start = Instant::now();
+    while sent < frames {
+        assert!(start.elapsed() < super::PATIENCE, "{sent} of {frames}");
+        let before = batch.len();
+        queue.receive(&mut batch);
+        for frame in &mut batch[before..] {
+            frame.bytes_mut()[14..].reverse();
+        }
+        sent += queue.transmit(&mut batch);
+    }
+    // The other end has to fetch the last of them before this one goes.
+    while port.is_up() && start.elapsed() < super::PATIENCE {
+        std::thread::yield_now();
+    }
+}
