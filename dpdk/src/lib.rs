@@ -31,6 +31,7 @@ mod port;
 mod ring;
 mod rss;
 mod rte_hash;
+mod segment;
 mod transactions;
 
 pub use eal::{Eal, EalOptions, EalPages, Registration};
