@@ -13,6 +13,11 @@
 //! elsewhere: tag and choice for each of up to five, and how many more there are. What a head knows are lanes of 16
 //! bits, so one comparison tells whether an entry is at home, moved, or certainly absent.
 //!
+//! Beside the buckets, 16 bits for each of them: its *screen*, the head once more in little, of which an absent key
+//! passes one in thirty. It is a thirtieth of the buckets' size, so of a table larger than the caches it may still lie in
+//! one, and who finds nothing need not read a bucket at all. Who finds something would only be delayed by it. So a
+//! burst looks at the screens first if the one before found little.
+//!
 //! At 80 percent of the slots a quarter of the entries stand elsewhere, so a hit reads 1.3 lines. With the key at
 //! hand, whoever moves an entry hashes it again; nothing else has to be derived from the tag. The upper half of the
 //! hash chooses the first bucket; the other pair is `g(lower half) - first pair`, modulo their number, which is even
@@ -33,7 +38,8 @@ pub use check::Broken;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
-use bucket::{Bucket, CHOICE, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark};
+use bucket::{Bucket, CHOICE, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark, screen};
+use core::sync::atomic::AtomicBool;
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -59,6 +65,11 @@ pub struct Inline<K, V> {
     hasher: Hasher,
     /// A multiple of [`GROUP`], at least that.
     buckets: Box<[Bucket<K, V>]>,
+    /// Of each bucket what [`Head::screen`](bucket::Head::screen) says.
+    screens: Box<[u16]>,
+    /// Whether the last burst found so little that the next one looks at the screens first. A guess: it changes how fast
+    /// an answer comes, not what it is.
+    expects_misses: AtomicBool,
     capacity: usize,
     len: usize,
 }
@@ -94,7 +105,8 @@ impl<K: Key, V: Copy> Inline<K, V> {
         let groups = (capacity as u64 * 100).div_ceil((LOAD_PERCENT * SLOTS * GROUP) as u64) as usize;
         let groups = groups + if groups < GROUPS_FEW { GROUPS_SPARE } else { 0 };
         let buckets = vec![Bucket::EMPTY; GROUP * groups].into_boxed_slice();
-        Inline { hasher, buckets, capacity, len: 0 }
+        let screens = vec![0; buckets.len()].into_boxed_slice();
+        Inline { hasher, buckets, screens, expects_misses: AtomicBool::new(false), capacity, len: 0 }
     }
 
     /// Slots there are.
@@ -104,7 +116,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
 
     /// Bytes it takes, all of which it took when it was made.
     pub fn bytes_taken(&self) -> usize {
-        size_of_val(&*self.buckets)
+        size_of_val(&*self.buckets) + size_of_val(&*self.screens)
     }
 
     /// Bytes of a bucket.
@@ -220,8 +232,10 @@ impl<K: Key, V: Copy> Inline<K, V> {
         let mark = mark(place.tag(), choice);
         if choice != 0 {
             self.bucket_mut(place.primary).head.add(mark);
+            self.screens[place.primary as usize] = self.bucket(place.primary).head.screen();
         }
         self.bucket_mut(found.bucket).put(found.slot, mark, entry);
+        self.screens[place.primary as usize] |= screen(mark);
         self.len += 1;
     }
 
@@ -232,6 +246,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         if mark & CHOICE != 0 {
             self.bucket_mut(place.primary).head.strike(mark);
         }
+        self.screens[place.primary as usize] = self.bucket(place.primary).head.screen();
         self.len -= 1;
     }
 

@@ -47,6 +47,12 @@ pub(super) fn mark(tag: u16, choice: u8) -> u16 {
     tag | u16::from(choice)
 }
 
+/// The bits of a screen that stand for an entry: one or two of 16.
+#[inline]
+pub(super) fn screen(mark: u16) -> u16 {
+    1 << (mark >> 3 & 15) | 1 << (mark >> 7 & 15)
+}
+
 /// Lanes of a head: lane `i` is bits `2 * i` and `2 * i + 1`, both of them, as comparing lanes of 16 bits tells.
 const MARKS: u32 = (1 << (2 * SLOTS)) - 1;
 const MARKS_AND_CELLS: u32 = (1 << (2 * (SLOTS + LISTED))) - 1;
@@ -106,6 +112,17 @@ impl Head {
         }
         let its = self.cells.iter().filter(|&&cell| cell & !CHOICE == tag);
         its.fold(0, |choices, cell| choices | 1 << (cell & CHOICE))
+    }
+
+    /// The [bits](screen) of all entries of this bucket, wherever they are. Who lacks one of its own is not there. It is
+    /// the head again, in little, for a place where it is read faster.
+    #[inline]
+    pub(super) fn screen(&self) -> u16 {
+        if self.unlisted != 0 {
+            return u16::MAX;
+        }
+        let at_home = self.marks.into_iter().filter(|&mark| mark != 0 && mark & CHOICE == 0);
+        at_home.chain(self.listed()).fold(0, |all, mark| all | screen(mark))
     }
 
     /// The cells in use.

@@ -1,9 +1,10 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::bucket::{CHOICE, Entry};
+use super::bucket::{CHOICE, Entry, screen};
 use super::{Inline, Place};
 use crate::table::{BURST, Key, prefetch_line};
 use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
 
 /// Room for the places of a burst.
 type Places = [MaybeUninit<Place>; BURST];
@@ -41,27 +42,27 @@ impl<K: Key, V: Copy> Inline<K, V> {
         }
     }
 
-    /// [`Inline::values`] of up to [`BURST`] keys, in a function that is compiled by itself. One entry in four has
-    /// moved, which no processor can guess; so whether a key stands in its first bucket or in another one is told by
-    /// arithmetic and not by a branch. What stands at home is answered first: the few others come last, so that while
-    /// their lines are on the way little is left to do, and the processor, which looks a few hundred instructions
-    /// ahead, already asks for the first lines of the next burst.
+    /// [`Inline::values`] of up to [`BURST`] keys, in a function that is compiled by itself.
     #[inline(never)]
     fn values_piece(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
-        let places = self.places(keys, &mut places);
         let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
-        let mut there = 0u32;
-        for (i, ((place, target), found)) in places.iter().zip(&mut targets).zip(&mut *out).enumerate() {
-            let Some(mark) = self.bucket(place.primary).head.lead(place.tag()) else {
-                *found = None;
-                continue;
-            };
-            let bucket = self.chosen(*place, (mark & CHOICE) as u8);
-            self.prefetch(bucket);
-            target.write(Target { bucket, mark });
-            there |= 1 << i;
-        }
+        let count = keys.len() as u32;
+        let (places, there) = if self.expects_misses.load(Ordering::Relaxed) {
+            let places = self.places(keys, &mut places, |place| self.prefetch_screen(place.primary));
+            let perhaps = self.screened(places, out);
+            if 2 * perhaps.count_ones() > count {
+                self.expects_misses.store(false, Ordering::Relaxed);
+            }
+            (places, self.leads(places, Bits(perhaps), &mut targets, out))
+        } else {
+            let places = self.places(keys, &mut places, |place| self.prefetch(place.primary));
+            let there = self.leads(places, 0..places.len(), &mut targets, out);
+            if 4 * there.count_ones() < count {
+                self.expects_misses.store(true, Ordering::Relaxed);
+            }
+            (places, there)
+        };
         for i in Bits(there) {
             // SAFETY: it was written when the bit was set.
             let target = unsafe { targets[i].assume_init() };
@@ -70,6 +71,47 @@ impl<K: Key, V: Copy> Inline<K, V> {
                 _ => self.start_over(places[i], &keys[i]),
             };
         }
+    }
+
+    /// Which keys may be there, as the screens tell; the others get their answer. First buckets are prefetched.
+    #[inline(always)]
+    fn screened(&self, places: &[Place], out: &mut [Option<V>]) -> u32 {
+        let mut perhaps = 0;
+        for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
+            if screen(place.tag()) & !self.screens[place.primary as usize] != 0 {
+                *found = None;
+            } else {
+                self.prefetch(place.primary);
+                perhaps |= 1 << i;
+            }
+        }
+        perhaps
+    }
+
+    /// Where to look for the keys of these numbers, as their heads tell: `targets`, of those whose bits are set. The
+    /// others get their answer. One entry in four has moved, which no processor can guess; so whether a key stands in
+    /// its first bucket or in another one is told by arithmetic and not by a branch.
+    #[inline(always)]
+    fn leads(
+        &self,
+        places: &[Place],
+        which: impl Iterator<Item = usize>,
+        targets: &mut [MaybeUninit<Target>; BURST],
+        out: &mut [Option<V>],
+    ) -> u32 {
+        let mut there = 0;
+        for i in which {
+            let place = places[i];
+            let Some(mark) = self.bucket(place.primary).head.lead(place.tag()) else {
+                out[i] = None;
+                continue;
+            };
+            let bucket = self.chosen(place, (mark & CHOICE) as u8);
+            self.prefetch(bucket);
+            targets[i].write(Target { bucket, mark });
+            there |= 1 << i;
+        }
+        there
     }
 
     /// Another entry has the same mark, or some are not listed.
@@ -90,12 +132,24 @@ impl<K: Key, V: Copy> Inline<K, V> {
         }
     }
 
-    /// The places of up to [`BURST`] keys, their first buckets prefetched.
+    /// For who is going to change something.
+    #[inline]
+    fn prefetch_both(&self, at: u32) {
+        self.prefetch(at);
+        self.prefetch_screen(at);
+    }
+
+    #[inline]
+    fn prefetch_screen(&self, at: u32) {
+        prefetch_line(self.screens.as_ptr().wrapping_add(at as usize));
+    }
+
+    /// The places of up to [`BURST`] keys; what they lead to is prefetched.
     #[inline(always)]
-    fn places<'a>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+    fn places<'a>(&self, keys: &[K], places: &'a mut Places, prefetch: impl Fn(Place)) -> &'a [Place] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
-            self.prefetch(place.write(self.place_of(key)).primary);
+            prefetch(*place.write(self.place_of(key)));
         }
         // SAFETY: there are as many as there are keys, and all have been written.
         unsafe { core::slice::from_raw_parts(places.as_ptr().cast(), places.len()) }
@@ -106,7 +160,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
-            let places = self.places(keys, &mut places);
+            let places = self.places(keys, &mut places, |place| self.prefetch_both(place.primary));
             for place in places {
                 if self.bucket(place.primary).head.free().is_none() {
                     self.prefetch(self.chosen(*place, 1));
@@ -133,7 +187,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         let mut count = 0;
         for (piece, keys) in keys.chunks(BURST).enumerate() {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
-            let places = self.places(keys, &mut places);
+            let places = self.places(keys, &mut places, |place| self.prefetch_both(place.primary));
             for place in places {
                 let head = &self.bucket(place.primary).head;
                 // The neighbour, too: an entry may come home from there.

@@ -31,6 +31,11 @@ pub enum Broken {
         /// The mark: tag and choice.
         mark: u16,
     },
+    /// The screen of a bucket is not what its head says.
+    Screen {
+        /// The bucket.
+        bucket: u32,
+    },
     /// The number of entries is wrong.
     Length {
         /// What the table says.
@@ -89,6 +94,9 @@ impl<K: Key, V: Copy> Inline<K, V> {
             if times > moved.iter().filter(|&&(_, other)| other == cell).count() {
                 return Err(Broken::Listed { bucket: at, mark: cell });
             }
+        }
+        if self.screens[at as usize] != head.screen() {
+            return Err(Broken::Screen { bucket: at });
         }
         Ok(())
     }

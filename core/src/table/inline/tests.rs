@@ -5,6 +5,7 @@ use super::bucket::{CHOICE, Head, LANES, LISTED, SLOTS, UNLISTED_MAX, with_tag_w
 use super::{Broken, Inline, MOVED_MAX, Place};
 use crate::flow::FlowKey;
 use crate::table::{Full, Hash, Hasher, Key};
+use core::sync::atomic::Ordering;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec;
@@ -109,10 +110,14 @@ impl Pair {
     fn values(&self, hashes: &[u64], more: i8) {
         const UNTOUCHED: Option<u64> = Some(0xdead_beef);
         let keys: Vec<Hash> = hashes.iter().map(|&hash| Hash(hash)).collect();
-        let mut out = vec![UNTOUCHED; keys.len().saturating_add_signed(more.into())];
-        self.table.values(&keys, &mut out);
-        for (i, found) in out.into_iter().enumerate() {
-            assert_eq!(found, hashes.get(i).map_or(UNTOUCHED, |hash| self.map.get(hash).copied()));
+        // Whatever it expects, the answer is the same.
+        for expects_misses in [true, false] {
+            self.table.expects_misses.store(expects_misses, Ordering::Relaxed);
+            let mut out = vec![UNTOUCHED; keys.len().saturating_add_signed(more.into())];
+            self.table.values(&keys, &mut out);
+            for (i, found) in out.into_iter().enumerate() {
+                assert_eq!(found, hashes.get(i).map_or(UNTOUCHED, |hash| self.map.get(hash).copied()));
+            }
         }
     }
 
@@ -415,6 +420,22 @@ fn heads_do_not_fill_with_time() {
     assert!(before.1 < used * 3 / 10 && after.1 < used * 2 / 5, "of {used} {} have moved, later {}", before.1, after.1);
 }
 
+/// Bursts that find nothing send the next one to the screens, and those that find something bring it back.
+#[test]
+fn expects_what_was_last() {
+    let mut table = table::<Hash, u64>(1000);
+    let mut seed = 4;
+    let [there, absent] = [(); 2].map(|()| (0..32).map(|_| Hash(splitmix(&mut seed))).collect::<Vec<Hash>>());
+    assert_eq!(table.put_burst(&there, &[0; 32]), 32);
+    let expects = |keys: &[Hash]| {
+        table.values(keys, &mut [None; 32]);
+        table.expects_misses.load(Ordering::Relaxed)
+    };
+    let half = [&there[..16], &absent[..16]].concat();
+    let asked = [&there, &half, &absent, &absent, &half, &there, &there];
+    assert_eq!(asked.map(|keys| expects(keys)), [false, false, true, true, true, false, false]);
+}
+
 /// The checker sees what it is for.
 #[test]
 fn what_is_broken_is_found() {
@@ -444,4 +465,7 @@ fn what_is_broken_is_found() {
     let at = (0..).find(|&at| listed.bucket(at).head.cells[0] != 0).unwrap();
     listed.bucket_mut(at).head.cells[0] ^= 3 << 3;
     assert!(matches!(listed.check(), Err(Broken::Listed { .. })));
+    let mut screened = filled();
+    screened.screens[at as usize] ^= 1;
+    assert_eq!(screened.check(), Err(Broken::Screen { bucket: at }));
 }
