@@ -14,6 +14,7 @@
 
 /* As long as any device's. A key of one repeated 16-bit word hashes both directions of a flow alike. */
 #define KEY_MAX 128
+#define KEY_USUAL 40
 #define KEY_HIGH 0x6d
 #define KEY_LOW 0x5a
 
@@ -61,11 +62,25 @@ static int is_partial(enum hairpin_rss rss)
 	return rss == HAIRPIN_RSS_SOURCE || rss == HAIRPIN_RSS_DESTINATION;
 }
 
+/* Our key, of as many bytes as the device takes; 0: it takes none. */
+static uint8_t symmetric_key(const struct rte_eth_dev_info *device, uint8_t key[KEY_MAX])
+{
+	/* Drivers that do not say take what the first ones took. */
+	uint8_t length = device->hash_key_size != 0 ? device->hash_key_size : KEY_USUAL;
+
+	if (length > KEY_MAX || device->flow_type_rss_offloads == 0)
+		return 0;
+	for (unsigned int i = 0; i < length; i++)
+		key[i] = i % 2 == 0 ? KEY_HIGH : KEY_LOW;
+	return length;
+}
+
 static int configure(uint16_t port, const struct hairpin_port_options *options, const struct rte_eth_dev_info *device)
 {
 	static const uint64_t checksums = RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
 	uint8_t key[KEY_MAX];
 	struct rte_eth_conf conf = { 0 };
+	uint8_t length;
 
 	if ((device->tx_offload_capa & checksums) == checksums)
 		conf.txmode.offloads |= checksums;
@@ -74,11 +89,9 @@ static int configure(uint16_t port, const struct hairpin_port_options *options, 
 	conf.rx_adv_conf.rss_conf.rss_hf = rss_types(options->rss, device->flow_type_rss_offloads);
 	if (options->queues > 1 && conf.rx_adv_conf.rss_conf.rss_hf != 0) {
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-		if (options->rss == HAIRPIN_RSS_SYMMETRIC && device->hash_key_size > 0 && device->hash_key_size <= KEY_MAX) {
-			for (unsigned int i = 0; i < device->hash_key_size; i++)
-				key[i] = i % 2 == 0 ? KEY_HIGH : KEY_LOW;
+		if (options->rss == HAIRPIN_RSS_SYMMETRIC && (length = symmetric_key(device, key)) > 0) {
 			conf.rx_adv_conf.rss_conf.rss_key = key;
-			conf.rx_adv_conf.rss_conf.rss_key_len = device->hash_key_size;
+			conf.rx_adv_conf.rss_conf.rss_key_len = length;
 		}
 	} else {
 		conf.rx_adv_conf.rss_conf.rss_hf = 0;
@@ -90,6 +103,20 @@ static int configure(uint16_t port, const struct hairpin_port_options *options, 
 		error = rte_eth_dev_configure(port, options->queues, options->queues, &conf);
 	}
 	return error;
+}
+
+/* Some drivers take the key with the configuration, some only afterwards, some never: what holds is asked for later. */
+static void update_key(uint16_t port, const struct rte_eth_dev_info *device)
+{
+	uint8_t key[KEY_MAX];
+	struct rte_eth_rss_conf conf = { .rss_key = NULL };
+	uint8_t length = symmetric_key(device, key);
+
+	if (length == 0 || rte_eth_dev_rss_hash_conf_get(port, &conf) != 0)
+		return;
+	conf.rss_key = key;
+	conf.rss_key_len = length;
+	rte_eth_dev_rss_hash_update(port, &conf);
 }
 
 /* Configures and starts a port that was found. Returns 0 or a positive errno, and in `what` what failed. */
@@ -126,6 +153,8 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 	*what = "starting it";
 	if ((error = rte_eth_dev_start(port)) != 0)
 		return -error;
+	if (options->queues > 1 && options->rss == HAIRPIN_RSS_SYMMETRIC)
+		update_key(port, &device);
 	if (options->promiscuous)
 		rte_eth_promiscuous_enable(port);
 	return 0;
@@ -241,12 +270,9 @@ int hairpin_port_info(uint16_t port, struct hairpin_port_info *info)
 		info->checksums = (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_CKSUM) != 0;
 		info->rss_set = conf.rxmode.mq_mode & RTE_ETH_MQ_RX_RSS_FLAG ? conf.rx_adv_conf.rss_conf.rss_hf : 0;
 	}
-	if (device.hash_key_size > 0 && device.hash_key_size <= KEY_MAX && rte_eth_dev_rss_hash_conf_get(port, &rss) == 0) {
-		info->rss_key_symmetric = 1;
-		for (unsigned int i = 0; i < device.hash_key_size; i++)
-			if (key[i] != (i % 2 == 0 ? KEY_HIGH : KEY_LOW))
-				info->rss_key_symmetric = 0;
-	}
+	uint8_t ours[KEY_MAX], length = symmetric_key(&device, ours);
+	info->rss_key_symmetric =
+		length > 0 && rte_eth_dev_rss_hash_conf_get(port, &rss) == 0 && memcmp(key, ours, length) == 0;
 	struct rte_eth_rxq_info rx;
 	struct rte_eth_txq_info tx;
 	info->rx_descriptors = rte_eth_rx_queue_info_get(port, 0, &rx) == 0 ? rx.nb_desc : 0;

@@ -201,7 +201,8 @@ fn af_packet() {
 fn af_xdp() {
     in_namespace(|| {
         veth();
-        let whole = Whole::new(16_383, 2048);
+        // The driver of 22.11 does not give the mbufs of its fill queue back when it is closed.
+        let whole = Whole::new(16_383, 2048).but(2048);
         let port = open(&options(device("net_af_xdp", "iface=far")), &whole);
         assert_eq!((port.mac(), port.driver()), (MACS[1], "net_af_xdp"));
         talk(&port, &whole);

@@ -39,6 +39,8 @@ fn within() {
         for index in 0..2 {
             let mut from = ports[way].queue(index).expect("a queue");
             let mut to = ports[1 - way].queue(index).expect("a queue");
+            // A client offers its buffers when it looks for frames.
+            assert_eq!(to.receive(&mut Batch::new()), 0);
             let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &packets::udp(&[i; 100]))).collect();
             send(&mut from, &mut batch);
             let came = receive(&mut to, |_| true, 60);
@@ -91,6 +93,9 @@ fn between() {
         }
     }
     assert_eq!((port.statistics().received, port.statistics().transmitted), (FRAMES as u64, FRAMES as u64));
+    // It goes when this end has gone.
+    out.clear();
+    drop((port, queue));
     assert!(other.wait().expect("it ran").success());
 }
 

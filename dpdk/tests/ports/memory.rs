@@ -221,9 +221,11 @@ fn hugepages() {
 
 /// In that process.
 pub(crate) fn with_hugepages() {
-    let mapped = || fs::read_to_string("/proc/self/smaps").expect("/proc").contains("anon_hugepage");
     let whole = Whole::new(10_000, 2048);
-    assert!(mapped(), "its memory is on hugepages");
+    let status = fs::read_to_string("/proc/self/status").expect("/proc");
+    let huge =
+        status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")?.trim().strip_suffix(" kB")?.parse().ok());
+    assert!(huge.is_some_and(|kib: u32| kib > 10_000 * 2), "its memory is on hugepages: {huge:?} KiB");
     let options = PortOptions { tx_descriptors: 64, ..PortOptions::default() };
     let (first, second) = Port::pair(eal(), &options, &whole.0).expect("a pair of ports");
     let (mut out, mut back) = (first.queue(0).expect("a queue"), second.queue(0).expect("a queue"));
