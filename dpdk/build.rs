@@ -18,6 +18,9 @@ mod shim {
     #[rustfmt::skip]
     const SOURCES: &[&str] = &[
         "shim/eal.c",
+        "shim/flow.c",
+        "shim/flow_build.c",
+        "shim/flow_dump.c",
         "shim/hash.c",
         "shim/heap.c",
         "shim/mbuf.c",
@@ -36,6 +39,8 @@ mod shim {
         build.opt_level(3).std("gnu11").warnings(true).extra_warnings(true).flag("-Wno-unused-parameter");
         // A port's configuration can be asked for only so on 22.11, and flow templates are.
         build.define("ALLOW_EXPERIMENTAL_API", None);
+        #[cfg(feature = "fake-flow")]
+        build.define("HAIRPIN_FAKE_FLOW", None).file("shim/fake_flow.c");
         build.files(SOURCES).compile("hairpin_dpdk_shim");
         for flag in pkg_config("--libs-only-L") {
             if let Some(directory) = flag.strip_prefix("-L") {

@@ -138,7 +138,8 @@ static size_t action_size(enum rte_flow_action_type type)
 	case RTE_FLOW_ACTION_TYPE_SET_TP_SRC:
 	case RTE_FLOW_ACTION_TYPE_SET_TP_DST:
 	case RTE_FLOW_ACTION_TYPE_QUEUE:
-	case RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT: return 2;
+	case RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT:
+	case RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR: return 2;
 	case RTE_FLOW_ACTION_TYPE_MODIFY_FIELD: return sizeof(struct rte_flow_action_modify_field);
 	default: return 0;
 	}

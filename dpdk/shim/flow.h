@@ -48,6 +48,7 @@ enum {
 	HAIRPIN_DO_PORT_ID = 1 << 14,
 	HAIRPIN_DO_REPRESENTED_PORT = 1 << 15,
 	HAIRPIN_DO_JUMP = 1 << 16,
+	HAIRPIN_DO_PORT_REPRESENTOR = 1 << 17,
 };
 
 /* How it is said. */
@@ -122,7 +123,7 @@ struct hairpin_flow_arrays {
 	struct rte_flow_action_rss rss;
 	uint16_t rss_queues[HAIRPIN_FLOW_QUEUES_MAX];
 	struct rte_flow_action_port_id port_id;
-	struct rte_flow_action_ethdev represented;
+	struct rte_flow_action_ethdev represented, representor;
 	struct rte_flow_action_jump jump, jump_mask;
 };
 

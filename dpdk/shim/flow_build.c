@@ -14,7 +14,8 @@
 #define HEADER_WORDS 5
 
 #define FATES                                                                                                          \
-	(HAIRPIN_DO_QUEUE | HAIRPIN_DO_RSS | HAIRPIN_DO_PORT_ID | HAIRPIN_DO_REPRESENTED_PORT | HAIRPIN_DO_JUMP)
+	(HAIRPIN_DO_QUEUE | HAIRPIN_DO_RSS | HAIRPIN_DO_PORT_ID | HAIRPIN_DO_REPRESENTED_PORT |                         \
+	 HAIRPIN_DO_PORT_REPRESENTOR | HAIRPIN_DO_JUMP)
 #define TRANSPORT_MATCHES                                                                                              \
 	(HAIRPIN_MATCH_SOURCE_PORT | HAIRPIN_MATCH_DESTINATION_PORT | TCP_MATCHES)
 #define TCP_MATCHES (HAIRPIN_MATCH_NO_CONTROL | HAIRPIN_MATCH_ACK | HAIRPIN_MATCH_NO_OPTIONS)
@@ -267,6 +268,8 @@ static void fate(const struct hairpin_flow_rule *rule, struct hairpin_flow_array
 	set(rule, arrays, HAIRPIN_DO_PORT_ID, RTE_FLOW_ACTION_TYPE_PORT_ID, &arrays->port_id);
 	arrays->represented.port_id = rule->port;
 	set(rule, arrays, HAIRPIN_DO_REPRESENTED_PORT, RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT, &arrays->represented);
+	arrays->representor.port_id = rule->port;
+	set(rule, arrays, HAIRPIN_DO_PORT_REPRESENTOR, RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR, &arrays->representor);
 	if (rule->does & HAIRPIN_DO_JUMP) {
 		arrays->jump.group = rule->jump;
 		arrays->jump_mask.group = UINT32_MAX;

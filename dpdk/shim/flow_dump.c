@@ -225,6 +225,7 @@ static void say_conf(struct text *text, const struct rte_flow_action *action)
 		say(text, " %u", ((const struct rte_flow_action_port_id *)conf)->id);
 		break;
 	case RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT:
+	case RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR:
 		say(text, " %u", ((const struct rte_flow_action_ethdev *)conf)->port_id);
 		break;
 	case RTE_FLOW_ACTION_TYPE_JUMP:

@@ -22,6 +22,7 @@ mod eal;
 mod error;
 mod ffi;
 mod flags;
+pub mod flow;
 mod io;
 mod key;
 mod mbuf;

@@ -1,0 +1,420 @@
+//! What takes rules: a device through one of rte_flow's two ways. Not yet run on hardware.
+//!
+//! Both ways look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
+//! synchronous one has carried a request out before it returns (some 300 us on a BlueField-2, papers/002), the other
+//! hands batches to the device.
+
+use super::description::{Description, Match};
+use super::raw::{self, RawCount, RawError, RawFlow, RawResult, RawTable};
+use hairpin_core::engine::Refusal;
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::fmt;
+
+/// A rule in a device. Not used again once its removal has been asked for without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow(*mut RawFlow);
+
+// SAFETY: a handle is only ever handed back to DPDK, whose calls for one port may come from any one thread at a time.
+unsafe impl Send for Flow {}
+
+/// What a device said when it refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowError {
+    /// errno.
+    pub code: i32,
+    /// What it was about, as `enum rte_flow_error_type` numbers it.
+    pub kind: i32,
+    /// The driver's words; may be empty.
+    pub message: String,
+}
+
+impl FlowError {
+    fn of(code: i32, error: &RawError) -> Result<(), FlowError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let message = CStr::from_bytes_until_nul(&error.message).unwrap_or_default().to_string_lossy().into_owned();
+        Err(FlowError { code: error.code, kind: error.kind, message })
+    }
+
+    /// What the worker makes of it.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self.code {
+            libc::ENOSPC | libc::ENOMEM | libc::E2BIG => Refusal::Full,
+            libc::ENOTSUP | libc::ENOSYS | libc::EINVAL => Refusal::Unsupported,
+            _ => Refusal::Failed,
+        }
+    }
+
+    /// What the refusal was about.
+    pub fn about(&self) -> &'static str {
+        const KINDS: [&str; 18] = [
+            "",
+            "",
+            "the rule",
+            "the group",
+            "the priority",
+            "ingress",
+            "egress",
+            "transfer",
+            "the attributes",
+            "the number of items",
+            "what an item asks",
+            "a range",
+            "an item's mask",
+            "an item",
+            "the number of actions",
+            "an action's values",
+            "an action",
+            "the device's state",
+        ];
+        usize::try_from(self.kind).ok().and_then(|kind| KINDS.get(kind)).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for FlowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", std::io::Error::from_raw_os_error(self.code))?;
+        if !self.about().is_empty() {
+            write!(f, "; {}", self.about())?;
+        }
+        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
+    }
+}
+
+impl std::error::Error for FlowError {}
+
+impl RawError {
+    pub(super) const EMPTY: RawError = RawError { code: 0, kind: 0, message: [0; 128] };
+}
+
+/// An answer to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// The rule is in force.
+    Created(u64, Flow),
+    /// It is not.
+    NotCreated(u64, Refusal),
+    /// It is gone.
+    Destroyed(u64),
+    /// Nobody knows whether it is, and there is no handle to it any more.
+    Lost(u64),
+}
+
+/// Something rules can be put into. `port` is DPDK's number; tickets are the caller's, one for each request under way.
+pub(crate) trait RuleDevice: Send {
+    /// Requests that may be begun now.
+    fn room(&self) -> usize;
+    /// Begins to put a rule in. An error is the answer.
+    fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError>;
+    /// Begins to take a rule out. After an error it is still there.
+    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError>;
+    /// Whether answers are awaited.
+    fn is_waiting(&self) -> bool;
+    /// Hands over what was begun.
+    fn push(&mut self);
+    /// The next answer that is there.
+    fn pull(&mut self) -> Option<Outcome>;
+    /// What a rule has counted.
+    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount>;
+    /// Takes everything out and ends: nothing of ours is left on these ports.
+    fn close(&mut self, ports: &[u16]);
+}
+
+/// rte_flow_create() and rte_flow_destroy(), one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Synchronous {
+    answers: VecDeque<Outcome>,
+}
+
+/// Answers kept until they are pulled, at most.
+const ANSWERS_MAX: usize = 64;
+
+/// Puts a rule in at once.
+pub(crate) fn create(port: u16, rule: &Description) -> Result<Flow, FlowError> {
+    let (mut flow, mut error) = (std::ptr::null_mut(), RawError::EMPTY);
+    // SAFETY: the description is as C has it; the rest is written.
+    let code = unsafe { raw::hairpin_flow_create(port, rule, &raw mut flow, &raw mut error) };
+    FlowError::of(code, &error).map(|()| Flow(flow))
+}
+
+/// Takes a rule out at once. After an error it is still there.
+pub(crate) fn destroy(port: u16, flow: Flow) -> Result<(), FlowError> {
+    let mut error = RawError::EMPTY;
+    // SAFETY: the handle is one that the port gave and that was not handed back yet.
+    let code = unsafe { raw::hairpin_flow_destroy(port, flow.0, &raw mut error) };
+    FlowError::of(code, &error)
+}
+
+/// Whether the device says that it would take a rule. It may say so and not take it.
+pub(crate) fn validate(port: u16, rule: &Description) -> Result<(), FlowError> {
+    let mut error = RawError::EMPTY;
+    // SAFETY: the description is as C has it.
+    let code = unsafe { raw::hairpin_flow_validate(port, rule, &raw mut error) };
+    FlowError::of(code, &error)
+}
+
+pub(crate) fn query(port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+    let mut count = RawCount::default();
+    // SAFETY: the handle is of a rule in force.
+    let code = unsafe { raw::hairpin_flow_query(port, flow.0, does, &raw mut count) };
+    (code == 0).then_some(count)
+}
+
+/// Hairpin queues that a port may have at most, and descriptors of each; none where its driver does not know them.
+pub(crate) fn hairpin_queues(port: u16) -> (u16, u16) {
+    let mut found = raw::RawHairpin::default();
+    // SAFETY: writes what it was given.
+    match unsafe { raw::hairpin_flow_hairpin_capability(port, &raw mut found) } {
+        0 => (found.queues, found.descriptors),
+        _ => (0, 0),
+    }
+}
+
+fn flush(ports: &[u16]) {
+    for port in ports {
+        // SAFETY: a number; an error changes nothing, since the port is given up next.
+        unsafe { raw::hairpin_flow_flush(*port, std::ptr::null_mut()) };
+    }
+}
+
+impl RuleDevice for Synchronous {
+    fn room(&self) -> usize {
+        ANSWERS_MAX.saturating_sub(self.answers.len())
+    }
+
+    fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
+        let flow = create(port, rule)?;
+        self.answers.push_back(Outcome::Created(ticket, flow));
+        Ok(())
+    }
+
+    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+        destroy(port, flow)?;
+        self.answers.push_back(Outcome::Destroyed(ticket));
+        Ok(())
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    fn push(&mut self) {}
+
+    fn pull(&mut self) -> Option<Outcome> {
+        self.answers.pop_front()
+    }
+
+    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+        query(port, flow, does)
+    }
+
+    fn close(&mut self, ports: &[u16]) {
+        flush(ports);
+    }
+}
+
+/// A template table for rules of one shape on one port.
+#[derive(Debug)]
+struct Template {
+    port: u16,
+    shape: Description,
+    table: RawTable,
+}
+
+/// rte_flow_async_create() and rte_flow_async_destroy(), by batches; one queue.
+#[derive(Debug)]
+pub(crate) struct Templates {
+    tables: Vec<Template>,
+    ports: Vec<u16>,
+    queue_size: u32,
+    under_way: u32,
+    rules_max: u32,
+    /// What was asked for by each request under way, by place: at most as many as the queues take.
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+    answers: VecDeque<Outcome>,
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    ticket: u64,
+    /// The handle that creating has given.
+    flow: Option<Flow>,
+}
+
+// SAFETY: templates are only ever handed back to DPDK, one thread at a time.
+unsafe impl Send for Templates {}
+
+const QUEUE: u32 = 0;
+/// Rules of a shape that are not flows'.
+const STANDING_MAX: u32 = 16;
+/// Requests under way that a queue is asked to hold.
+const QUEUE_SIZE: u32 = 1024;
+
+impl Templates {
+    /// Prepares ports for rules by template.
+    pub(crate) fn open(ports: &[u16], rules_max: u32, counts: bool) -> Result<Templates, FlowError> {
+        let mut queue_size = QUEUE_SIZE;
+        for port in ports {
+            let (mut queues, mut size, mut error) = (0, 0, RawError::EMPTY);
+            // SAFETY: writes what it was given.
+            let code = unsafe { raw::hairpin_flow_queue_info(*port, &raw mut queues, &raw mut size, &raw mut error) };
+            FlowError::of(code, &error)?;
+            if queues == 0 || size == 0 {
+                let message = "the device has no queues for rules".into();
+                return Err(FlowError { code: libc::ENOTSUP, kind: 0, message });
+            }
+            queue_size = queue_size.min(size);
+            let counters = if counts { rules_max } else { 0 };
+            let mut error = RawError::EMPTY;
+            // SAFETY: numbers.
+            let code = unsafe { raw::hairpin_flow_configure(*port, counters, 0, 1, queue_size, &raw mut error) };
+            FlowError::of(code, &error)?;
+        }
+        Ok(Templates {
+            tables: Vec::new(),
+            ports: ports.to_vec(),
+            queue_size,
+            under_way: 0,
+            rules_max,
+            requests: vec![None; queue_size as usize],
+            free: (0..queue_size).rev().collect(),
+            answers: VecDeque::with_capacity(ANSWERS_MAX),
+            next: 0,
+        })
+    }
+
+    /// The table of a rule's shape, made at the first of them.
+    fn table(&mut self, port: u16, rule: &Description) -> Result<usize, FlowError> {
+        let shape = rule.shape();
+        if let Some(found) = self.tables.iter().position(|table| table.port == port && table.shape == shape) {
+            return Ok(found);
+        }
+        // Of the others there are a few.
+        let rules = if rule.matches.has(Match::FLOW) { self.rules_max } else { STANDING_MAX };
+        let (mut table, mut error) = (RawTable([std::ptr::null_mut(); 3]), RawError::EMPTY);
+        // SAFETY: the description is as C has it; the rest is written.
+        let code =
+            unsafe { raw::hairpin_flow_table_create(port, &raw const shape, rules, &raw mut table, &raw mut error) };
+        FlowError::of(code, &error)?;
+        self.tables.push(Template { port, shape, table });
+        Ok(self.tables.len() - 1)
+    }
+
+    /// A place for a request.
+    fn take(&mut self, ticket: u64) -> Result<u32, FlowError> {
+        let full = || FlowError { code: libc::EAGAIN, kind: 0, message: String::new() };
+        let place = self.free.pop().ok_or_else(full)?;
+        self.requests[place as usize] = Some(Request { ticket, flow: None });
+        self.under_way += 1;
+        Ok(place)
+    }
+
+    fn give_back(&mut self, place: u32) -> Option<Request> {
+        let request = self.requests.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        self.under_way -= 1;
+        Some(request)
+    }
+
+    /// Fetches answers from one port after the other.
+    fn fetch(&mut self) {
+        for _ in 0..self.ports.len() {
+            let port = self.ports[self.next % self.ports.len()];
+            self.next = self.next.wrapping_add(1);
+            let (mut results, mut pulled) = ([RawResult::default(); ANSWERS_MAX], 0);
+            let most = ANSWERS_MAX as u16;
+            // SAFETY: room for as many as is said.
+            let code = unsafe {
+                raw::hairpin_flow_pull(port, QUEUE, results.as_mut_ptr(), most, &raw mut pulled, std::ptr::null_mut())
+            };
+            let pulled = if code == 0 { usize::from(pulled) } else { 0 };
+            for result in results.iter().take(pulled) {
+                let Some(request) = u32::try_from(result.ticket).ok().and_then(|place| self.give_back(place)) else {
+                    continue;
+                };
+                self.answers.push_back(match (request.flow, result.succeeded != 0) {
+                    (Some(flow), true) => Outcome::Created(request.ticket, flow),
+                    (Some(_), false) => Outcome::NotCreated(request.ticket, Refusal::Failed),
+                    (None, true) => Outcome::Destroyed(request.ticket),
+                    (None, false) => Outcome::Lost(request.ticket),
+                });
+            }
+            if !self.answers.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+impl RuleDevice for Templates {
+    fn room(&self) -> usize {
+        (self.queue_size - self.under_way) as usize
+    }
+
+    fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
+        let table = self.table(port, rule)?;
+        let place = self.take(ticket)?;
+        let (mut flow, mut error) = (std::ptr::null_mut(), RawError::EMPTY);
+        let table = &raw const self.tables[table].table;
+        // SAFETY: the table is of this rule's shape and stays until the device is closed; the rest is written.
+        let code = unsafe {
+            raw::hairpin_flow_async_create(port, QUEUE, table, rule, u64::from(place), &raw mut flow, &raw mut error)
+        };
+        match FlowError::of(code, &error) {
+            Ok(()) => {
+                if let Some(request) = &mut self.requests[place as usize] {
+                    request.flow = Some(Flow(flow));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.give_back(place);
+                Err(error)
+            }
+        }
+    }
+
+    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+        let place = self.take(ticket)?;
+        let mut error = RawError::EMPTY;
+        // SAFETY: the handle is of a rule in force, and is not used again unless this fails.
+        let code = unsafe { raw::hairpin_flow_async_destroy(port, QUEUE, flow.0, u64::from(place), &raw mut error) };
+        FlowError::of(code, &error).inspect_err(|_| {
+            self.give_back(place);
+        })
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.under_way > 0 || !self.answers.is_empty()
+    }
+
+    fn push(&mut self) {
+        for port in &self.ports {
+            // SAFETY: numbers. What is not pushed now is at the next time.
+            unsafe { raw::hairpin_flow_push(*port, QUEUE, std::ptr::null_mut()) };
+        }
+    }
+
+    fn pull(&mut self) -> Option<Outcome> {
+        if self.answers.is_empty() && self.under_way > 0 {
+            self.fetch();
+        }
+        self.answers.pop_front()
+    }
+
+    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+        query(port, flow, does)
+    }
+
+    fn close(&mut self, ports: &[u16]) {
+        flush(ports);
+        for mut template in self.tables.drain(..) {
+            // SAFETY: made by the port, and no rule of it is left.
+            unsafe { raw::hairpin_flow_table_destroy(template.port, &raw mut template.table, std::ptr::null_mut()) };
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A flow engine in network cards, by rte_flow (DPDK's programmer's guide, "Generic flow API"; papers/002, 3.5). **Not yet
+//! run on hardware**: what is tested is what it asks for (golden dumps of every rule's arrays, also through
+//! `rte_flow_conv`) and what it makes of the answers (a fake device that refuses, delays, reorders and fills up).
+//!
+//! A [`Description`] is a rule in plain words, of which the shim makes rte_flow's arrays. [`probe`] tries what a port
+//! takes and what not, and in which [`Terms`]. [`Offload`] is the thread that has the ports' rules, [`RteFlowEngine`] a
+//! worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets go next.
+//!
+//! What a rule is made of: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
+//! Ethernet addresses, addresses and ports, lowers the TTL, counts, and sends the packet out again by a hairpin queue or
+//! the embedded switch ([`Turn`]). Before all flows stand rules that keep packets with a TTL of 0 or 1 for software, and
+//! where the device has groups, flows are in the second one: the first is slow and small (facts.md: 40 to 250 thousand
+//! rules/s and 65,536 rules at most, against 360 to 510 thousand rules/s and millions). The device corrects checksums.
+//!
+//! What no device can do, so that it stays with software: ranges of TCP numbers, SACK blocks, windows, that is HTTP and
+//! TLS services; packets too big for the way out (rules are refused where the way out takes less than the way in);
+//! order at hand-over.
+//!
+//! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], papers/003's
+//! FlowIPManagerHW). The mark is [`mark`] of the rule's id and arrives in
+//! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). What is missing is a worker that goes by it instead of hashing and
+//! looking up: the mark less one is the value that its table has for the flow, and it must still compare the key.
+
+mod description;
+mod device;
+mod engine;
+mod hops;
+mod machine;
+mod probe;
+mod raw;
+mod records;
+mod statistics;
+#[cfg(all(test, feature = "fake-flow"))]
+mod tests;
+mod translate;
+
+pub use description::{Description, Does, Family, How, Match, NoText};
+pub use device::FlowError;
+pub use engine::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Way};
+pub use hops::{Hop, Hops};
+pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
+pub use statistics::Statistics;
+pub use translate::{EnginePort, Terms, Turn, mark};

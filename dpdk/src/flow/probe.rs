@@ -1,0 +1,420 @@
+//! What a port's device can do, found by trying: first each thing that a rule may ask for by itself, so that there is a
+//! reason for what is missing, then whole rules of what is left, in order of preference.
+//!
+//! That a device says it would take a rule proves little ([`Depth::Validate`]); that it took one and let it go, more
+//! ([`Depth::Create`]); that packets come out right, only packets do. Not yet run on a device that takes any.
+
+use super::description::{Description, Does, Family, How, Match};
+use super::device::{self, FlowError};
+use super::raw::{self, RawError};
+use super::translate::{EnginePort, KINDS, Terms, Turn, matching, standing, to_software};
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// How a rule is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// The device is asked whether it would take it.
+    #[default]
+    Validate,
+    /// It is put in and taken out again. It matches addresses that are nobody's (RFC 5737, RFC 3849) or, for a moment,
+    /// all packets: not on a port that is in use.
+    Create,
+}
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// To match a flow's addresses and ports.
+    Flow(Family, Protocol),
+    /// To leave SYN, FIN and RST out.
+    NoControl,
+    /// To leave fragments out.
+    Whole,
+    /// To match a TTL of 0 or 1.
+    LastHop,
+    /// To leave TCP headers with options out.
+    NoOptions,
+    /// A second group of rules.
+    Jump,
+    /// A way for packets to leave.
+    Turn(Turn),
+    /// To change something, by an action of its own or by MODIFY_FIELD.
+    Change(Does, How),
+    /// To count packets.
+    Count,
+    /// To know when a rule was last hit.
+    Age,
+    /// A mark for the worker.
+    Mark,
+    /// Rules by template.
+    Templates,
+    /// All that a flow's rule asks for, together.
+    Together(Family, Protocol),
+    /// All rules that stand before the flows'.
+    Standing,
+}
+
+/// Whether there is an engine without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// None.
+    Yes,
+    /// None unless there is another of its kind.
+    OneOf,
+    /// There is one that is slower or carries less.
+    No,
+}
+
+impl Subject {
+    /// Whether there is an engine without it.
+    pub fn needed(self) -> Needed {
+        match self {
+            Subject::NoControl | Subject::Whole | Subject::LastHop | Subject::Standing => Needed::Yes,
+            Subject::Turn(_) | Subject::Count | Subject::Age | Subject::Change(Does::SOURCE_MAC, _) => Needed::OneOf,
+            Subject::Change(what, _) if Does::REWRITE.has(what) => Needed::OneOf,
+            Subject::Flow(..) | Subject::Together(..) => Needed::OneOf,
+            _ => Needed::No,
+        }
+    }
+
+    /// What follows from its absence.
+    pub fn without(self) -> &'static str {
+        match self {
+            Subject::Flow(..) | Subject::Together(..) => "such connections stay in software",
+            Subject::NoControl => "software would not see connections begin and end: no TCP connection is offloaded",
+            Subject::Whole => "first fragments would be rewritten and the rest not: no connection is offloaded",
+            Subject::LastHop => "packets would be forwarded for ever: no connection is offloaded",
+            Subject::NoOptions => "no rule may change acknowledgement numbers, as SACK blocks would be wrong",
+            Subject::Jump => "rules are in the first group, which is slow and small",
+            Subject::Turn(_) => "packets cannot leave this way",
+            Subject::Change(what, _) if Does::NUMBERS.has(what) => "spliced connections stay in software",
+            Subject::Change(..) => "addresses cannot be translated this way",
+            Subject::Count => "nobody knows what rules carry; AGE must tell when they were last hit",
+            Subject::Age => "COUNT must tell when rules were last hit",
+            Subject::Mark => "packets cannot be classified for the worker either",
+            Subject::Templates => "rules are put in one at a time",
+            Subject::Standing => "nothing is offloaded",
+        }
+    }
+}
+
+fn kind(family: Family, protocol: Protocol) -> &'static str {
+    match (family, protocol) {
+        (Family::V6, Protocol::Tcp) => "TCP over IPv6",
+        (Family::V6, Protocol::Udp) => "UDP over IPv6",
+        (_, Protocol::Tcp) => "TCP over IPv4",
+        (_, Protocol::Udp) => "UDP over IPv4",
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let change = |what| match what {
+            Does::SOURCE_MAC => "source Ethernet address",
+            Does::DESTINATION_MAC => "destination Ethernet address",
+            Does::SOURCE => "source address",
+            Does::DESTINATION => "destination address",
+            Does::SOURCE_PORT => "source port",
+            Does::DESTINATION_PORT => "destination port",
+            Does::TTL => "TTL",
+            Does::SEQUENCE => "sequence number",
+            Does::ACKNOWLEDGEMENT => "acknowledgement number",
+            _ => "field",
+        };
+        match self {
+            Subject::Flow(family, protocol) => write!(f, "match flows: {}", kind(*family, *protocol)),
+            Subject::NoControl => f.write_str("match TCP without SYN, FIN, RST"),
+            Subject::Whole => f.write_str("match no fragments"),
+            Subject::LastHop => f.write_str("match a TTL of 0 or 1"),
+            Subject::NoOptions => f.write_str("match TCP without options"),
+            Subject::Jump => f.write_str("groups of rules (JUMP)"),
+            Subject::Turn(turn) => write!(f, "send out: {}", turn.name()),
+            Subject::Change(what, how) if how.has(How::MODIFY) => write!(f, "MODIFY_FIELD: {}", change(*what)),
+            Subject::Change(what, _) => write!(f, "set: {}", change(*what)),
+            Subject::Count => f.write_str("count (COUNT)"),
+            Subject::Age => f.write_str("age (AGE)"),
+            Subject::Mark => f.write_str("mark (MARK)"),
+            Subject::Templates => f.write_str("templates"),
+            Subject::Together(family, protocol) => write!(f, "a whole rule: {}", kind(*family, *protocol)),
+            Subject::Standing => f.write_str("rules before the flows'"),
+        }
+    }
+}
+
+/// Something tried.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// What.
+    pub subject: Subject,
+    /// In which rule; `None` where it takes none to find out.
+    pub rule: Option<Description>,
+    /// What came of it.
+    pub outcome: Result<(), FlowError>,
+}
+
+/// What was found out about a port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings {
+    /// Everything tried, in that order.
+    pub attempts: Vec<Attempt>,
+    /// The terms of the best engine that there is; `None`: none at all.
+    pub terms: Option<Terms>,
+    /// Whether it may be had by templates.
+    pub templates: bool,
+    /// Hairpin queues that the device may have.
+    pub hairpin_queues: u16,
+}
+
+impl Findings {
+    /// Whether something may be had.
+    pub fn has(&self, subject: Subject) -> bool {
+        self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
+    }
+
+    /// What is missing.
+    pub fn missing(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
+    }
+
+    /// For each kind of service, why its connections stay in software; `None` if they do not.
+    pub fn services(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut services = Vec::new();
+        for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
+            let carried = self.terms.is_some_and(|terms| terms.carries[at] && terms.turn != Turn::Mark);
+            services.push((kind(family, protocol), (!carried).then(|| self.why_not(family, protocol))));
+        }
+        let why = "no device checks ranges of TCP numbers, translates SACK blocks or shifts windows";
+        services.push(("HTTP and TLS", Some(why.into())));
+        services
+    }
+
+    /// The first thing missing without which no such connection is carried.
+    fn why_not(&self, family: Family, protocol: Protocol) -> String {
+        let refused = |subject: Subject| {
+            self.attempts.iter().find(|attempt| attempt.subject == subject && attempt.outcome.is_err())
+        };
+        let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
+        let turns = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId].map(Subject::Turn);
+        let one_of = |subjects: &[Subject]| match subjects.iter().any(|subject| self.has(*subject)) {
+            true => None,
+            false => subjects.first().and_then(|subject| refused(*subject)),
+        };
+        let first = refused(Subject::Flow(family, protocol))
+            .or_else(|| tcp.and_then(refused))
+            .or_else(|| refused(Subject::Whole))
+            .or_else(|| refused(Subject::LastHop))
+            .or_else(|| one_of(&turns))
+            .or_else(|| one_of(&[Subject::Count, Subject::Age]))
+            .or_else(|| refused(Subject::Standing))
+            .or_else(|| refused(Subject::Together(family, protocol)));
+        match first {
+            Some(Attempt { subject, outcome: Err(error), .. }) => format!("{subject}: {error}"),
+            _ => "its parts are there, but not together".into(),
+        }
+    }
+}
+
+/// Finds out what a port's device can do. The port is open and started.
+pub fn probe(port: &EnginePort, depth: Depth) -> Findings {
+    let mut prober = Prober { port, depth, attempts: Vec::new() };
+    let hairpin_queues = device::hairpin_queues(port.id).0;
+    prober.survey(hairpin_queues);
+    let templates = prober.templates();
+    let terms = prober.choose();
+    Findings { attempts: prober.attempts, terms, templates, hairpin_queues }
+}
+
+struct Prober<'a> {
+    port: &'a EnginePort,
+    depth: Depth,
+    attempts: Vec<Attempt>,
+}
+
+/// Changes, in the order in which they are told.
+const CHANGES: [Does; 9] = [
+    Does::SOURCE_MAC,
+    Does::DESTINATION_MAC,
+    Does::SOURCE,
+    Does::DESTINATION,
+    Does::SOURCE_PORT,
+    Does::DESTINATION_PORT,
+    Does::TTL,
+    Does::SEQUENCE,
+    Does::ACKNOWLEDGEMENT,
+];
+const TURNS: [Turn; 3] = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId];
+const STYLES: [How; 2] = [How::NONE, How::MODIFY];
+
+/// A flow between nobody's addresses.
+fn nobody(family: Family, protocol: Protocol) -> FlowKey {
+    let (source, destination) = match family {
+        Family::V6 => (
+            Endpoint::new(std::net::IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 40000),
+            Endpoint::new(std::net::IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2)), 80),
+        ),
+        _ => (
+            Endpoint::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40000),
+            Endpoint::new(std::net::IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 80),
+        ),
+    };
+    FlowKey { source, destination, protocol }
+}
+
+impl Prober<'_> {
+    fn attempt(&self, rule: &Description) -> Result<(), FlowError> {
+        match self.depth {
+            Depth::Validate => device::validate(self.port.id, rule),
+            Depth::Create => device::create(self.port.id, rule).and_then(|flow| device::destroy(self.port.id, flow)),
+        }
+    }
+
+    fn try_rule(&mut self, subject: Subject, rule: Description) -> bool {
+        let outcome = self.attempt(&rule);
+        let worked = outcome.is_ok();
+        self.attempts.push(Attempt { subject, rule: Some(rule), outcome });
+        worked
+    }
+
+    /// A rule in the first group for a flow of nobody's, to software.
+    fn plain(&self, family: Family, protocol: Protocol) -> Description {
+        let key = nobody(family, protocol);
+        let mut rule = Description { family, protocol: protocol as u8, ..Description::default() };
+        rule.match_flow(&key.source, &key.destination);
+        to_software(self.port, &mut rule);
+        rule
+    }
+
+    /// Each thing by itself.
+    fn survey(&mut self, hairpin_queues: u16) {
+        for (family, protocol) in KINDS {
+            self.try_rule(Subject::Flow(family, protocol), self.plain(family, protocol));
+        }
+        let plain = self.plain(Family::V4, Protocol::Tcp);
+        let matching = |more| Description { matches: plain.matches | more, ..plain };
+        self.try_rule(Subject::NoControl, matching(Match::NO_CONTROL));
+        self.try_rule(Subject::Whole, matching(Match::WHOLE));
+        self.try_rule(Subject::NoOptions, matching(Match::ACK | Match::NO_OPTIONS));
+        let last_hop = Description { matches: Match::LAST_HOP, protocol: 0, ..plain };
+        self.try_rule(Subject::LastHop, last_hop);
+        let jump = Description { family: Family::V4, protocol: 6, does: Does::JUMP, jump: 1, ..Description::default() };
+        self.try_rule(Subject::Jump, jump);
+        for turn in TURNS {
+            if turn == Turn::Hairpin && hairpin_queues == 0 && self.port.hairpins.is_empty() {
+                let message = "the device has no hairpin queues".into();
+                let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message });
+                self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
+                continue;
+            }
+            let rule = Description { does: turn.does(), how: turn.how(), ..plain };
+            self.try_rule(Subject::Turn(turn), self.leaving(rule));
+        }
+        for how in STYLES {
+            for what in CHANGES {
+                let matches = if what == Does::ACKNOWLEDGEMENT { plain.matches | Match::ACK } else { plain.matches };
+                let (does, sequence_delta) = (plain.does | what, 1);
+                let rule = Description { matches, does, how, sequence_delta, acknowledgement_delta: 1, ..plain };
+                self.try_rule(Subject::Change(what, how), rule);
+            }
+        }
+        let doing = |more| Description { does: plain.does | more, age_seconds: 10, mark: 1, ..plain };
+        self.try_rule(Subject::Count, doing(Does::COUNT));
+        self.try_rule(Subject::Age, doing(Does::AGE));
+        self.try_rule(Subject::Mark, doing(Does::MARK));
+    }
+
+    /// Fills in where a rule's packets go: back out of this port, or by the first hairpin queue.
+    fn leaving(&self, mut rule: Description) -> Description {
+        rule.port = self.port.id;
+        rule.queue = self.port.hairpins.first().map_or(0, |(_, queue)| *queue);
+        rule
+    }
+
+    fn templates(&mut self) -> bool {
+        let (mut queues, mut size, mut error) = (0, 0, RawError::EMPTY);
+        // SAFETY: writes what it was given.
+        let code =
+            unsafe { raw::hairpin_flow_queue_info(self.port.id, &raw mut queues, &raw mut size, &raw mut error) };
+        let message = || String::from_utf8_lossy(&error.message).trim_end_matches('\0').to_owned();
+        let outcome = match (code, queues) {
+            (0, 0) => Err(FlowError { code: libc::ENOTSUP, kind: 0, message: "no queues for rules".into() }),
+            (0, _) => Ok(()),
+            _ => Err(FlowError { code: error.code, kind: error.kind, message: message() }),
+        };
+        let there = outcome.is_ok();
+        self.attempts.push(Attempt { subject: Subject::Templates, rule: None, outcome });
+        there
+    }
+
+    fn has(&self, subject: Subject) -> bool {
+        self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
+    }
+
+    /// The best terms of which whole rules are taken.
+    fn choose(&mut self) -> Option<Terms> {
+        let counts = match (self.has(Subject::Count), self.has(Subject::Age)) {
+            (true, _) => Does::COUNT,
+            (false, true) => Does::AGE,
+            (false, false) => Does::NONE,
+        };
+        let whole = [Subject::NoControl, Subject::Whole, Subject::LastHop];
+        let possible = counts != Does::NONE && whole.into_iter().all(|subject| self.has(subject));
+        for turn in TURNS.into_iter().filter(|_| possible) {
+            for how in STYLES {
+                let changes = CHANGES.into_iter().filter(|what| Does::REWRITE.has(*what));
+                let able = changes.clone().all(|what| self.has(Subject::Change(what, how)));
+                if !able || !self.has(Subject::Turn(turn)) {
+                    continue;
+                }
+                let terms = self.terms(turn, how, counts);
+                if let Some(terms) = self.whole_rules(terms) {
+                    return Some(terms);
+                }
+            }
+        }
+        let terms = Terms { counts: Does::NONE, ..self.terms(Turn::Mark, How::NONE, counts) };
+        if self.has(Subject::Mark) { self.whole_rules(terms) } else { None }
+    }
+
+    fn terms(&self, turn: Turn, how: How, counts: Does) -> Terms {
+        let mut numbers = Does::NONE;
+        for what in [Does::SEQUENCE, Does::ACKNOWLEDGEMENT] {
+            if self.has(Subject::Change(what, how)) {
+                numbers = numbers | what;
+            }
+        }
+        let (jumps, options) = (self.has(Subject::Jump), self.has(Subject::NoOptions));
+        let carries = KINDS.map(|(family, protocol)| self.has(Subject::Flow(family, protocol)));
+        Terms { turn, how, jumps, counts, numbers, options, carries }
+    }
+
+    /// Tries whole rules in these terms, and takes out of them the kinds of flows that are refused after all.
+    fn whole_rules(&mut self, mut terms: Terms) -> Option<Terms> {
+        for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
+            if !terms.carries[at] {
+                continue;
+            }
+            let mut rule = matching(&terms, &nobody(family, protocol), 0);
+            if terms.turn == Turn::Mark {
+                (rule.does, rule.mark) = (Does::MARK, 1);
+                to_software(self.port, &mut rule);
+            } else {
+                rule.matches = rule.matches | Match::WHOLE;
+                if protocol == Protocol::Tcp {
+                    rule.matches = rule.matches | Match::NO_CONTROL;
+                }
+                rule.how = rule.how | terms.how;
+                rule.does = Does::REWRITE | terms.counts | terms.turn.does();
+                rule = self.leaving(rule);
+            }
+            terms.carries[at] = self.try_rule(Subject::Together(family, protocol), rule);
+        }
+        if !terms.carries.contains(&true) {
+            return None;
+        }
+        let before = standing(&terms, self.port);
+        let stand = before.into_iter().all(|rule| self.try_rule(Subject::Standing, rule));
+        stand.then_some(terms)
+    }
+}

@@ -1,0 +1,153 @@
+//! What the engine knows of each rule it holds.
+
+use super::device::Flow;
+use super::hops::Hop;
+use hairpin_core::engine::{Refusal, Rule};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::time::Time;
+use std::collections::HashMap;
+
+/// What becomes of a rule once it is out of the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Then {
+    /// It is over: [`Completion::Removed`](hairpin_core::engine::Completion::Removed) under this id.
+    Gone(u64),
+    /// The other one of its pair was refused, or it was condemned while under way.
+    Rejected(Refusal),
+    /// The rule that takes its place goes in.
+    Replaced,
+    /// It goes in again, as its packets' way now is.
+    Placed,
+}
+
+/// Where a rule is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum State {
+    /// No rule.
+    #[default]
+    Free,
+    /// On its way in.
+    Coming,
+    /// In force.
+    Present(Flow),
+    /// On its way out.
+    Going(Then),
+    /// Held, but not in the device: its packets go to the worker. Tried again at that time.
+    Absent(Time),
+    /// In force, though it should not be: the device did not let it go. Tried again at that time.
+    Stuck(Flow, Then, Time),
+    /// Nobody knows whether the device still has it. It keeps its id until the engine ends, so that neither the id nor
+    /// the connection is used again while packets may still be changed by it.
+    Lost,
+}
+
+/// One rule, and what is under way with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    pub(super) rule: Rule,
+    /// Which worker asked for it.
+    pub(super) owner: u16,
+    pub(super) state: State,
+    /// Nobody was told yet that it is installed.
+    pub(super) fresh: bool,
+    /// The other one of a pair of which nobody was told yet.
+    pub(super) mate: Option<u32>,
+    /// It is to be taken back as soon as it is in.
+    pub(super) condemned: Option<Refusal>,
+    /// The rule in force before this one, while this one has not gone in.
+    pub(super) previous: Option<Rule>,
+    /// The port it is put into, as the plane counts them, and DPDK's number of it.
+    pub(super) port: u16,
+    pub(super) device_port: u16,
+    pub(super) out: Option<Hop>,
+    /// What it carried before it last went in.
+    pub(super) packets_before: u64,
+    pub(super) bytes_before: u64,
+    /// What the device said last.
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) last_seen: Option<Time>,
+    /// The how manieth rule in this place.
+    pub(super) generation: u32,
+    /// It stands in the queue of rules to be tried again.
+    pub(super) waits: bool,
+}
+
+impl Record {
+    /// Whether an answer of the device's is awaited, or half a pair's: nothing else is done with it until then.
+    pub(super) fn is_busy(&self) -> bool {
+        self.mate.is_some()
+            || self.fresh
+            || matches!(self.state, State::Coming | State::Going(_))
+            // A rule that was only to go another way may as well be taken away.
+            || matches!(self.state, State::Stuck(_, then, _) if !matches!(then, Then::Placed))
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self.state, State::Free)
+    }
+}
+
+/// All rules, found by the flow they match; a fixed number of places.
+#[derive(Debug)]
+pub(super) struct Records {
+    records: Vec<Record>,
+    free: Vec<u32>,
+    by_key: HashMap<FlowKey, u32>,
+}
+
+impl Records {
+    pub(super) fn new(rules_max: u32) -> Records {
+        Records {
+            records: vec![Record::default(); rules_max as usize],
+            free: (0..rules_max).rev().collect(),
+            by_key: HashMap::with_capacity(rules_max as usize),
+        }
+    }
+
+    pub(super) fn find(&self, key: &FlowKey) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    /// Places that rules could have.
+    pub(super) fn places(&self) -> u32 {
+        self.records.len() as u32
+    }
+
+    pub(super) fn rules(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(super) fn free_places(&self) -> usize {
+        self.free.len()
+    }
+
+    /// A place for a rule whose key no other has; `None` if all are taken.
+    pub(super) fn add(&mut self, rule: &Rule, owner: u16) -> Option<u32> {
+        let place = self.free.pop()?;
+        let record = &mut self.records[place as usize];
+        let (generation, waits) = (record.generation.wrapping_add(1), record.waits);
+        *record = Record { rule: *rule, owner, fresh: true, generation, waits, ..Record::default() };
+        self.by_key.insert(rule.key, place);
+        Some(place)
+    }
+
+    /// Forgets a rule.
+    pub(super) fn remove(&mut self, place: u32) {
+        let record = &mut self.records[place as usize];
+        if record.is_free() && !record.fresh {
+            return;
+        }
+        self.by_key.remove(&record.rule.key);
+        *record = Record { generation: record.generation, waits: record.waits, ..Record::default() };
+        self.free.push(place);
+    }
+
+    pub(super) fn at(&self, place: u32) -> &Record {
+        &self.records[place as usize]
+    }
+
+    pub(super) fn at_mut(&mut self, place: u32) -> &mut Record {
+        &mut self.records[place as usize]
+    }
+}

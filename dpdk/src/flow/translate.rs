@@ -1,0 +1,275 @@
+//! From a rule as the core has it to one of a port's: pure.
+//!
+//! A packet of a rule's flow comes in by the port that leads to the flow's source; a plane whose ways there and back are
+//! by different ports gets nothing out of its rules, and loses nothing: the packets go to software.
+
+use super::description::{Description, Does, Family, How, Match, octets};
+use super::hops::{Hop, Hops};
+use hairpin_core::engine::{Fate, Refusal, Rule};
+use hairpin_core::flow::{FlowKey, Protocol};
+
+/// The group of the flows' rules where the device has more than one.
+pub(crate) const FLOWS_GROUP: u32 = 1;
+/// Marks are 24 bits wide on most devices, and 0 is no mark.
+const MARK_MAX: u32 = (1 << 24) - 1;
+
+/// How packets that match leave the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// By a hairpin queue: a receive queue that is tied to a transmit queue.
+    Hairpin,
+    /// Through the embedded switch, by REPRESENTED_PORT.
+    RepresentedPort,
+    /// Through the embedded switch, by PORT_ID.
+    PortId,
+    /// Not at all: they go to the worker, with a mark that says whose they are
+    /// ([`Meta::ticket`](hairpin_core::frame::Meta::ticket), 1 and up).
+    Mark,
+}
+
+impl Turn {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Turn::Hairpin => "hairpin queue",
+            Turn::RepresentedPort => "represented port",
+            Turn::PortId => "port id",
+            Turn::Mark => "mark only",
+        }
+    }
+
+    pub(crate) fn does(self) -> Does {
+        match self {
+            Turn::Hairpin => Does::QUEUE,
+            Turn::RepresentedPort => Does::REPRESENTED_PORT,
+            Turn::PortId => Does::PORT_ID,
+            Turn::Mark => Does::MARK,
+        }
+    }
+
+    pub(crate) fn how(self) -> How {
+        match self {
+            Turn::Hairpin | Turn::Mark => How::NONE,
+            Turn::RepresentedPort | Turn::PortId => How::TRANSFER,
+        }
+    }
+}
+
+/// In what terms a device takes rules, as probing has found ([`Findings`](super::Findings)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How packets leave.
+    pub turn: Turn,
+    /// How changes are said: [`How::MODIFY`], [`How::SIGNED`].
+    pub how: How,
+    /// Whether the flows' rules have a group of their own, reached by JUMP.
+    pub jumps: bool,
+    /// [`Does::COUNT`], [`Does::AGE`] or nothing of it.
+    pub counts: Does,
+    /// Of [`Does::NUMBERS`], what there is.
+    pub numbers: Does,
+    /// Whether TCP headers with options can be kept out, without which no acknowledgement number may be changed.
+    pub options: bool,
+    /// Which flows: IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP.
+    pub carries: [bool; 4],
+}
+
+impl Terms {
+    /// Whether rules for flows of this kind may be had.
+    pub fn carries(&self, ipv4: bool, protocol: Protocol) -> bool {
+        self.carries[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
+    }
+}
+
+/// A port that rules are put into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnginePort {
+    /// DPDK's number of it ([`Port::id`](crate::Port::id)).
+    pub id: u16,
+    /// The workers' queues, from 0 on.
+    pub queues: u16,
+    /// Bytes of IP packet that it takes.
+    pub mtu: u16,
+    /// What its RSS looks at, as DPDK numbers it.
+    pub rss_types: u64,
+    /// Its hairpin queues: the port, as the plane counts them, that each leads out of, and its number.
+    pub hairpins: Vec<(u16, u16)>,
+}
+
+/// A rule of a port's, and by which ways its packets come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// The port that it is put into, as the plane counts them.
+    pub(crate) port: u16,
+    /// Where its packets go; `None` for a mark.
+    pub(crate) out: Option<Hop>,
+    /// What is put there.
+    pub(crate) description: Description,
+}
+
+/// The rule of a port that does what `rule` says; `context` is what ageing will call it.
+pub(crate) fn place(
+    terms: &Terms,
+    ports: &[EnginePort],
+    hops: &dyn Hops,
+    rule: &Rule,
+    context: u64,
+) -> Result<Placed, Refusal> {
+    // There is no kernel to leave a packet to.
+    if rule.fate == Fate::Pass || !terms.carries(rule.key.is_ipv4(), rule.key.protocol) {
+        return Err(Refusal::Unsupported);
+    }
+    let back = hops.hop(&rule.key.source.address).ok_or(Refusal::Failed)?;
+    let port = ports.get(usize::from(back.port)).ok_or(Refusal::Failed)?;
+    if terms.turn == Turn::Mark {
+        let description = marking(terms, port, rule, context)?;
+        return Ok(Placed { port: back.port, out: None, description });
+    }
+    let out = hops.hop(&rule.rewrite.destination.address).ok_or(Refusal::Failed)?;
+    let exit = ports.get(usize::from(out.port)).ok_or(Refusal::Failed)?;
+    // What is too big for the way out would have to go to software, and no device looks at that.
+    if exit.mtu < port.mtu {
+        return Err(Refusal::Unsupported);
+    }
+    let mut description = matching(terms, &rule.key, context);
+    if rule.key.protocol == Protocol::Tcp {
+        description.matches = description.matches | Match::NO_CONTROL;
+    }
+    description.matches = description.matches | Match::WHOLE;
+    description.how = description.how | terms.how;
+    description.does = Does::REWRITE | terms.counts | terms.turn.does();
+    description.source_mac = out.source;
+    description.destination_mac = out.destination;
+    description.new_source = octets(&rule.rewrite.source.address);
+    description.new_destination = octets(&rule.rewrite.destination.address);
+    description.new_source_port = rule.rewrite.source.port;
+    description.new_destination_port = rule.rewrite.destination.port;
+    number(terms, rule, &mut description)?;
+    match terms.turn {
+        Turn::Hairpin => {
+            let queue = port.hairpins.iter().find(|(leads_to, _)| *leads_to == out.port);
+            description.queue = queue.ok_or(Refusal::Unsupported)?.1;
+        }
+        Turn::RepresentedPort | Turn::PortId => description.port = exit.id,
+        Turn::Mark => {}
+    }
+    Ok(Placed { port: back.port, out: Some(out), description })
+}
+
+/// A rule that matches the flow, in the flows' group, and does nothing yet.
+pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Description {
+    let mut description = Description {
+        context,
+        group: if terms.jumps { FLOWS_GROUP } else { 0 },
+        // Below what keeps last hops out, and above what takes the rest.
+        priority: if terms.jumps { 0 } else { 1 },
+        how: terms.turn.how(),
+        age_seconds: AGE_SECONDS,
+        family: if key.is_ipv4() { Family::V4 } else { Family::V6 },
+        protocol: key.protocol as u8,
+        ..Description::default()
+    };
+    description.match_flow(&key.source, &key.destination);
+    description
+}
+
+/// Nobody asks for aged rules: it only has to be a time.
+const AGE_SECONDS: u32 = 10;
+
+/// Adds what the rule does to TCP's numbers.
+fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(), Refusal> {
+    // Ranges of numbers and windows are beyond every device.
+    if rule.guard.is_some() || rule.rewrite.window_shift != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let mut numbers = Does::NONE;
+    if rule.key.protocol == Protocol::Tcp && rule.rewrite.sequence_delta != 0 {
+        numbers = numbers | Does::SEQUENCE;
+    }
+    if rule.key.protocol == Protocol::Tcp && rule.rewrite.acknowledgement_delta != 0 {
+        numbers = numbers | Does::ACKNOWLEDGEMENT;
+        // SACK blocks would have to be translated too.
+        if !terms.options {
+            return Err(Refusal::Unsupported);
+        }
+        description.matches = description.matches | Match::ACK | Match::NO_OPTIONS;
+    }
+    if !terms.numbers.has(numbers) {
+        return Err(Refusal::Unsupported);
+    }
+    description.does = description.does | numbers;
+    description.sequence_delta = rule.rewrite.sequence_delta;
+    description.acknowledgement_delta = rule.rewrite.acknowledgement_delta;
+    Ok(())
+}
+
+/// Classification only, as papers/003's FlowIPManagerHW: every packet of the flow goes on to the worker.
+fn marking(terms: &Terms, port: &EnginePort, rule: &Rule, context: u64) -> Result<Description, Refusal> {
+    let mut description = matching(terms, &rule.key, context);
+    description.mark = mark(rule.id.0).ok_or(Refusal::Unsupported)?;
+    description.does = Does::MARK | terms.counts;
+    to_software(port, &mut description);
+    Ok(description)
+}
+
+/// The mark of a rule: one more than the lower half of its id, which is where its connection is and the direction; `None`
+/// for one beyond 24 bits.
+pub fn mark(id: u64) -> Option<u32> {
+    (id as u32).checked_add(1).filter(|mark| *mark <= MARK_MAX)
+}
+
+/// Sends on to the workers, as the port spreads flows.
+pub(crate) fn to_software(port: &EnginePort, description: &mut Description) {
+    description.queue = 0;
+    if description.how.has(How::TRANSFER) {
+        description.does = description.does | Does::PORT_REPRESENTOR;
+        description.port = port.id;
+    } else if port.queues > 1 {
+        description.does = description.does | Does::RSS;
+        (description.queue, description.rss_types) = (port.queues, port.rss_types);
+    } else {
+        description.does = description.does | Does::QUEUE;
+    }
+}
+
+/// The rules of a port that stand before flows', in the order in which they go in: last hops to software, what the flows'
+/// group does not know to software, flows of the kinds carried to that group.
+pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
+    let mut rules = Vec::new();
+    if terms.turn != Turn::Mark {
+        for (family, protocols) in [(Family::V4, 0), (Family::V6, 2)] {
+            if terms.carries[protocols] || terms.carries[protocols + 1] {
+                let mut rule = Description { family, matches: Match::LAST_HOP, ..base(terms) };
+                to_software(port, &mut rule);
+                rules.push(rule);
+            }
+        }
+    }
+    if terms.jumps {
+        let mut rest = Description { group: FLOWS_GROUP, priority: REST, ..base(terms) };
+        to_software(port, &mut rest);
+        rules.push(rest);
+        for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
+            if terms.carries[at] {
+                let (priority, does, jump) = (1, Does::JUMP, FLOWS_GROUP);
+                rules.push(Description { family, protocol: protocol as u8, priority, does, jump, ..base(terms) });
+            }
+        }
+    }
+    rules
+}
+
+/// The kinds of flows, in the order of [`Terms::carries`].
+pub(crate) const KINDS: [(Family, Protocol); 4] = [
+    (Family::V4, Protocol::Tcp),
+    (Family::V4, Protocol::Udp),
+    (Family::V6, Protocol::Tcp),
+    (Family::V6, Protocol::Udp),
+];
+
+/// After all flows.
+const REST: u32 = 2;
+
+fn base(terms: &Terms) -> Description {
+    Description { how: terms.turn.how(), ..Description::default() }
+}
