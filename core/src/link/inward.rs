@@ -101,15 +101,19 @@ impl<I: FrameIo> Link<I> {
         };
         match checked {
             Err(bad) => Fate::Drop(bad.into()),
-            Ok(header) if self.plan.is_no_source(&header.source) => self.own_source(&header),
+            Ok(header) if self.plan.is_no_source(&header.source) => self.own_source(frame, &header),
             Ok(header) if header.source.is_ipv4() => self.ipv4(frame, &header, for_us),
             Ok(header) => self.ipv6(frame, &header, segment, for_us),
         }
     }
 
     /// A packet that says to come from us.
-    fn own_source(&mut self, header: &Header) -> Fate {
-        if header.protocol == icmp::PROTOCOL_V6 && header.hops == 255 && self.plan.is_local(&header.source) {
+    fn own_source(&mut self, frame: &I::Frame, header: &Header) -> Fate {
+        let sender = frame.bytes().get(6..12).and_then(|mac| mac.try_into().ok());
+        let is_own = sender.is_none_or(|mac| self.plan.is_own_mac(&mac));
+        // an advertisement of our address is mostly sent from it
+        let discovers = header.protocol == icmp::PROTOCOL_V6 && header.hops == 255;
+        if discovers && !is_own && self.plan.is_local(&header.source) {
             self.conflict();
         }
         Fate::Drop(Drop::Source)
@@ -181,8 +185,8 @@ impl<I: FrameIo> Link<I> {
         let mac = port.mac;
         let answers = self.plan.answering(&target) >> segment.port() & 1 != 0;
         let probes = packet.sender == [0; 4];
-        if packet.sender_mac == mac {
-            // our own, come back from a switch
+        if self.plan.is_own_mac(&packet.sender_mac) {
+            // our own, come back from a switch or from our other port
             return Fate::Drop(Drop::ArpOther);
         }
         if packet.sender_mac[0] & 1 != 0 || packet.sender_mac == [0; 6] || !probes && !ipv4::is_host(packet.sender) {
@@ -230,7 +234,9 @@ impl<I: FrameIo> Link<I> {
         match packet.message {
             Message::Advertisement { target, mac, solicited, overrides } => {
                 if self.plan.is_local(&target) {
-                    self.conflict();
+                    if mac.is_none_or(|mac| !self.plan.is_own_mac(&mac)) {
+                        self.conflict();
+                    }
                     return Fate::Absorbed;
                 }
                 let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);

@@ -11,7 +11,8 @@
 //!
 //! # Out
 //! The longest prefix names port and next hop. Where several gateways serve one prefix, the first is taken that is not
-//! known to be dead. A packet longer than the port's MTU comes back to the worker with [`Arrival::TooBig`]. The frame
+//! known to be dead. A packet longer than the port's MTU comes back to the worker with [`Arrival::TooBig`]; of a
+//! super-packet, which the plane will cut up, that is said of its segments. The frame
 //! gets Ethernet addresses, and its [`Meta::port`](crate::frame::Meta::port) becomes the port it leaves by. If the next
 //! hop's address is not known, it is asked for, and the frame waits ([`held`]). What the worker gives back
 //! ([`Egress::GiveBack`]) is dropped: there is nobody else. Hops were counted by the worker.
@@ -167,8 +168,7 @@ impl<I: FrameIo> Link<I> {
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         if !self.kept {
-            self.kept = true;
-            self.neighbours.keep(self.now, &self.plan.kept);
+            self.kept = self.neighbours.keep(self.now, &self.plan.kept);
         }
         if now >= self.neighbours.sweep_due() {
             let mut asks = Asks::new();
@@ -251,6 +251,10 @@ impl<I: FrameIo> FrameIo for Link<I> {
 
     fn allocate(&mut self) -> Option<I::Frame> {
         self.io.allocate()
+    }
+
+    fn room(&self) -> usize {
+        self.io.room()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::flow::Address;
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
 use crate::time::Time;
 use crate::wire::bytes::{array_at, array_at_mut};
-use crate::wire::{ethernet, ipv4, ipv6};
+use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 
@@ -132,7 +132,7 @@ impl<I: FrameIo> Link<I> {
         let mut fate = Fate::Drop(Drop::NoRoute);
         for way in ways {
             let Some(port) = plan.ports.get(usize::from(way.port)) else { continue };
-            if packet.length > usize::from(port.mtu) {
+            if packet.length > usize::from(port.mtu) && exceeds(frame, port.mtu) {
                 return Fate::TooBig(port.mtu);
             }
             let next = way.gateway.unwrap_or(packet.destination);
@@ -338,6 +338,17 @@ impl<I: FrameIo> Link<I> {
         self.statistics.made += 1;
         self.depart(frame);
         true
+    }
+}
+
+/// Whether a packet longer than `mtu` is too big: of a super-packet, whether its segments are.
+#[cold]
+fn exceeds<F: Frame>(frame: &F, mtu: u16) -> bool {
+    match (frame.meta().gso_size, wire::parse(frame.bytes())) {
+        (size @ 1.., Ok(Parsed::Transport(at))) => {
+            at.payload - at.l3 + usize::from(size).min(at.end - at.payload) > usize::from(mtu)
+        }
+        _ => true,
     }
 }
 

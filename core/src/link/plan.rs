@@ -119,10 +119,10 @@ fn suffix(address: &Address) -> u64 {
 }
 
 fn is_host(address: IpAddr) -> bool {
-    let address = Address::from(address);
-    match address.is_ipv4() {
-        true => ipv4::is_host(address.ipv4_octets()),
-        false => ipv6::is_host(&address),
+    match address {
+        IpAddr::V4(address) => ipv4::is_host(address.octets()),
+        // not what is mapped: it would pass for IPv4
+        IpAddr::V6(address) => ipv6::is_host(&Address(address.octets())),
     }
 }
 
@@ -246,6 +246,11 @@ impl Plan {
         }
         let found = self.local.binary_search_by_key(address, |(own, _)| *own);
         found.ok().and_then(|at| self.local.get(at)).map_or(0, |(_, ports)| *ports)
+    }
+
+    /// Whether one of our ports has this Ethernet address.
+    pub(super) fn is_own_mac(&self, mac: &[u8; 6]) -> bool {
+        self.ports.iter().any(|port| port.mac == *mac)
     }
 
     /// Whether `address` is one of ours.

@@ -70,7 +70,7 @@ pub const CAPACITY_MAX: usize = 1 << 20;
 /// How often whatever is due is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Places looked at in one go.
-const SWEEP_PLACES: usize = 64;
+const SWEEP_PLACES: usize = 256;
 /// Tries to get the lock, each some nanoseconds; whoever has it needs less than a microsecond unless it is held up.
 const LOCK_TRIES: usize = 2000;
 
@@ -313,24 +313,34 @@ impl Neighbours {
         writing.need(now, address, segment, false)
     }
 
-    /// The next hops that are always to be known, and no others: asks for new ones as time allows.
-    pub(super) fn keep(&self, now: Time, kept: &[(Address, u16)]) {
+    /// The next hops that are always to be known, and no others; sorted. New ones are asked for as time allows. `false`: it
+    /// did not get the lock every time, and has to be called again.
+    pub(super) fn keep(&self, now: Time, kept: &[(Address, u16)]) -> bool {
+        let mut done = true;
         for slot in &self.slots {
             let is_kept = |entry: &Entry| kept.binary_search(&(entry.address, entry.segment.port())).is_ok();
             let outdated = |entry: &Entry| entry.state.is_some() && entry.kept && !is_kept(entry);
-            if slot.read().is_some_and(|entry| outdated(&entry))
-                && let Some(_writing) = self.lock(LOCK_TRIES)
-                && outdated(&slot.owned())
-            {
-                slot.write(&Entry { kept: false, ..slot.owned() });
+            if slot.read().is_some_and(|entry| !outdated(&entry)) {
+                continue;
+            }
+            match self.lock(LOCK_TRIES) {
+                Some(writing) if outdated(&slot.owned()) => {
+                    writing.write(slot, &Entry { kept: false, ..slot.owned() });
+                }
+                Some(_) => {}
+                None => done = false,
             }
         }
         for (address, port) in kept {
-            if let Some(writing) = self.lock(LOCK_TRIES) {
-                // what is new is due at once, so that the next sweep asks
-                writing.need(now, address, Segment::untagged(*port), true);
+            match self.lock(LOCK_TRIES) {
+                Some(writing) => {
+                    // what is new is due at once: the next sweep asks
+                    writing.need(now, address, Segment::untagged(*port), true);
+                }
+                None => done = false,
             }
         }
+        done
     }
 
     /// Takes in what somebody says. Whether that changed anything that a frame may wait for.

@@ -1,1 +1,142 @@
+//! The table under several threads, and against what its documentation says of buckets.
 
+use super::*;
+use core::sync::atomic::AtomicBool;
+use std::thread;
+use std::vec::Vec;
+
+fn address(number: u16) -> Address {
+    let [high, low] = number.to_be_bytes();
+    Address::from_ipv4([10, 0, high, low])
+}
+
+const SEGMENT: Segment = Segment::untagged(3);
+
+fn claim(address: Address, mac: [u8; 6]) -> Claim {
+    Claim { address, segment: SEGMENT, mac: Some(mac), solicited: true, overrides: true, learn: false }
+}
+
+/// Entries whose Ethernet address and time belong together are never seen mixed, and no neighbour gets another's.
+#[test]
+fn readers_see_whole_entries() {
+    const ADDRESSES: u16 = 6;
+    let table = Neighbours::new(8, [3; 4]);
+    let done = AtomicBool::new(false);
+    let mac = |number: u16, round: u64| [2, number as u8, round as u8, round as u8, round as u8, round as u8];
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut seen = 0u64;
+                    while !done.load(Ordering::Relaxed) {
+                        for number in 0..ADDRESSES {
+                            if let Found::At { mac, until } = table.find(&address(number), SEGMENT)
+                                && until != FAR
+                                && until != Time::ZERO
+                            {
+                                let seconds = (until.as_nanos() / 1_000_000_000).wrapping_sub(REACHABLE.as_secs());
+                                let [two, whose, a, b, c, d] = mac;
+                                assert_eq!([two, whose], [2, number as u8], "somebody else's");
+                                assert_eq!([a, b, c, d], [(seconds / 2) as u8; 4], "mixed");
+                                seen += 1;
+                            }
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..2u16)
+            .map(|writer| {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..100_000u64 {
+                        // far enough apart that another's word counts
+                        let now = Time::ZERO + Duration::from_secs(2 * round);
+                        let number = writer + 2 * (round % 3) as u16;
+                        table.need(now, &address(number), SEGMENT);
+                        table.hear(now, &claim(address(number), mac(number, round)));
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+        let seen: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert!(seen > 0);
+    });
+    assert_eq!(table.entries().count(), usize::from(ADDRESSES));
+}
+
+#[test]
+fn a_version_changes_behind_every_change() {
+    let table = Neighbours::new(64, [3; 4]);
+    let (now, one) = (Time::from_nanos(5), address(1));
+    let before = table.version();
+    assert!(matches!(table.need(now, &one, SEGMENT), Needed::Ask(_)));
+    let asked = table.version();
+    assert_ne!(asked, before);
+    assert_eq!((table.need(now, &one, SEGMENT), table.version()), (Needed::Known, asked));
+    assert!(!table.hear(now, &claim(address(2), [2; 6])));
+    assert_eq!(table.version(), asked);
+    assert!(table.hear(now, &claim(one, [2; 6])));
+    assert_ne!(table.version(), asked);
+}
+
+#[test]
+fn whoever_has_the_lock_too_long_is_not_waited_for() {
+    let table = Neighbours::new(64, [3; 4]);
+    let one = address(1);
+    let writing = table.lock(1).unwrap();
+    assert_eq!(table.need(Time::ZERO, &one, SEGMENT), Needed::Busy);
+    assert!(!table.keep(Time::ZERO, &[(one, 3)]));
+    table.sweep(Time::ZERO, &mut Asks::new());
+    assert_eq!((table.contended(), table.entries().count()), (2, 0));
+    drop(writing);
+    assert!(table.keep(Time::ZERO, &[(one, 3)]));
+    assert_eq!(table.entries().count(), 1);
+}
+
+/// A full bucket: whom a new one replaces.
+#[test]
+fn who_gives_way() {
+    let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
+    let table = Neighbours::new(WAYS, [3; 4]);
+    let there = |number| table.find(&address(number), SEGMENT) != Found::Unknown;
+    // six that answer
+    for number in 0..6 {
+        table.need(second(1), &address(number), SEGMENT);
+        assert!(table.hear(second(1), &claim(address(number), [2; 6])));
+    }
+    // two that do not, and no room for another
+    for number in 10..12 {
+        assert!(matches!(table.need(second(u64::from(number)), &address(number), SEGMENT), Needed::Ask(_)));
+    }
+    assert_eq!(table.need(second(12), &address(12), SEGMENT), Needed::Full);
+    // who failed gives way
+    let mut asks = Asks::new();
+    for at in 11..40 {
+        table.sweep(second(at), &mut asks);
+        asks.clear();
+        if table.find(&address(10), SEGMENT) == Found::Failed {
+            break;
+        }
+    }
+    assert!(matches!(table.need(second(15), &address(12), SEGMENT), Needed::Ask(_)));
+    assert!(!there(10) && there(11) && there(12));
+    // who failed before who has not been heard of for long
+    for at in [32, 33] {
+        table.sweep(second(at), &mut asks);
+    }
+    let answering = || (0..6).filter(|number| there(*number)).count();
+    assert!(matches!(table.need(second(34), &address(13), SEGMENT), Needed::Ask(_)));
+    assert!(!there(11) && there(12) && answering() == 6);
+    assert!(matches!(table.need(second(34), &address(14), SEGMENT), Needed::Ask(_)));
+    assert!(there(12) && there(13) && answering() == 5);
+    // the kept one always finds a place, and keeps it
+    assert!(table.keep(second(35), &[(address(20), 3)]));
+    for number in 30..200 {
+        table.need(second(36), &address(number), SEGMENT);
+    }
+    assert!(there(20));
+}

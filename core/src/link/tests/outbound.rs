@@ -1,1 +1,272 @@
+//! What goes out: routed, held, handed back; nothing without bound.
 
+use super::world::*;
+use crate::frame::{Arrival, Frame, VecFrame};
+use crate::l4::answer::{self, Notice};
+use crate::link::arp::{ETHERTYPE, Operation, Packet};
+use crate::link::{Drop, HELD_EACH, HELD_MAX, LinkOptions, Route, Segment, inward};
+use crate::time::Duration;
+use crate::wire::{Parsed, parse};
+use std::vec::Vec;
+
+/// Port 0: 10.0.0.1/24, gateway .254 (Ethernet address 54). Port 1: 10.1.0.1/24, MTU 1400, neighbour .9 (19).
+fn balancer() -> Station {
+    let mut second = port(2, &[("10.1.0.1", 24), ("2001:db8:1::1", 64)], &[]);
+    second.mtu = 1400;
+    let options = LinkOptions {
+        ports: [port(1, &[("10.0.0.1", 24)], &["10.0.0.254"]), second].into(),
+        local: [ip("10.0.0.80")].into(),
+        routes: [
+            Route { network: ip("172.16.0.0"), prefix: 12, port: 1, gateway: Some(ip("10.1.0.9")) },
+            Route { network: ip("10.99.0.0"), prefix: 16, port: 1, gateway: None },
+        ]
+        .into(),
+        ..LinkOptions::default()
+    };
+    let mut a = Station::settled(&options, 4096);
+    a.arrives(0, &answer(0, [10, 0, 0, 254], 54));
+    a.arrives(1, &answer(1, [10, 1, 0, 9], 19));
+    a
+}
+
+fn answer(port: u16, address: [u8; 4], number: u8) -> Vec<u8> {
+    answer_under(Segment::untagged(port), address, number)
+}
+
+fn answer_under(segment: Segment, sender: [u8; 4], number: u8) -> Vec<u8> {
+    let (own, to) = (mac(number), mac(segment.port() as u8 + 1));
+    let packet = Packet { operation: Operation::Reply, sender_mac: own, sender, target_mac: to, target: [0; 4] };
+    let mut frame = VecFrame::default();
+    assert!(inward::write(&mut frame, segment, 60, (to, own, ETHERTYPE), &packet.bytes()));
+    frame.data
+}
+
+#[test]
+fn the_route_names_port_and_next_hop() {
+    let mut a = balancer();
+    for (to, next, out) in [
+        ("192.0.2.1", mac(54), 0),
+        ("10.1.0.9", mac(19), 1),
+        ("172.16.5.5", mac(19), 1),
+        ("172.31.255.255", mac(19), 1),
+        ("172.32.0.1", mac(54), 0),
+    ] {
+        // where it came in does not matter
+        for came in [0, 1] {
+            let mut frame = datagram("10.0.0.80", to, 100);
+            frame.meta.port = came;
+            assert!(a.send(&[frame.clone()]).is_empty());
+            let sent = a.sent().pop().unwrap();
+            assert_eq!((ends(&sent), sent.meta.port), ((next, mac(out as u8 + 1)), out), "{to}");
+            assert_eq!(sent.bytes()[12..], frame.bytes()[12..]);
+        }
+    }
+}
+
+#[test]
+fn no_way_out() {
+    let mut a = balancer();
+    let frames = [
+        datagram("2001:db8:1::1", "2001:db8:2::1", 100), // no route
+        datagram("10.0.0.1", "10.0.0.80", 100),          // to ourselves
+        datagram("10.0.0.1", "10.0.0.255", 100),         // to everybody
+        datagram("10.0.0.1", "10.0.0.0", 100),           // a host like others, who does not answer
+    ];
+    a.send(&frames);
+    assert_eq!((a.dropped(Drop::NoRoute), a.link.waiting()), (3, 1));
+    a.send(&[
+        VecFrame::new(&[0; 60]),
+        VecFrame::new(&[0; 6]),
+        VecFrame::new(&datagram("10.0.0.1", "10.0.0.9", 100).data[..33]),
+    ]);
+    assert_eq!(a.dropped(Drop::NotIp), 3);
+}
+
+#[test]
+fn link_local_destinations_are_at_the_port_that_the_frame_names() {
+    let mut a = balancer();
+    let mut frame = datagram("fe80::1", "fe80::2", 100);
+    frame.meta.port = 1;
+    a.send(&[frame]);
+    let known = a.neighbour("fe80::2").unwrap();
+    assert_eq!(known.segment, Segment::untagged(1));
+    let asked = a.sent();
+    assert_eq!((asked.len(), asked[0].meta.port), (1, 1));
+    // in the name of the port's own link-local address
+    assert_eq!(asked[0].bytes()[22..38], at("fe80::ff:fe00:2").0);
+}
+
+#[test]
+fn too_big_comes_back_to_the_worker_unchanged() {
+    let mut a = balancer();
+    let frame = datagram("10.0.0.80", "10.1.0.9", 1401);
+    assert!(a.send(&[frame.clone(), datagram("10.0.0.80", "10.1.0.9", 1400)]).is_empty());
+    assert_eq!(a.sent().len(), 1);
+    let mut back = a.receive().pop().unwrap();
+    assert_eq!(back.meta.arrival, Arrival::TooBig { mtu: 1400 });
+    assert_eq!(back.bytes(), frame.bytes());
+    assert_eq!(a.link.statistics().too_big, 1);
+    // what the worker makes of it finds its way: pieces forward, or word back to the sender
+    let Ok(Parsed::Transport(at)) = parse(back.bytes()) else { panic!() };
+    let mut told = back.clone();
+    told.meta.arrival = Arrival::Received;
+    assert!(answer::notice(&mut told, &at, Notice::TooBig { mtu: 1400 }, at.key.destination.address));
+    // the source was ours only in this test
+    told.data[14 + 16..14 + 20].copy_from_slice(&[192, 0, 2, 9]);
+    back.meta.arrival = Arrival::Received;
+    back.data[20] = 0;
+    let mut pieces = Vec::new();
+    assert!(answer::fragment(&mut back, &at, 1400, || Some(VecFrame::default()), |piece| pieces.push(piece)));
+    pieces.push(back);
+    pieces.push(told);
+    a.send(&pieces);
+    let sent: Vec<_> = a.sent().iter().map(|frame| ends(frame).0).collect();
+    assert_eq!(sent, [mac(19), mac(19), mac(54)]);
+}
+
+#[test]
+fn super_packets_are_judged_by_their_segments() {
+    let mut a = balancer();
+    let mut frame = datagram("10.0.0.80", "10.1.0.9", 3000);
+    frame.meta.gso_size = 1372;
+    a.send(&[frame.clone()]);
+    assert_eq!(a.sent().len(), 1);
+    frame.meta.gso_size = 1373;
+    a.send(&[frame]);
+    assert_eq!((a.sent().len(), a.receive().len()), (0, 1));
+}
+
+#[test]
+fn time_exceeded_goes_back_where_the_packet_came_from() {
+    let mut a = balancer();
+    let mut frame = datagram("192.0.2.9", "10.0.0.80", 100);
+    frame.data[..6].copy_from_slice(&mac(1));
+    let mut got = a.arrives(0, frame.bytes()).pop().unwrap();
+    let Ok(Parsed::Transport(at)) = parse(got.bytes()) else { panic!() };
+    assert!(answer::notice(&mut got, &at, Notice::TimeExceeded, at.key.destination.address));
+    a.send(&[got]);
+    let sent = a.sent().pop().unwrap();
+    assert_eq!(ends(&sent), (mac(54), mac(1)));
+    assert!(matches!(parse(sent.bytes()), Ok(Parsed::IcmpError(_))));
+}
+
+#[test]
+fn what_lies_behind_a_packet_is_cut_off_but_for_padding() {
+    let mut a = balancer();
+    let mut padded = datagram("10.0.0.80", "10.1.0.9", 30);
+    padded.data.resize(60, 0);
+    let mut long = datagram("10.0.0.80", "10.1.0.9", 100);
+    long.data.resize(1600, 7);
+    a.send(&[padded, long]);
+    let lengths: Vec<usize> = a.sent().iter().map(|frame| frame.bytes().len()).collect();
+    assert_eq!(lengths, [60, 114]);
+}
+
+#[test]
+fn neighbours_under_different_tags_are_different() {
+    let mut a = balancer();
+    let plain = datagram("10.0.0.80", "10.1.0.9", 100);
+    // the same address under a tag is asked for under the tag
+    a.send(&[tagged(&plain, 0x6007)]);
+    let asked = a.sent();
+    assert_eq!((asked.len(), a.link.waiting()), (1, 1));
+    assert_eq!(asked[0].bytes()[12..18], [0x81, 0, 0, 7, 8, 6]);
+    // an answer elsewhere does not count
+    a.now = a.now + Duration::from_secs(2);
+    a.arrives(1, &answer(1, [10, 1, 0, 9], 77));
+    a.turn();
+    assert_eq!(a.link.waiting(), 1);
+    let mut under = Segment::of(tagged(&plain, 7).bytes(), 1).unwrap().0;
+    assert_eq!(under.tags().collect::<Vec<_>>(), [(0x8100, 7)]);
+    under = under.at(1);
+    a.arrives(1, &answer_under(under, [10, 1, 0, 9], 20));
+    a.turn();
+    let sent = a.sent();
+    let sent: Vec<_> = sent.iter().filter(|frame| frame.bytes()[16..18] == [8, 0]).collect();
+    assert_eq!((ends(sent[0]).0, &sent[0].bytes()[12..16]), (mac(20), &[0x81, 0, 0x60, 7][..]));
+}
+
+#[test]
+fn no_more_than_so_many_wait() {
+    let mut a = balancer();
+    let numbered = |to: u8, number: usize| datagram("10.0.0.80", &std::format!("10.0.0.{to}"), 100 + number);
+    for number in 0..HELD_EACH + 2 {
+        a.send(&[numbered(100, number)]);
+    }
+    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_EACH, 2));
+    a.arrives(0, &answer(0, [10, 0, 0, 100], 99));
+    a.sent();
+    a.turn();
+    // the newest, in order
+    let lengths: Vec<usize> = a.sent().iter().map(|frame| frame.bytes().len() - 114).collect();
+    assert_eq!(lengths, [2, 3, 4, 5]);
+    for to in 101..101 + HELD_MAX as u8 {
+        a.send(&[numbered(to, 0)]);
+    }
+    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_MAX, 2));
+    a.send(&[numbered(101 + HELD_MAX as u8, 0)]);
+    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_MAX, 3));
+    a.wait(Duration::from_secs(10));
+    assert_eq!(a.link.waiting(), 0);
+}
+
+#[test]
+fn what_finds_no_room_stays_with_the_worker_and_order_is_kept() {
+    let mut a = balancer();
+    let frames: Vec<VecFrame> = (0..10).map(|number| datagram("10.0.0.80", "10.1.0.9", 100 + number)).collect();
+    a.wire.room.set(4);
+    let left = a.send(&frames);
+    assert_eq!((left.len(), a.sent().len()), (6, 4));
+    assert_eq!(a.link.statistics().taken, 4);
+    a.wire.room.set(usize::MAX);
+    assert!(a.send(&left).is_empty());
+    let lengths: Vec<usize> = a.sent().iter().map(|frame| frame.bytes().len() - 114).collect();
+    assert_eq!(lengths, [4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn what_waited_goes_before_what_comes_later_also_through_a_narrow_way() {
+    let mut a = balancer();
+    a.send(&(0..3).map(|number| datagram("10.0.0.80", "10.0.0.7", 100 + number)).collect::<Vec<_>>());
+    a.sent();
+    a.arrives(0, &answer(0, [10, 0, 0, 7], 7));
+    a.wire.room.set(2);
+    let left = a.send(&[datagram("10.0.0.80", "10.0.0.7", 103)]);
+    assert_eq!(left.len(), 1);
+    a.wire.room.set(usize::MAX);
+    a.send(&left);
+    let lengths: Vec<usize> = a.sent().iter().map(|frame| frame.bytes().len() - 114).collect();
+    assert_eq!(lengths, [0, 1, 2, 3]);
+}
+
+#[test]
+fn our_own_frames_wait_for_room_within_bounds() {
+    let mut a = balancer();
+    a.wire.room.set(0);
+    for number in 0..100u8 {
+        let request = Packet {
+            operation: Operation::Request,
+            sender_mac: mac(9),
+            sender: [10, 0, 0, number + 100],
+            target_mac: [0; 6],
+            target: [10, 0, 0, 80],
+        };
+        let mut frame = VecFrame::default();
+        assert!(inward::write(&mut frame, Segment::default(), 60, ([0xff; 6], mac(9), ETHERTYPE), &request.bytes()));
+        a.arrives(0, frame.bytes());
+    }
+    assert_eq!((a.link.waiting(), a.dropped(Drop::Backlog)), (64, 36));
+    a.wire.room.set(usize::MAX);
+    a.turn();
+    assert_eq!((a.link.waiting(), a.sent().len()), (0, 64));
+}
+
+#[test]
+fn too_many_too_big_ones_are_dropped() {
+    let mut a = balancer();
+    let frames: Vec<VecFrame> = (0..60).map(|_| datagram("10.0.0.80", "10.1.0.9", 1401)).collect();
+    a.send(&frames);
+    a.send(&frames);
+    assert_eq!((a.link.waiting(), a.dropped(Drop::TooBig)), (64, 56));
+    assert_eq!(a.receive().len(), 64);
+}

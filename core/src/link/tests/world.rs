@@ -77,7 +77,12 @@ pub(super) fn port(number: u8, networks: &[(&str, u8)], gateways: &[&str]) -> Po
 impl Station {
     /// One that has announced itself already and has nothing to do.
     pub(super) fn new(options: &LinkOptions) -> Station {
-        let mut station = Station::fresh(options);
+        Station::settled(options, 256)
+    }
+
+    /// The same with a table of so many places.
+    pub(super) fn settled(options: &LinkOptions, capacity: usize) -> Station {
+        let mut station = Station::with_places(options, capacity);
         station.neighbours.takes_announcement();
         station.turn();
         station.wire.sent.borrow_mut().clear();
@@ -85,9 +90,12 @@ impl Station {
     }
 
     pub(super) fn fresh(options: &LinkOptions) -> Station {
+        Station::with_places(options, 256)
+    }
+
+    pub(super) fn with_places(options: &LinkOptions, capacity: usize) -> Station {
         let plan = Arc::new(Plan::new(options).unwrap());
-        let neighbours = Arc::new(Neighbours::new(256, [1, 2, 3, 4]));
-        Station::beside(plan, neighbours)
+        Station::beside(plan, Arc::new(Neighbours::new(capacity, [1, 2, 3, 4])))
     }
 
     /// Another worker of the same ports.
