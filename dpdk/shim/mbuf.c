@@ -3,15 +3,49 @@
 
 #include <rte_errno.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 
 #include "port.h"
 
-int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, int socket,
-			struct rte_mempool **pool)
+/* Bytes of memory for so many mbufs. */
+size_t hairpin_pool_memory(uint32_t mbufs, uint16_t data_room)
 {
+	uint32_t element = sizeof(struct rte_mbuf) + RTE_PKTMBUF_HEADROOM + data_room;
+
+	/* One more, since the first begins where the memory's alignment wants it. */
+	return ((size_t)mbufs + 1) * rte_mempool_calc_obj_size(element, 0, NULL);
+}
+
+/*
+ * As rte_pktmbuf_pool_create, but that mbufs may stand in `memory`, which then stays with the pool. One follows upon the
+ * other there: addresses are virtual for devices too, so that none has to end with a page. (So af_xdp wants them: what
+ * it shares with the kernel is as long as all mbufs are.)
+ */
+int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, void *memory,
+			size_t length, struct rte_mempool **pool)
+{
+	uint16_t room = (uint16_t)(data_room + RTE_PKTMBUF_HEADROOM);
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = room };
+	int made;
+
 	rte_errno = 0;
-	*pool = rte_pktmbuf_pool_create(name, mbufs, cache, 0, (uint16_t)(data_room + RTE_PKTMBUF_HEADROOM), socket);
-	return *pool != NULL ? 0 : rte_errno != 0 ? rte_errno : EIO;
+	*pool = rte_mempool_create_empty(name, mbufs, (unsigned int)sizeof(struct rte_mbuf) + room, cache,
+					 sizeof(private), SOCKET_ID_ANY, memory != NULL ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0);
+	if (*pool == NULL)
+		return rte_errno != 0 ? rte_errno : EIO;
+	made = rte_mempool_set_ops_byname(*pool, rte_mbuf_best_mempool_ops(), NULL);
+	if (made == 0) {
+		rte_pktmbuf_pool_init(*pool, &private);
+		made = memory == NULL ? rte_mempool_populate_default(*pool)
+				      : rte_mempool_populate_iova(*pool, memory, (rte_iova_t)memory, length, NULL, NULL);
+	}
+	if (made < 0 || (uint32_t)made < mbufs) {
+		rte_mempool_free(*pool);
+		*pool = NULL;
+		return made < 0 ? -made : ENOMEM;
+	}
+	rte_mempool_obj_iter(*pool, rte_pktmbuf_init, NULL);
+	return 0;
 }
 
 uint32_t hairpin_pool_in_use(const struct rte_mempool *pool)

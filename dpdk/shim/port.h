@@ -75,8 +75,9 @@ struct hairpin_chains {
 };
 
 /* mbuf.c */
-int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, int socket,
-			struct rte_mempool **pool);
+size_t hairpin_pool_memory(uint32_t mbufs, uint16_t data_room);
+int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, void *memory,
+			size_t length, struct rte_mempool **pool);
 uint32_t hairpin_pool_in_use(const struct rte_mempool *pool);
 uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct hairpin_mbuf *frames, uint32_t count);
 void hairpin_mbuf_free(struct rte_mbuf *raw);

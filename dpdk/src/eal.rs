@@ -42,7 +42,10 @@ impl Default for EalOptions {
 
 /// DPDK, started. It stays so until the process ends. Copies are the same.
 #[derive(Clone, Copy, Debug)]
-pub struct Eal(());
+pub struct Eal {
+    /// EAL's memory is as good as any, or the only one that devices know.
+    good_memory: bool,
+}
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -65,6 +68,11 @@ impl Eal {
             Ok(starter) => starter.join().unwrap_or(Err(Error::Start { code: libc::EIO, log: String::new() })),
             Err(error) => Err(Error::Start { code: error.raw_os_error().unwrap_or(libc::EAGAIN), log: String::new() }),
         }
+    }
+
+    /// Whether EAL's own memory is what large things should stand in: hugepages, or known to devices that fetch from it.
+    pub(crate) fn has_good_memory(&self) -> bool {
+        self.good_memory
     }
 
     /// Does something and returns what DPDK and its drivers said meanwhile, warnings and worse.
@@ -108,7 +116,7 @@ fn start(options: EalOptions) -> Result<Eal, Error> {
     // SAFETY: this thread does nothing else afterwards.
     let start = || unsafe { ffi::hairpin_eal_start(memory_mib, i32::from(huge), i32::from(options.pci)) };
     match listen(start) {
-        (0, _) => Ok(Eal(())),
+        (0, _) => Ok(Eal { good_memory: huge || options.pci }),
         (code, log) => Err(Error::Start { code, log }),
     }
 }

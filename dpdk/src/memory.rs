@@ -44,8 +44,8 @@ pub(crate) struct Heap {
 impl Heap {
     /// A heap with room for `bytes`. There are at most about 30 at a time (`RTE_MAX_HEAPS`).
     pub(crate) fn new(name: CString, bytes: usize) -> Result<Heap, Error> {
-        let length = bytes.next_multiple_of(LARGE);
-        let mapping = Mapping::new(length).map_err(|source| Error::Memory { bytes: length, source })?;
+        let mapping = Mapping::new(bytes).map_err(|source| Error::Memory { bytes, source })?;
+        let length = mapping.length;
         let mut socket = 0;
         // SAFETY: the mapping is ours, as long as said and aligned to large pages; it stays until the heap is gone.
         let code = unsafe {
@@ -82,14 +82,15 @@ impl Drop for Heap {
     }
 }
 
-/// Anonymous memory, aligned to large pages.
+/// Anonymous memory, aligned to large pages. It reads as zeroes.
 #[derive(Debug)]
-struct Mapping {
-    address: NonNull<c_void>,
-    length: usize,
+pub(crate) struct Mapping {
+    pub(crate) address: NonNull<c_void>,
+    /// In bytes.
+    pub(crate) length: usize,
     pages: Pages,
     /// It must not be unmapped.
-    kept: bool,
+    pub(crate) kept: bool,
 }
 
 // SAFETY: the mapping belongs to this value alone, and memory has no thread.
@@ -98,8 +99,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `length` is a multiple of [`LARGE`].
-    fn new(length: usize) -> io::Result<Mapping> {
+    /// At least so many bytes: as many whole large pages as they take.
+    pub(crate) fn new(bytes: usize) -> io::Result<Mapping> {
+        let length = bytes.next_multiple_of(LARGE);
         // Reserved pages are taken now or refused, so that there is no fault later.
         if let Ok(address) = map(length, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
             return Ok(Mapping { address, length, pages: Pages::Huge, kept: false });

@@ -4,8 +4,10 @@ use crate::eal::Eal;
 use crate::error::Error;
 use crate::ffi::port::{self, RawPool};
 use crate::mbuf::Mbuf;
+use crate::memory::Mapping;
 use hairpin_core::frame::Batch;
 use std::ffi::CString;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +33,9 @@ impl Default for PoolOptions {
 }
 
 /// A pool of mbufs (`rte_mempool`), of a fixed number.
+///
+/// Where EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
+/// large pages as far as the kernel has some ([`Pages`](crate::Pages)): a pool is read all over.
 ///
 /// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
 /// [`Pool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
@@ -127,17 +132,33 @@ fn retired(wanted: &PoolOptions) -> Option<RawMempool> {
     Some(retired.swap_remove(found).1)
 }
 
-fn make(_: &Eal, options: &PoolOptions) -> Result<RawMempool, Error> {
+fn make(eal: &Eal, options: &PoolOptions) -> Result<RawMempool, Error> {
     const WHAT: &str = "making a pool of mbufs";
     if !(128..=65_000).contains(&options.data_room) {
         return Err(Error::Call { what: "a pool's data room is 128 to 65,000 bytes", code: libc::EINVAL });
     }
     let name = CString::new(format!("frames-{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap_or_default();
+    let mut memory = match eal.has_good_memory() {
+        true => None,
+        false => {
+            // SAFETY: computes from the numbers.
+            let bytes = unsafe { port::hairpin_pool_memory(options.mbufs, options.data_room) };
+            let no_memory = |error: io::Error| Error::Call { what: WHAT, code: error.raw_os_error().unwrap_or(libc::EIO) };
+            Some(Mapping::new(bytes).map_err(no_memory)?)
+        }
+    };
+    let (address, length) = memory.as_ref().map_or((std::ptr::null_mut(), 0), |m| (m.address.as_ptr(), m.length));
     let mut pool = std::ptr::null_mut();
-    // SAFETY: the name is a C string; the pool is written when 0 is returned.
+    // SAFETY: the name is a C string; the memory is ours, as long as said; the pool is written when 0 is returned.
     let code = unsafe {
-        port::hairpin_pool_create(name.as_ptr(), options.mbufs, options.cache, options.data_room, -1, &raw mut pool)
+        let (mbufs, cache, data_room) = (options.mbufs, options.cache, options.data_room);
+        port::hairpin_pool_create(name.as_ptr(), mbufs, cache, data_room, address, length, &raw mut pool)
     };
     Error::of(code, WHAT)?;
-    NonNull::new(pool).map(RawMempool).ok_or(Error::Call { what: WHAT, code: libc::EIO })
+    let pool = NonNull::new(pool).ok_or(Error::Call { what: WHAT, code: libc::EIO })?;
+    // From here on it is the pool's, which stays.
+    if let Some(memory) = &mut memory {
+        memory.kept = true;
+    }
+    Ok(RawMempool(pool))
 }

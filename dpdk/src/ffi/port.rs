@@ -1,7 +1,7 @@
 //! Pools, ports, queues and rings, as `shim/port.h` declares them.
 
 use crate::mbuf::Mbuf;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 /// `struct rte_mbuf`, opaque.
 #[repr(C)]
@@ -111,9 +111,11 @@ unsafe extern "C" {
         mbufs: u32,
         cache: u16,
         data_room: u16,
-        socket: c_int,
+        memory: *mut c_void,
+        length: usize,
         pool: *mut *mut RawPool,
     ) -> c_int;
+    pub(crate) fn hairpin_pool_memory(mbufs: u32, data_room: u16) -> usize;
     pub(crate) fn hairpin_pool_in_use(pool: *const RawPool) -> u32;
     pub(crate) fn hairpin_pool_allocate(pool: *mut RawPool, frames: *mut Mbuf, count: u32) -> u32;
     pub(crate) fn hairpin_mbuf_free(raw: *mut RawMbuf);
