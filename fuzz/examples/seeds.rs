@@ -261,8 +261,54 @@ fn splices() {
     }
 }
 
+/// Neighbours of a link layer's two ports: they ask, answer, announce, ping, and get what the worker sends.
+fn links() {
+    let record = |tag: u8, frame: &[u8]| [&[tag], &(frame.len() as u16).to_le_bytes()[..], frame].concat();
+    let (own, peer) = (hairpin_fuzz::link::MAC, [2, 0, 0, 0, 0, 9]);
+    let arp = |operation: u8, to: [u8; 6], sender: [u8; 4], target: [u8; 4]| {
+        let head = [&to[..], &peer, &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();
+        record(128, &[&head[..], &peer, &sender, &[0; 6], &target].concat())
+    };
+    let everybody = [0xff; 6];
+    let from_worker =
+        |to: [u8; 4]| record(130, &written!(ethernet().ipv4([10, 0, 0, 80], to, 64).udp(53, 5000), PAYLOAD));
+    let v6 = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let discovery = |kind: u8, flags: u8, target: [u8; 16], option: u8, to: [u8; 16]| {
+        let body = [&[flags, 0, 0, 0], &target[..], &[option, 1], &peer].concat();
+        let builder = PacketBuilder::ethernet2(peer, own).ipv6(v6(9), to, 255);
+        let fixed = [body[0], body[1], body[2], body[3]];
+        let kind = etherparse::Icmpv6Type::Unknown { type_u8: kind, code_u8: 0, bytes5to8: fixed };
+        record(128, &written!(builder.icmpv6(kind), &body[4..]))
+    };
+    let ping = |tag: u8| {
+        let builder = PacketBuilder::ethernet2(peer, own).ipv4([192, 0, 2, 9], [10, 0, 0, 80], 9);
+        record(tag, &written!(builder.icmpv4_echo_request(1, 2), PAYLOAD))
+    };
+    let ping6 =
+        written!(PacketBuilder::ethernet2(peer, own).ipv6(v6(9), v6(0x80), 9).icmpv6_echo_request(1, 2), PAYLOAD);
+    let datagram =
+        written!(PacketBuilder::ethernet2(peer, own).ipv4([192, 0, 2, 9], [10, 0, 0, 9], 9).udp(1, 2), PAYLOAD);
+    let v6_out = record(130, &written!(ethernet().ipv6(v6(0x80), v6(9), 64).udp(53, 5000), PAYLOAD));
+    let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let write = |name: &str, parts: &[&[u8]]| write("link", name, parts);
+    write("asked", &[&arp(1, everybody, [10, 0, 0, 9], [10, 0, 0, 80]), &from_worker([10, 0, 0, 9]), &[20]]);
+    write("asks", &[&from_worker([10, 0, 0, 9]), &[5], &arp(2, own, [10, 0, 0, 9], [10, 0, 0, 1]), &[100, 127]]);
+    write("nobody", &[&from_worker([10, 0, 0, 9]), &[11, 11, 11, 11], &from_worker([10, 0, 0, 9]), &[40]]);
+    write("gateway", &[&arp(2, own, [10, 0, 0, 254], [10, 0, 0, 1]), &from_worker([192, 0, 2, 1]), &[127, 127, 127]]);
+    write("conflict", &[&arp(1, everybody, [10, 0, 0, 80], [10, 0, 0, 80]), &[10, 110]]);
+    write("asked-6", &[&discovery(135, 0, v6(0x80), 1, v6(0x80)), &v6_out, &[12]]);
+    write("asks-6", &[&v6_out, &[3], &discovery(136, 0x60, v6(9), 2, v6(1)), &[10]]);
+    write(
+        "link-local",
+        &[&record(130, &written!(ethernet().ipv6(v6(0x80), link_local, 64).udp(53, 9), PAYLOAD)), &[50]],
+    );
+    write("pings", &[&ping(128), &ping(129), &record(128, &ping6)]);
+    write("passes-on", &[&record(128, &datagram), &[1], &arp(2, own, [10, 0, 0, 9], [10, 0, 0, 1]), &[1]]);
+}
+
 fn main() {
     http();
+    links();
     splices();
     table_operations();
     conversations(128, "");

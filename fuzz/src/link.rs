@@ -1,0 +1,94 @@
+//! Target of `link`: frames that come in, frames that a worker sends, and time.
+//!
+//! An input is a list of records. A first byte of 128 or more: a frame, whose length follows in two bytes, little-endian;
+//! bit 0 names its port, bit 1 says that the worker sends it. Less: so many tenths of a second pass.
+
+use hairpin_core::frame::{Batch, Frame, FrameIo, VecFrame};
+use hairpin_core::link::{HELD_MAX, Link, LinkOptions, Neighbours, Plan, PortAddresses};
+use hairpin_core::time::{Duration, Time};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The Ethernet address of a port; the last byte is its number and one.
+pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Frames in, frames out.
+#[derive(Default)]
+struct Wire {
+    arriving: Option<VecFrame>,
+    sent: Vec<VecFrame>,
+}
+
+impl FrameIo for Wire {
+    type Frame = VecFrame;
+    fn receive(&mut self, out: &mut Batch<VecFrame>) {
+        out.extend(self.arriving.take());
+    }
+    fn transmit(&mut self, batch: &mut Batch<VecFrame>) {
+        self.sent.extend(batch.drain(..));
+    }
+    fn allocate(&mut self) -> Option<VecFrame> {
+        Some(VecFrame::default())
+    }
+}
+
+fn plan() -> Plan {
+    let ip = |address: &str| -> IpAddr { address.parse().expect("an address") };
+    let port = |number, networks: &[(&str, u8)], gateways: &[&str]| PortAddresses {
+        mac: [MAC[0], 0, 0, 0, 0, number],
+        mtu: 1500,
+        networks: networks.iter().map(|(address, prefix)| (ip(address), *prefix)).collect(),
+        gateways: gateways.iter().map(|address| ip(address)).collect(),
+    };
+    let options = LinkOptions {
+        ports: vec![
+            port(1, &[("10.0.0.1", 24), ("2001:db8::1", 64)], &["10.0.0.254", "fe80::254"]),
+            port(2, &[("10.1.0.1", 24)], &[]),
+        ],
+        local: vec![ip("10.0.0.80"), ip("2001:db8::80")],
+        ..LinkOptions::default()
+    };
+    Plan::new(&options).expect("a plan")
+}
+
+/// No frame is lost, no more wait than may, and what goes out says whose it is.
+pub fn link(mut input: &[u8]) -> bool {
+    let neighbours = Arc::new(Neighbours::new(64, [1, 2, 3, 4]));
+    let mut link = Link::new(Arc::new(plan()), neighbours, Wire::default());
+    let mut now = Time::from_nanos(1_000_000_000_000);
+    link.advance(now);
+    let started = *link.statistics();
+    while let Some((&tag, rest)) = input.split_first() {
+        input = rest;
+        if tag < 128 {
+            now = now + Duration::from_millis(100 * u64::from(tag));
+        } else {
+            let Some((length, rest)) = input.split_first_chunk::<2>() else { break };
+            let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+            let (bytes, rest) = rest.split_at(length);
+            input = rest;
+            let mut frame = VecFrame::new(bytes);
+            frame.meta.port = u16::from(tag & 1);
+            let mut batch = Batch::new();
+            if tag & 2 == 0 {
+                link.io_mut().arriving = Some(frame);
+                link.receive(&mut batch);
+            } else {
+                batch.push(frame);
+            }
+            // what the worker gets it sends on as it is
+            link.transmit(&mut batch);
+            assert!(batch.is_empty());
+        }
+        link.advance(now);
+        assert_eq!(link.statistics().balance(), link.waiting() as u64, "{:?}", link.statistics());
+        assert!(link.waiting() <= HELD_MAX + 2 * 64);
+    }
+    for frame in std::mem::take(&mut link.io_mut().sent) {
+        let number = frame.meta().port as u8 + 1;
+        assert_eq!(frame.bytes()[6..12], [MAC[0], 0, 0, 0, 0, number]);
+    }
+    let statistics = link.statistics();
+    let known = link.statistics().absorbed > 0;
+    known || statistics.answered + statistics.echoed > 0 || statistics.taken > started.taken
+}
