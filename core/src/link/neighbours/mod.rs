@@ -30,6 +30,7 @@
 //! get it in a bounded number of tries gives up, and says so. [`Neighbours::version`] changes behind every change of an
 //! entry, so that a reader may remember what it has read.
 
+mod change;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use crate::table::{Hasher, Key};
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
 use arrayvec::ArrayVec;
+use change::Writing;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use slot::{Entry, Slot};
@@ -128,6 +130,9 @@ pub struct Neighbour {
     pub confirmed: Time,
 }
 
+/// No time that comes.
+const FAR: Time = Time::from_nanos(u64::MAX);
+
 /// What a reader finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -198,15 +203,6 @@ pub struct Neighbours {
     announcements: AtomicU64,
     announced: AtomicU64,
     contended: AtomicU64,
-}
-
-/// The lock, held.
-struct Writing<'a>(&'a Neighbours);
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.0.writer.store(0, Ordering::Release);
-    }
 }
 
 impl Neighbours {
@@ -375,170 +371,4 @@ impl Neighbours {
             Writing(self).sweep(now, asks);
         }
     }
-}
-
-/// No time that comes.
-const FAR: Time = Time::from_nanos(u64::MAX);
-
-impl Writing<'_> {
-    fn write(&self, slot: &Slot, entry: &Entry) {
-        slot.write(entry);
-        self.0.version.fetch_add(1, Ordering::Release);
-    }
-
-    fn need(&self, now: Time, address: &Address, segment: Segment, keep: bool) -> Needed {
-        let bucket = self.0.bucket(address, segment);
-        let there = bucket.iter().find(|slot| slot.owned().is(address, segment));
-        if let Some(slot) = there {
-            let entry = slot.owned();
-            let kept = entry.kept || keep;
-            let outdated = match entry.state {
-                Some(State::Reachable) => now >= entry.confirmed + REACHABLE,
-                state => state == Some(State::Stale),
-            };
-            if outdated {
-                let state = Some(State::Probe);
-                let due = now + ASK_INTERVAL;
-                self.write(slot, &Entry { state, tries: 1, due, learnt: false, kept, ..entry });
-                return Needed::Ask(Ask { address: *address, segment, mac: Some(entry.mac) });
-            }
-            if kept != entry.kept {
-                let due = if entry.state == Some(State::Failed) { now } else { entry.due };
-                self.write(slot, &Entry { kept, due, learnt: false, ..entry });
-            }
-            return Needed::Known;
-        }
-        let Some(slot) = place(bucket, keep) else { return Needed::Full };
-        let state = Some(State::Incomplete);
-        let (tries, due) = if keep { (0, now) } else { (1, now + ASK_INTERVAL) };
-        let entry =
-            Entry { address: *address, segment, state, tries, due, kept: keep, confirmed: now, ..Entry::default() };
-        self.write(slot, &entry);
-        Needed::Ask(Ask { address: *address, segment, mac: None })
-    }
-
-    fn hear(&self, now: Time, claim: &Claim) -> bool {
-        let bucket = self.0.bucket(&claim.address, claim.segment);
-        let Some(slot) = bucket.iter().find(|slot| slot.owned().is(&claim.address, claim.segment)) else {
-            return claim.learn && self.learn(now, claim, bucket);
-        };
-        let entry = slot.owned();
-        let Some(changed) = heard(now, &entry, claim) else { return false };
-        self.write(slot, &changed);
-        true
-    }
-
-    /// Remembers who asked for us, if there is a place that no frame of ours needs.
-    fn learn(&self, now: Time, claim: &Claim, bucket: &[Slot]) -> bool {
-        let Some(mac) = claim.mac else { return false };
-        let is_learnt = |slot: &&Slot| slot.owned().state.is_some() && slot.owned().learnt;
-        let slot = match bucket.iter().filter(is_learnt).count() < LEARNT_MAX {
-            true => bucket.iter().find(|slot| slot.owned().state.is_none()),
-            false => bucket.iter().filter(is_learnt).min_by_key(|slot| slot.owned().confirmed),
-        };
-        let Some(slot) = slot else { return false };
-        let (address, segment, state) = (claim.address, claim.segment, Some(State::Stale));
-        let due = now + STALE;
-        let entry = Entry { address, segment, mac, state, learnt: true, confirmed: now, due, ..Entry::default() };
-        self.write(slot, &entry);
-        true
-    }
-
-    fn sweep(&self, now: Time, asks: &mut Asks) {
-        let mut at = self.0.cursor.load(Ordering::Relaxed) as usize;
-        for _ in 0..SWEEP_PLACES {
-            let Some(slot) = self.0.slots.get(at) else { break };
-            let entry = slot.owned();
-            if entry.state.is_some() && entry.due <= now {
-                if asks.is_full() {
-                    // the rest in the next turn
-                    self.0.cursor.store(at as u64, Ordering::Relaxed);
-                    return;
-                }
-                let (next, ask) = expired(now, &entry);
-                self.write(slot, &next);
-                asks.extend(ask);
-            }
-            at += 1;
-        }
-        if at >= self.0.slots.len() {
-            at = 0;
-            self.0.sweep_due.store((now + SWEEP_INTERVAL).as_nanos(), Ordering::Relaxed);
-        }
-        self.0.cursor.store(at as u64, Ordering::Relaxed);
-    }
-}
-
-/// What becomes of an entry that is due, and whom to ask.
-fn expired(now: Time, entry: &Entry) -> (Entry, Option<Ask>) {
-    let ask = |mac| Some(Ask { address: entry.address, segment: entry.segment, mac });
-    let again = Entry { tries: entry.tries + 1, due: now + ASK_INTERVAL, ..*entry };
-    let anew = Entry { tries: 1, ..again };
-    match entry.state {
-        Some(State::Incomplete) if entry.tries < ASKS_MAX => (again, ask(None)),
-        Some(State::Incomplete) => {
-            let due = now + if entry.kept { FAILED_KEPT } else { FAILED };
-            (Entry { state: Some(State::Failed), due, ..*entry }, None)
-        }
-        Some(State::Reachable) if entry.kept => (Entry { state: Some(State::Probe), ..anew }, ask(Some(entry.mac))),
-        Some(State::Stale) if entry.kept => (Entry { state: Some(State::Probe), ..anew }, ask(Some(entry.mac))),
-        Some(State::Reachable) => (Entry { state: Some(State::Stale), due: now + STALE, ..*entry }, None),
-        Some(State::Probe) if entry.tries < ASKS_MAX => (again, ask(Some(entry.mac))),
-        Some(State::Probe) => (Entry { state: Some(State::Incomplete), confirmed: now, ..anew }, ask(None)),
-        Some(State::Failed) if entry.kept => {
-            (Entry { state: Some(State::Incomplete), confirmed: now, ..anew }, ask(None))
-        }
-        Some(State::Stale | State::Failed) | None => (Entry::default(), None),
-    }
-}
-
-/// What an entry becomes by what is said (RFC 4861, 7.2.5); `None`: it stays as it is.
-fn heard(now: Time, entry: &Entry, claim: &Claim) -> Option<Entry> {
-    let state = entry.state?;
-    let usable = state.is_usable();
-    let mac = match claim.mac {
-        Some(mac) => mac,
-        // without an address it says only that the one that is known is right
-        None if usable => entry.mac,
-        None => return None,
-    };
-    let asked = matches!(state, State::Incomplete | State::Probe);
-    let same = usable && mac == entry.mac;
-    // what is to be known at all times is asked after at once
-    let stale_due = if entry.kept { now } else { now + STALE };
-    if usable && !same {
-        if state == State::Reachable && now < entry.confirmed + LOCK_TIME {
-            return None;
-        }
-        if !claim.overrides {
-            let doubted = Entry { state: Some(State::Stale), due: stale_due, ..*entry };
-            return (state == State::Reachable).then_some(doubted);
-        }
-    }
-    if claim.solicited && (asked || same) {
-        let state = Some(State::Reachable);
-        return Some(Entry { mac, state, tries: 0, confirmed: now, due: now + REACHABLE, ..*entry });
-    }
-    if same {
-        // who only says what is known does not prove that it hears us
-        return None;
-    }
-    Some(Entry { mac, state: Some(State::Stale), tries: 0, confirmed: now, due: stale_due, ..*entry })
-}
-
-/// The place for a new entry; see the module's documentation.
-fn place(bucket: &[Slot], keep: bool) -> Option<&Slot> {
-    let oldest = |wanted: fn(&Entry) -> bool| {
-        let candidates = bucket.iter().filter(|slot| !slot.owned().kept && wanted(&slot.owned()));
-        candidates.min_by_key(|slot| slot.owned().confirmed)
-    };
-    let unresolved = |entry: &Entry| matches!(entry.state, Some(State::Incomplete | State::Failed));
-    let full = bucket.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= UNRESOLVED_MAX;
-    let free = bucket.iter().find(|slot| slot.owned().state.is_none());
-    let free = free.filter(|_| !full || keep);
-    free.or_else(|| oldest(|entry| entry.state == Some(State::Failed)))
-        .or_else(|| full.then(|| oldest(|entry| entry.state == Some(State::Incomplete))).flatten())
-        .or_else(|| oldest(|entry| entry.state == Some(State::Stale)))
-        .or_else(|| oldest(|entry| entry.state == Some(State::Incomplete)).filter(|_| keep))
-        .or_else(|| oldest(|_| true).filter(|_| keep))
 }

@@ -260,7 +260,7 @@ fn kept_ones_are_known_before_they_are_needed() {
     a.turn();
     a.turn();
     // 198.51.100.7 is behind the gateway
-    let mut asked: Vec<Address> = a.sent().iter().map(|frame| target(frame)).collect();
+    let mut asked: Vec<Address> = a.sent().iter().map(target).collect();
     asked.sort();
     let mut expected = ["10.0.0.8", "10.0.0.254", "fe80::1"].map(at);
     expected.sort();
@@ -316,13 +316,15 @@ fn an_answer_that_one_worker_gets_serves_the_other() {
     neighbours.takes_announcement();
     let mut a = Station::beside(plan.clone(), neighbours.clone());
     let mut b = Station::beside(plan, neighbours);
-    (a.turn(), b.turn());
+    a.turn();
+    b.turn();
     a.send(&[datagram(from, to, 100)]);
     b.send(&[datagram(from, to, 100)]);
     // one question is enough
     assert_eq!((requests(&a).len(), requests(&b).len()), (1, 0));
     b.arrives(0, &answer(to, 9));
-    (a.turn(), b.turn());
+    a.turn();
+    b.turn();
     assert_eq!((a.sent().len(), b.sent().len()), (1, 1));
 }
 
@@ -336,10 +338,12 @@ fn own_addresses_are_announced_three_times_by_one_worker() {
     let mut b = Station::beside(plan, neighbours.clone());
     // no frame is lent at first
     a.wire.frames.set(0);
-    (a.turn(), b.turn());
+    a.turn();
+    b.turn();
     assert_eq!((a.sent().len(), a.link.statistics().no_frame), (0, 1));
     a.wire.frames.set(usize::MAX);
-    (a.wait(Duration::from_secs(5)), b.wait(Duration::from_secs(5)));
+    a.wait(Duration::from_secs(5));
+    b.wait(Duration::from_secs(5));
     assert_eq!(b.sent().len(), 0);
     let sent = a.sent();
     // six addresses: the port's two, its link-local one, the three others
