@@ -17,6 +17,12 @@ pub struct Status {
     pub uptime_s: f64,
     /// The interfaces it works on.
     pub interfaces: Vec<String>,
+    /// How packets reach its workers: `linux` or `dpdk`.
+    #[serde(default)]
+    pub plane: String,
+    /// The ports it drives itself, on the dpdk plane.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortStatus>,
     /// How its workers find a packet's connection: the name of the connection table, as in the configuration.
     #[serde(default)]
     pub connection_table: String,
@@ -46,6 +52,45 @@ pub struct Status {
     /// Connections adopted from the process before.
     #[serde(default)]
     pub adopted_connections: u64,
+}
+
+/// A port of the dpdk plane. Counts are its driver's, since it was opened; what a driver does not count is 0.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// The device, as the configuration names it.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// Its Ethernet address.
+    pub mac: String,
+    /// Its own addresses.
+    pub addresses: Vec<String>,
+    /// The largest IP packet it takes, in bytes.
+    pub mtu: u16,
+    /// Whether the link is up.
+    pub up: bool,
+    /// Pairs of queues.
+    pub queues: u16,
+    /// How it spreads flows over them.
+    pub spread: String,
+    /// How packets find the worker of their connection.
+    pub steering: String,
+    /// Frames.
+    pub received: u64,
+    /// Bytes of frames.
+    pub received_bytes: u64,
+    /// Frames.
+    pub transmitted: u64,
+    /// Bytes of frames.
+    pub transmitted_bytes: u64,
+    /// Frames that found the receive queues full.
+    pub missed: u64,
+    /// Frames that came damaged.
+    pub receive_errors: u64,
+    /// Frames that the driver took and could not send.
+    pub transmit_errors: u64,
+    /// Frames that came when there was no packet buffer.
+    pub no_mbuf: u64,
 }
 
 /// How full the tables are: the connection table, and the rules of the fuller family.

@@ -160,8 +160,8 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::{self, Section};
     use super::super::dpdk::{Idle, Pages, Probes};
+    use super::super::reference::{self, Section};
     use super::super::tables::TableChoice;
     use super::*;
 

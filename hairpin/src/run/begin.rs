@@ -3,9 +3,10 @@
 use super::handover::Legacy;
 use super::host;
 use super::instance::Record;
-use super::plane::{Adoption, Plane};
+use super::plane::Plane;
+use super::plane::linux::{LinuxPlane, Passed};
 use super::{log, tap_name};
-use crate::config::{Config, Settings};
+use crate::config::{Config, PlaneChoice, Settings};
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
@@ -15,7 +16,6 @@ use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Header, Opened, SharedTable};
 use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// How a process began.
@@ -46,9 +46,8 @@ pub(crate) struct Base {
     pub(crate) record: Record,
     pub(crate) registry: Registry,
     pub(crate) merged: Merged,
-    pub(crate) plane: Plane,
+    pub(crate) plane: Box<dyn Plane>,
     pub(crate) table: SharedTable,
-    pub(crate) taps: Vec<Tap>,
     pub(crate) steering: Steering,
     /// Whether the rules in force may name other workers than their connections have now.
     pub(crate) resteered: bool,
@@ -73,7 +72,7 @@ pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
     }
 }
 
-fn incompatible(why: &str) -> String {
+pub(crate) fn incompatible(why: &str) -> String {
     format!(
         "what an earlier process has left cannot be taken over: {why}. Either go back to the version that left it, or \
          give it up, and with it the connections it holds: `hairpin run --discard`, or `hairpin stop --flush`"
@@ -82,17 +81,24 @@ fn incompatible(why: &str) -> String {
 
 /// What a living process has handed over, and what was prepared before that.
 pub(crate) struct Handed {
-    /// The workers' devices.
-    pub(crate) taps: Vec<(String, OwnedFd)>,
+    /// Devices and programs.
+    pub(crate) passed: Passed,
     /// What it knows.
     pub(crate) legacy: Legacy,
-    /// Its programs and maps, opened.
-    pub(crate) plane: Plane,
+}
+
+/// Where a process begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Machine<'a> {
+    /// The linux plane's interfaces.
+    pub(crate) interfaces: &'a [Interface],
+    /// The core of each worker.
+    pub(crate) cpus: &'a [usize],
 }
 
 /// Makes or takes over everything. What an earlier process has left is not harmed by a failure; what this one has made
 /// is removed after it.
-pub(crate) fn begin(config: &Config, cpus: &[usize], discard: bool, handed: Option<Handed>) -> Result<Base> {
+pub(crate) fn begin(config: &Config, machine: Machine<'_>, discard: bool, handed: Option<Handed>) -> Result<Base> {
     let socket = config.settings.socket();
     let mut left = Record::read(&socket)?;
     if let Some(record) = left.take_if(|_| discard) {
@@ -100,7 +106,7 @@ pub(crate) fn begin(config: &Config, cpus: &[usize], discard: bool, handed: Opti
         record.flush(&socket).context("cannot remove what an earlier process has left")?;
     }
     let fresh = left.is_none();
-    let base = build(config, cpus, left, handed);
+    let base = build(config, machine, left, handed);
     if base.is_err()
         && fresh
         && let Ok(Some(record)) = Record::read(&socket)
@@ -111,8 +117,8 @@ pub(crate) fn begin(config: &Config, cpus: &[usize], discard: bool, handed: Opti
     base
 }
 
-fn build(config: &Config, cpus: &[usize], left: Option<Record>, handed: Option<Handed>) -> Result<Base> {
-    let settings = &config.settings;
+fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Option<Handed>) -> Result<Base> {
+    let (settings, cpus) = (&config.settings, machine.cpus);
     let socket = settings.socket();
     let began = match (&left, &handed) {
         (_, Some(_)) => Began::Upgrade,
@@ -152,34 +158,30 @@ fn build(config: &Config, cpus: &[usize], left: Option<Record>, handed: Option<H
     }
     let had_table = old.is_some();
     let (table, resteered) = table(settings, &path, old, steering)?;
-    let (passed, legacy, early) = match handed {
-        Some(Handed { taps, legacy, plane }) => (taps, legacy, Some(plane)),
-        None => (Vec::new(), Legacy::default(), None),
+    let (passed, legacy) = match handed {
+        Some(Handed { passed, legacy }) => (passed, legacy),
+        None => Default::default(),
     };
-    // Devices before programs: frames wait in them from now on.
-    let taps = taps(settings, steering.workers, passed)?;
-    let adopted = match early {
-        Some(plane) => Some(plane),
-        // Rules without the connections they belong to are of no use.
-        None if had_table => adopt(settings, steering)?,
-        None => None,
-    };
-    let mut plane = match adopted {
-        Some(plane) => plane,
-        None => Plane::load(settings, &merged.snapshot, steering)?,
-    };
+    let mut plane = plane(settings, machine, &merged.snapshot, (steering, had_table), passed)?;
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
-    Ok(Base { began, record, registry, merged, plane, table, taps, steering, resteered, held, legacy })
+    Ok(Base { began, record, registry, merged, plane, table, steering, resteered, held, legacy })
 }
 
-/// The programs and maps that an earlier process has left; `None` if there are none.
-pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<Plane>> {
-    match Plane::adopt(settings, steering)? {
-        Adoption::Plane(plane) => Ok(Some(*plane)),
-        Adoption::Absent => Ok(None),
-        Adoption::Incompatible(why) => bail!("{}", incompatible(&why)),
+/// The plane of the configuration.
+fn plane(
+    settings: &Settings,
+    machine: Machine<'_>,
+    snapshot: &Snapshot,
+    (steering, had_table): (Steering, bool),
+    passed: Passed,
+) -> Result<Box<dyn Plane>> {
+    #[cfg(feature = "dpdk")]
+    if let Some(dpdk) = &settings.dpdk {
+        return Ok(Box::new(super::plane::dpdk::DpdkPlane::make(dpdk, snapshot, steering)?));
     }
+    let interfaces = machine.interfaces.to_vec();
+    Ok(Box::new(LinuxPlane::make(settings, interfaces, snapshot, (steering, had_table), passed)?))
 }
 
 /// How many connections each backend has, by its number.
@@ -218,11 +220,19 @@ fn record(
     let mut record = Record {
         instance: settings.instance.clone(),
         pin_directory: settings.linux.pin_directory.clone(),
-        taps: (0..cpus.len()).map(|worker| tap_name(&settings.instance, worker)).collect(),
+        plane: settings.plane.name().to_string(),
+        taps: tap_names(settings, cpus.len()),
         forwarding: host::forwarding_off(settings, snapshot)?,
         table: table.to_path_buf(),
     };
     if let Some(left) = left {
+        if left.plane != record.plane {
+            bail!(
+                "the earlier process worked on plane {}, not {}; `hairpin stop --flush` removes what it has left",
+                left.plane,
+                record.plane
+            );
+        }
         if left.pin_directory != record.pin_directory {
             bail!(
                 "the earlier process has pinned its objects in {}, not in {}; `hairpin stop --flush` removes them",
@@ -283,56 +293,17 @@ pub(crate) fn table(
     Ok((table, there.workers != header.workers))
 }
 
-/// A device for each worker: passed on, left, or new.
-fn taps(settings: &Settings, workers: u16, mut passed: Vec<(String, OwnedFd)>) -> Result<Vec<Tap>> {
-    let mut taps = Vec::new();
-    for worker in 0..usize::from(workers) {
-        let name = tap_name(&settings.instance, worker);
-        let tap = match passed.iter().position(|(passed, _)| *passed == name) {
-            Some(at) => Tap::adopt(passed.swap_remove(at).1, &name),
-            None => Tap::create(&name, settings.linux.tap_queue),
-        };
-        taps.push(tap.with_context(|| format!("cannot make the device {name}"))?);
+/// The workers' devices, on a plane that makes some.
+pub(crate) fn tap_names(settings: &Settings, workers: usize) -> Vec<String> {
+    match settings.plane {
+        PlaneChoice::Linux => (0..workers).map(|worker| tap_name(&settings.instance, worker)).collect(),
+        PlaneChoice::Dpdk => Vec::new(),
     }
-    Ok(taps)
-}
-
-/// Copies of the devices' descriptors, to pass on.
-pub(crate) fn copies(taps: &[Tap]) -> Result<Vec<OwnedFd>> {
-    taps.iter().map(|tap| tap.as_fd().try_clone_to_owned().context("cannot copy a descriptor")).collect()
-}
-
-/// The devices in use: workers' and interfaces.
-pub(crate) fn devices(taps: &[Tap], interfaces: &[Interface]) -> Result<Vec<u32>> {
-    let mut devices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
-    for tap in taps {
-        devices.push(Interface::by_name(tap.name())?.index);
-    }
-    Ok(devices)
-}
-
-/// Puts the worker program on the workers' devices.
-pub(crate) fn attach_workers(plane: &mut Plane, taps: &[Tap]) -> Result<()> {
-    for (worker, tap) in taps.iter().enumerate() {
-        plane.attach_worker(worker, &Interface::by_name(tap.name())?)?;
-    }
-    Ok(())
-}
-
-/// Puts the ingress program on the interfaces.
-pub(crate) fn attach(plane: &mut Plane, interfaces: &[Interface]) -> Result<()> {
-    for (slot, interface) in interfaces.iter().enumerate() {
-        plane.attach(slot, interface)?;
-        if !interface.up {
-            log(&format!("warning: interface {} is down", interface.name));
-        }
-    }
-    Ok(())
 }
 
 /// Removes the devices of workers that are no more, and notes what there is now.
 pub(crate) fn remove_surplus(record: &mut Record, settings: &Settings, workers: usize, socket: &Path) -> Result<()> {
-    let wanted: Vec<String> = (0..workers).map(|worker| tap_name(&settings.instance, worker)).collect();
+    let wanted = tap_names(settings, workers);
     for name in record.taps.iter().filter(|name| !wanted.contains(name)) {
         Tap::remove(name).with_context(|| format!("cannot remove the device {name}"))?;
     }
@@ -343,7 +314,7 @@ pub(crate) fn remove_surplus(record: &mut Record, settings: &Settings, workers: 
 /// Brings the engine in line with the connections, once all workers have taken theirs and none has begun: rules that no
 /// connection has are removed, the others know their worker. How many were removed.
 pub(crate) fn reconcile(
-    plane: &Plane,
+    plane: &dyn Plane,
     table: &mut SharedTable,
     held: &HashSet<FlowKey>,
     steering: &Steering,

@@ -26,6 +26,8 @@ impl Fill {
     /// Of `now` where there can be `max`.
     pub(crate) fn of(now: u64, max: u64) -> Fill {
         match now {
+            // Where there is nothing, nothing is full: rules without an engine.
+            _ if max == 0 => Fill::Ok,
             _ if now >= max => Fill::Full,
             _ if now * 100 >= max * NEARLY_FULL_PERCENT => Fill::NearlyFull,
             _ => Fill::Ok,
@@ -115,6 +117,7 @@ mod tests {
         let fills: Vec<Fill> = [0, 89, 90, 99, 100, 101].map(|now| Fill::of(now, 100)).to_vec();
         let expected = [Fill::Ok, Fill::Ok, Fill::NearlyFull, Fill::NearlyFull, Fill::Full, Fill::Full];
         assert_eq!(fills, expected);
+        assert_eq!(Fill::of(0, 0), Fill::Ok);
     }
 
     #[test]

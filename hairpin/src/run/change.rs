@@ -104,11 +104,15 @@ impl Keeper {
         // Known numbers first, so that whoever comes after a crash knows them too.
         registry.save(&Record::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
+        let ways = self.plane.ways(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         let mut updates = self.updates(&snapshot, &merged).into_iter();
         let beat = || self.plane.beat();
         self.crew
             .order(|_| updates.next().map_or(Order::End(Vec::new()), |update| Order::Update(Box::new(update))), beat)?;
+        if let Some(ways) = ways {
+            self.crew.order(|_| Order::Ways(Arc::clone(&ways)), || self.plane.beat())?;
+        }
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();
         self.settle(config, registry, merged, snapshot);
@@ -215,7 +219,7 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     let mut lines = vec![format!(
         "instance {} serves on {}: {} workers on cores {}, connection table {}, offload {}, connections in {}",
         settings.instance,
-        settings.interfaces.join(", "),
+        settings.devices().join(", "),
         cpus.len(),
         cores.join(", "),
         settings.connection_table.name(),

@@ -1,9 +1,9 @@
 //! The workers' threads: how they begin, together, and end.
 
 use super::index::{self, Index};
-use super::plane::Plane;
 use super::reading::WorkerReading;
-use super::thread::{self, Bench, Order, Shared};
+use super::thread::{self, Bench, Device, Order, Shared};
+use super::turn::Ticket;
 use super::{End, Message};
 use crate::config::{PolicyChoice, TableChoice};
 use anyhow::{Context, Result, bail};
@@ -12,11 +12,12 @@ use hairpin_core::config::Snapshot;
 use hairpin_core::engine::FlowEngine;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
+use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{Always, Never, OffloadPolicy};
 use hairpin_core::table::slab::Slot;
-use hairpin_core::worker::{Adopted, Statistics, Worker, WorkerOptions};
+use hairpin_core::time::Time;
+use hairpin_core::worker::{Adopted, Known, Statistics, Worker, WorkerOptions};
 use hairpin_linux::cpu;
-use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Barrier};
@@ -67,12 +68,19 @@ pub(crate) struct Crew {
     members: Vec<Member>,
 }
 
-/// Where each worker's connections and packets are.
-pub(crate) struct Places {
-    /// Its connections.
-    pub(crate) memory: Vec<&'static mut [Slot<Connection>]>,
-    /// Its device.
-    pub(crate) taps: Vec<Tap>,
+/// Where each worker's connections are.
+pub(crate) type Memory = Vec<&'static mut [Slot<Connection>]>;
+
+/// What a worker gets of its plane.
+pub(crate) struct Post<O, E, F, B> {
+    /// Opens its device, on the worker's own thread.
+    pub(crate) open: O,
+    /// Its engine.
+    pub(crate) engine: E,
+    /// Takes the tickets of packets that are finished with.
+    pub(crate) publish: F,
+    /// Gives a sign of life.
+    pub(crate) beat: B,
 }
 
 impl Crew {
@@ -80,37 +88,50 @@ impl Crew {
     ///
     /// # Errors
     /// A thread or an engine could not be had, or a worker failed.
-    pub(crate) fn make(
+    pub(crate) fn make<I, O, E, F, B>(
         making: &Making,
-        places: Places,
-        plane: &Plane,
+        memory: Memory,
+        posts: Vec<Post<O, E, F, B>>,
+        common: (Known, Cookies),
         messages: &Sender<Message>,
-    ) -> Result<(Crew, Adopted)> {
+    ) -> Result<(Crew, Adopted)>
+    where
+        I: Device,
+        O: FnOnce() -> Result<I> + Send + 'static,
+        E: FlowEngine + Send + 'static,
+        F: Fn(Ticket) + Send + 'static,
+        B: Fn(Time) + Send + 'static,
+    {
         match making.policy {
-            PolicyChoice::Always => Crew::make_with(making, places, plane, messages, Always),
-            PolicyChoice::Never => Crew::make_with(making, places, plane, messages, Never),
+            PolicyChoice::Always => Crew::make_with(making, memory, posts, (common, Always), messages),
+            PolicyChoice::Never => Crew::make_with(making, memory, posts, (common, Never), messages),
         }
     }
 
-    fn make_with<P>(
+    fn make_with<I, O, E, F, B, P>(
         making: &Making,
-        places: Places,
-        plane: &Plane,
+        memory: Memory,
+        posts: Vec<Post<O, E, F, B>>,
+        (common, policy): ((Known, Cookies), P),
         messages: &Sender<Message>,
-        policy: P,
     ) -> Result<(Crew, Adopted)>
     where
+        I: Device,
+        O: FnOnce() -> Result<I> + Send + 'static,
+        E: FlowEngine + Send + 'static,
+        F: Fn(Ticket) + Send + 'static,
+        B: Fn(Time) + Send + 'static,
         P: OffloadPolicy + Copy + Send + 'static,
     {
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(making.cpus.len()));
         let mut crew = Crew { members: Vec::new() };
-        let connections = places.memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
-        let indexes = Index::of(making.table, places.memory.len(), 2 * connections, making.seeds)?;
-        let regions = places.memory.into_iter().zip(indexes);
-        for (number, (memory, tap)) in regions.zip(places.taps).enumerate() {
+        let connections = memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
+        let indexes = Index::of(making.table, memory.len(), 2 * connections, making.seeds)?;
+        let regions = memory.into_iter().zip(indexes);
+        for (number, (region, post)) in regions.zip(posts).enumerate() {
             let rest = (policy, reports.clone(), Arc::clone(&together));
-            let member = Member::make(making, (number, memory, tap), plane, messages, rest)?;
+            let member = Member::make(making, (number, region, post), common, messages, rest)?;
             crew.members.push(member);
         }
         drop(reports);
@@ -190,14 +211,19 @@ impl Crew {
 }
 
 impl Member {
-    fn make<P>(
+    fn make<I, O, E, F, B, P>(
         making: &Making,
-        (number, (memory, index), tap): (usize, (&'static mut [Slot<Connection>], Index), Tap),
-        plane: &Plane,
+        (number, (memory, index), post): (usize, (&'static mut [Slot<Connection>], Index), Post<O, E, F, B>),
+        (known, cookies): (Known, Cookies),
         messages: &Sender<Message>,
         (policy, reports, together): (P, Sender<Adopted>, Arc<Barrier>),
     ) -> Result<Member>
     where
+        I: Device,
+        O: FnOnce() -> Result<I> + Send + 'static,
+        E: FlowEngine + Send + 'static,
+        F: Fn(Ticket) + Send + 'static,
+        B: Fn(Time) + Send + 'static,
         P: OffloadPolicy + Copy + Send + 'static,
     {
         let cpu = making.cpus[number];
@@ -206,15 +232,15 @@ impl Member {
             busy: Duration::ZERO,
             statistics: Statistics::new(&making.snapshot, memory.len()),
             device_drops: Vec::new(),
+            device_events: Vec::new(),
         };
         let shared = Arc::new(Shared::new(first)?);
-        let engine = plane.engine(number)?;
+        let Post { open, engine, publish, beat } = post;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
         let stateless = index::stateless(making.table, &steering);
-        let (splices_max, cookies) =
-            (u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX), plane.cookies());
-        let (known, caps, held) = (plane.known(), engine.caps(), Arc::clone(&making.held));
+        let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
+        let (caps, held) = (engine.caps(), Arc::clone(&making.held));
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
             let worker = number as u16;
@@ -237,11 +263,10 @@ impl Member {
             Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key))
         };
         let (gate, opened) = mpsc::channel();
-        let (publish, beat) = (plane.publisher(number), plane.beater());
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
             let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
-            let bench = Bench { cpu, tap, make, engine, together };
+            let bench = Bench { cpu, open, make, engine, together };
             let body = || thread::run(&on_thread, bench, ready, publish, beat);
             // The data plane has no panics reachable from input; if one is there all the same, the process ends in
             // order instead of serving on with a worker missing.

@@ -8,9 +8,6 @@ use hairpin_linux::device::{self, Family, Interface};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::ErrorKind;
 
-/// What the process needs from start to end: BPF maps and programs, TAP devices and forwarding switches.
-const KEPT: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::PERFMON);
-
 /// Checks that the process may do what it is about to do.
 pub(crate) fn require_rights() -> Result<()> {
     let have = rustix::thread::capabilities(None).context("cannot read this process's capabilities")?.effective;
@@ -33,13 +30,13 @@ pub(crate) fn take_precedence() -> Result<()> {
     rustix::process::setpriority_process(None, NICE).with_context(|| format!("cannot take nice value {NICE}"))
 }
 
-/// Gives up every right that is not needed any more, for this thread and those it starts from now on.
+/// Gives up every right but those `needed` from start to end, for this thread and those it starts from now on.
 ///
 /// The user stays root: pins, socket and `/proc/sys` belong to root, and reaching them as their owner needs no right.
-pub(crate) fn drop_rights() -> Result<()> {
+pub(crate) fn drop_rights(needed: CapabilitySet) -> Result<()> {
     rustix::thread::set_no_new_privs(true).context("cannot forswear new privileges")?;
     let have = rustix::thread::capabilities(None).context("cannot read this process's capabilities")?;
-    let kept = have.permitted.intersection(KEPT);
+    let kept = have.permitted.intersection(needed);
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).context("cannot give up capabilities")
 }

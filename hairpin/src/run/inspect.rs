@@ -36,23 +36,32 @@ pub(crate) struct Inspector {
     /// Each worker's part of the table.
     views: Arc<[View<Connection>]>,
     snapshot: Arc<RwLock<Arc<Snapshot>>>,
-    rules: RuleReader,
+    engine: EngineView,
     policy: &'static str,
-    rules_max: [u32; 2],
     workers: Arc<[Arc<Shared>]>,
+}
+
+/// How the flow engine is looked at.
+#[derive(Clone)]
+pub(crate) struct EngineView {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its rules; `None`: it has none.
+    pub(crate) rules: Option<RuleReader>,
+    /// Rules there can be: IPv4, IPv6.
+    pub(crate) rules_max: [u32; 2],
 }
 
 impl Inspector {
     pub(crate) fn new(
         views: Vec<View<Connection>>,
         snapshot: Arc<Snapshot>,
-        rules: RuleReader,
+        engine: EngineView,
         policy: &'static str,
-        rules_max: [u32; 2],
         workers: Vec<Arc<Shared>>,
     ) -> Inspector {
         let snapshot = Arc::new(RwLock::new(snapshot));
-        Inspector { views: views.into(), snapshot, rules, policy, rules_max, workers: workers.into() }
+        Inspector { views: views.into(), snapshot, engine, policy, workers: workers.into() }
     }
 
     /// From now on names are those of `snapshot`.
@@ -168,7 +177,8 @@ impl Inspector {
     }
 
     fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>, String> {
-        self.rules.counters(key, now).map_err(|error| format!("it cannot read the rules: {error:#}"))
+        let Some(rules) = &self.engine.rules else { return Ok(None) };
+        rules.counters(key, now).map_err(|error| format!("it cannot read the rules: {error:#}"))
     }
 
     /// Why a connection is, or is not, with the engine.
@@ -194,7 +204,8 @@ impl Inspector {
 
     /// The engine and what it holds.
     pub(crate) fn offload(&self, status: &Status) -> Result<OffloadView, String> {
-        let [v4, v6, passes] = self.rules.count().map_err(|error| format!("it cannot read the rules: {error:#}"))?;
+        let counts = self.engine.rules.as_ref().map_or(Ok([0; 3]), RuleReader::count);
+        let [v4, v6, passes] = counts.map_err(|error| format!("it cannot read the rules: {error:#}"))?;
         let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
         let mut offloaded = 0;
         for view in self.views.iter() {
@@ -210,9 +221,9 @@ impl Inspector {
         self.count_spliced(&mut reasons, &mut offloaded)?;
         Ok(OffloadView {
             policy: self.policy.to_string(),
-            engine: "kernel".to_string(),
+            engine: self.engine.name.to_string(),
             rules: [v4, v6],
-            rules_max: self.rules_max.map(u64::from),
+            rules_max: self.engine.rules_max.map(u64::from),
             passes,
             installed_total: status.offload.installed_total,
             installed_per_s: status.offload.installed_per_s,

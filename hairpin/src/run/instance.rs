@@ -1,6 +1,7 @@
 //! One process per instance, and what it has made in the kernel: the lock file, and a record from which a later
 //! process can remove everything even after a crash.
 
+use crate::config::PlaneChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::device::{self, Family};
 use hairpin_linux::tap::Tap;
@@ -112,6 +113,9 @@ impl Forwarding {
 pub(crate) struct Record {
     /// The instance.
     pub(crate) instance: String,
+    /// How packets reach its workers, by the configuration's word.
+    #[serde(default = "linux")]
+    pub(crate) plane: String,
     /// The directory in which its pins have one of their own.
     pub(crate) pin_directory: PathBuf,
     /// Its worker devices.
@@ -121,6 +125,11 @@ pub(crate) struct Record {
     /// The shared memory in which its connections lie.
     #[serde(default)]
     pub(crate) table: PathBuf,
+}
+
+/// The plane of processes that did not say.
+fn linux() -> String {
+    PlaneChoice::Linux.name().to_string()
 }
 
 impl Record {
@@ -163,8 +172,10 @@ impl Record {
                 failures.push(format!("{what}: {error}"));
             }
         };
-        let pins = format!("cannot remove the pins in {}", self.pin_directory.display());
-        note(pins, super::plane::flush(self).map_err(|error| format!("{error:#}")));
+        if self.plane == linux() {
+            let pins = format!("cannot remove the pins in {}", self.pin_directory.display());
+            note(pins, super::plane::linux::flush(self).map_err(|error| format!("{error:#}")));
+        }
         for tap in &self.taps {
             note(format!("cannot remove the device {tap}"), Tap::remove(tap).map_err(|error| error.to_string()));
         }
@@ -218,6 +229,7 @@ mod tests {
         assert_eq!(Record::read(&socket).unwrap(), None);
         let record = Record {
             instance: "i".into(),
+            plane: linux(),
             pin_directory: socket.with_file_name("pins"),
             taps: vec![],
             forwarding: vec![],

@@ -2,9 +2,9 @@
 
 use super::begin::Began;
 use super::capacity;
-use super::crew::{Crew, Making, Places};
+use super::crew::{Crew, Making};
 use super::handover::{Legacy, Successor};
-use super::inspect::Inspector;
+use super::inspect::{EngineView, Inspector};
 use super::instance::{Lock, Record};
 use super::plane::Plane;
 use super::policer::{Load, Rate};
@@ -17,14 +17,12 @@ use crate::health::Checker;
 use crate::metrics;
 use crate::registry::{Merged, Registry};
 use crate::status::{ReloadStatus, Status};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
 use hairpin_linux::cpu;
 use hairpin_linux::shared::{Opened, SharedTable};
-use hairpin_linux::tap::Tap;
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -53,10 +51,8 @@ pub(super) struct Parts {
     pub(super) registry: Registry,
     pub(super) merged: Merged,
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) plane: Plane,
+    pub(super) plane: Box<dyn Plane>,
     pub(super) table: SharedTable,
-    /// Copies of the devices' descriptors.
-    pub(super) descriptors: Vec<OwnedFd>,
     pub(super) making: Making,
     pub(super) crew: Crew,
     pub(super) legacy: Legacy,
@@ -71,7 +67,7 @@ pub(super) struct Keeper {
     pub(super) registry: Registry,
     pub(super) merged: Merged,
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) plane: Plane,
+    pub(super) plane: Box<dyn Plane>,
     pub(super) making: Making,
     /// Maglev tables of the services, as far as they have been made here.
     pub(super) tables: Tables,
@@ -86,7 +82,6 @@ pub(super) struct Keeper {
     began: Began,
     adopted: u64,
     record: Record,
-    descriptors: Vec<OwnedFd>,
     /// Kept mapped: the workers' connections lie in it.
     table: SharedTable,
     sender: Sender<Message>,
@@ -101,7 +96,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(parts: Parts) -> Result<Keeper> {
         let Parts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
-        let Parts { plane, mut table, descriptors, making, crew, legacy, socket, sender, .. } = parts;
+        let Parts { plane, mut table, making, crew, legacy, socket, sender, .. } = parts;
         let targets = standing::targets(&snapshot, &merged.settings);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
@@ -122,9 +117,8 @@ impl Keeper {
         let inspector = Inspector::new(
             table.views()?,
             Arc::clone(&snapshot),
-            plane.rule_reader(),
+            engine_view(&*plane),
             config.settings.policy.name(),
-            plane.rules_max(),
             crew.handles(),
         );
         let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
@@ -147,7 +141,6 @@ impl Keeper {
             began,
             adopted,
             record,
-            descriptors,
             table,
             sender,
             started: Instant::now(),
@@ -350,6 +343,7 @@ impl Keeper {
         let mut status = reading::status(&self.config.settings, &self.snapshot, before, &now);
         status.capacity = capacity::status(&now, self.rules_max(), self.capacity.peak());
         status.offload.rules_max = self.rules_max();
+        status.ports = self.plane.ports();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.adopted_connections = self.adopted;
@@ -376,6 +370,13 @@ impl Keeper {
         known: &Receiver<()>,
         lock: &mut Lock,
     ) -> Option<End> {
+        let Some(descriptors) = self.plane.descriptors() else {
+            let why = "the ports of the dpdk plane cannot be passed on to another process: restart this one (`hairpin stop`, \
+                       then `hairpin run`); forwarded connections are kept";
+            log(&format!("no upgrade: {why}"));
+            let _ = answer.send(Err(why.to_string()));
+            return None;
+        };
         log("starting a new process to take over");
         let beat = || self.plane.beat();
         let prepared = Successor::start(program.as_deref(), &self.options.file, beat).and_then(|mut successor| {
@@ -395,7 +396,7 @@ impl Keeper {
         self.metrics = None;
         self.crew.end();
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
-        let passed = successor.bequeath(lock, &self.descriptors, &legacy);
+        let passed = successor.bequeath(lock, descriptors, &legacy);
         match passed.and_then(|()| successor.await_word("serving", || self.plane.beat())) {
             Ok(()) => {
                 let pid = successor.pid();
@@ -424,30 +425,22 @@ impl Keeper {
     /// Goes on after a hand-over that failed: new workers take the connections from where the old ones left them.
     fn resume(&mut self, lock: &mut Lock) -> Result<()> {
         let Opened::Table(table) = SharedTable::open(&self.record.table)? else {
-            anyhow::bail!("the connection table {} is gone", self.record.table.display());
+            bail!("the connection table {} is gone", self.record.table.display());
         };
         // The other process may have given it another shape.
         let (settings, steering) = (&self.config.settings, self.making.steering);
         let (mut table, resteered) = super::begin::table(settings, &self.record.table, Some(table), steering)?;
-        let taps = self.record.taps.iter().zip(&self.descriptors).map(|(name, descriptor)| {
-            let copy = descriptor.try_clone().context("cannot copy a descriptor")?;
-            Tap::adopt(copy, name).with_context(|| format!("cannot use the device {name}"))
-        });
-        let taps = taps.collect::<Result<Vec<Tap>>>()?;
-        self.plane.forget();
+        self.plane.resume(&self.record.taps)?;
         self.making.held = Arc::new(self.plane.rules()?);
         self.making.loads = Default::default();
         self.plane.steer(steering)?;
-        super::begin::attach_workers(&mut self.plane, &taps)?;
-        let places = Places { memory: table.regions(), taps };
-        let (mut crew, _) = Crew::make(&self.making, places, &self.plane, &self.sender)?;
-        super::begin::reconcile(&self.plane, &mut table, &self.making.held, &steering, resteered)?;
+        let (mut crew, _) = self.plane.crew(&self.making, table.regions(), &self.sender)?;
+        super::begin::reconcile(&*self.plane, &mut table, &self.making.held, &steering, resteered)?;
         self.inspector = Inspector::new(
             table.views()?,
             Arc::clone(&self.snapshot),
-            self.plane.rule_reader(),
+            engine_view(&*self.plane),
             self.config.settings.policy.name(),
-            self.plane.rules_max(),
             crew.handles(),
         );
         self.table = table;
@@ -460,4 +453,9 @@ impl Keeper {
         self.stand();
         Ok(())
     }
+}
+
+/// How other threads look at the plane's engine.
+fn engine_view(plane: &dyn Plane) -> EngineView {
+    EngineView { name: plane.engine(), rules: plane.rule_reader(), rules_max: plane.rules_max() }
 }

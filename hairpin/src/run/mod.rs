@@ -8,6 +8,8 @@ mod begin;
 mod capacity;
 mod change;
 mod crew;
+#[cfg(feature = "dpdk")]
+mod eal;
 mod handover;
 mod host;
 mod index;
@@ -20,25 +22,26 @@ mod plane;
 mod policer;
 mod reading;
 mod standing;
+mod tap;
 mod thread;
 mod turn;
 
 pub(crate) use host::port_range_warning;
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{self, Answer, BackendChange, Changes, Reply, Request};
 use crate::metrics;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
-use begin::{Base, Began, Handed};
-use crew::{Crew, Making, Places};
+use begin::{Base, Began, Handed, Machine};
+use crew::Making;
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_linux::cpu;
-use hairpin_linux::device;
 use handover::Predecessor;
 use inspect::Inspector;
 use instance::{Lock, Record};
 use keeper::Keeper;
+use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -126,7 +129,8 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
         (take_lock(&config.settings)?, None, None)
     };
     let fresh = !options.take_over && (options.discard || Record::read(&socket)?.is_none());
-    let base = match begin::begin(&config, &cpus, options.discard, handed) {
+    let machine = Machine { interfaces: &interfaces, cpus: &cpus };
+    let base = match begin::begin(&config, machine, options.discard, handed) {
         Ok(base) => base,
         Err(error) if fresh => {
             lock.remove();
@@ -134,7 +138,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let served = Service { config, options, interfaces, cpus, socket, lock, predecessor }.serve(base, signals);
+    let served = Service { config, options, cpus, socket, lock, predecessor }.serve(base, signals);
     served.finish(fresh)
 }
 
@@ -157,10 +161,15 @@ fn take_lock(settings: &Settings) -> Result<Lock> {
 fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, Handed, Predecessor)> {
     let mut predecessor = Predecessor::find()?;
     let steering = begin::inspect(config, cpus.len() as u16)?;
-    let plane = begin::adopt(&config.settings, steering)?.context("the old process has no objects in the kernel")?;
+    if config.settings.plane != PlaneChoice::Linux {
+        bail!("only the linux plane can be taken over from a living process");
+    }
+    let programs = plane::linux::adopt(&config.settings, steering)?;
+    let programs = programs.context("the old process has no objects in the kernel")?;
     predecessor.say("ready")?;
     let inherited = predecessor.inherit(&config.settings.socket())?;
-    Ok((inherited.lock, Handed { taps: inherited.taps, legacy: inherited.legacy, plane }, predecessor))
+    let passed = Passed { taps: inherited.taps, programs: Some(programs) };
+    Ok((inherited.lock, Handed { passed, legacy: inherited.legacy }, predecessor))
 }
 
 /// Removes what a dead process of the instance behind `socket` has left.
@@ -205,7 +214,6 @@ fn worker_cpus(settings: &Settings) -> Result<Vec<usize>> {
 struct Service {
     config: Config,
     options: RunOptions,
-    interfaces: Vec<device::Interface>,
     cpus: Vec<usize>,
     socket: PathBuf,
     lock: Lock,
@@ -223,11 +231,11 @@ struct Served {
 impl Service {
     /// Everything between the first object and the end.
     fn serve(self, base: Base, signals: Signals) -> Served {
-        let Service { config, options, interfaces, cpus, socket, mut lock, predecessor } = self;
+        let Service { config, options, cpus, socket, mut lock, predecessor } = self;
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
-            let mut keeper = Stage { config, options, interfaces, cpus, socket: &socket, sender: &sender }.set(base)?;
+            let mut keeper = Stage { config, options, cpus, socket: &socket, sender: &sender }.set(base)?;
             record = keeper.record().clone();
             watch_signals(signals, sender.clone())?;
             listen(&socket, &sender, keeper.inspector())?;
@@ -284,7 +292,6 @@ impl Served {
 struct Stage<'a> {
     config: Config,
     options: RunOptions,
-    interfaces: Vec<device::Interface>,
     cpus: Vec<usize>,
     socket: &'a Path,
     sender: &'a Sender<Message>,
@@ -293,16 +300,13 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
     fn set(self, base: Base) -> Result<Keeper> {
-        let Stage { config, options, interfaces, cpus, socket, sender } = self;
+        let Stage { config, options, cpus, socket, sender } = self;
         let started = Instant::now();
-        let Base { began, mut record, registry, merged, mut plane, mut table, taps, steering, resteered, held, legacy } =
+        let Base { began, mut record, registry, merged, mut plane, mut table, steering, resteered, held, legacy } =
             base;
         let snapshot = Arc::new(merged.snapshot.clone());
-        let descriptors = begin::copies(&taps)?;
-        let devices = begin::devices(&taps, &interfaces)?;
         table.set_clean(false);
-        plane.forget();
-        plane.begin_counting()?;
+        plane.prepare()?;
         let held = Arc::new(held);
         let making = Making {
             snapshot: Arc::clone(&snapshot),
@@ -319,15 +323,12 @@ impl Stage<'_> {
             log(&format!("warning: {error:#}; workers compete with everybody else"));
         }
         // Rights are each thread's own: before the first worker's thread is made.
-        host::drop_rights()?;
-        begin::attach_workers(&mut plane, &taps)?;
-        let places = Places { memory: table.regions(), taps };
-        let (mut crew, adopted) = Crew::make(&making, places, &plane, sender)?;
-        let orphans = begin::reconcile(&plane, &mut table, &held, &steering, resteered)?;
+        host::drop_rights(plane.rights())?;
+        let (mut crew, adopted) = plane.crew(&making, table.regions(), sender)?;
+        let orphans = begin::reconcile(&*plane, &mut table, &held, &steering, resteered)?;
         plane.beat();
         plane.steer(steering)?;
-        begin::attach(&mut plane, &interfaces)?;
-        plane.detach_others(&devices)?;
+        plane.open()?;
         begin::remove_surplus(&mut record, &config.settings, cpus.len(), socket)?;
         crew.begin();
         log(&change::summary(&config, &snapshot, &cpus));
@@ -350,7 +351,6 @@ impl Stage<'_> {
             snapshot,
             plane,
             table,
-            descriptors,
             making,
             crew,
             legacy,

@@ -25,6 +25,8 @@ pub(crate) struct WorkerReading {
     pub(crate) statistics: Statistics,
     /// Frames dropped on its device, by reason.
     pub(crate) device_drops: Vec<(&'static str, u64)>,
+    /// What else is counted there.
+    pub(crate) device_events: Vec<(&'static str, u64)>,
 }
 
 /// All counters at a moment.
@@ -49,7 +51,8 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         instance: settings.instance.clone(),
         pid: std::process::id(),
         uptime_s: now.uptime.as_secs_f64(),
-        interfaces: settings.interfaces.clone(),
+        interfaces: settings.devices(),
+        plane: settings.plane.name().to_string(),
         connection_table: settings.connection_table.name().to_string(),
         workers: workers(per_s, before, now),
         services: Vec::new(),
@@ -105,11 +108,14 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     all.push(("worker.evicted".to_string(), sum(&|s| s.evicted), false));
     all.push(("worker.revived".to_string(), sum(&|s| s.revived), false));
     all.push(("worker.ended".to_string(), sum(&|s| s.ended), false));
-    let mut device: BTreeMap<&str, u64> = BTreeMap::new();
-    for (name, frames) in reading.workers.iter().flat_map(|worker| &worker.device_drops) {
-        *device.entry(name).or_default() += frames;
+    let mut device: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+    for worker in &reading.workers {
+        let dropped = worker.device_drops.iter().map(|count| (count, true));
+        for (&(name, frames), dropped) in dropped.chain(worker.device_events.iter().map(|count| (count, false))) {
+            *device.entry((name, dropped)).or_default() += frames;
+        }
     }
-    all.extend(device.into_iter().map(|(name, frames)| (format!("device.{name}"), frames, true)));
+    all.extend(device.into_iter().map(|((name, dropped), frames)| (format!("device.{name}"), frames, dropped)));
     all.extend(reading.events.iter().map(|(name, packets, dropped)| (format!("kernel.{name}"), *packets, *dropped)));
     all.into_iter()
 }
@@ -327,6 +333,7 @@ mod tests {
             busy: Duration::ZERO,
             statistics: Statistics::new(snapshot, 100),
             device_drops: vec![("queue-full", 0)],
+            device_events: Vec::new(),
         };
         Reading {
             uptime: Duration::from_secs(uptime_s),

@@ -1,20 +1,20 @@
-//! A worker's thread: pinned, turning while there is work, asleep when there is none.
+//! A worker's thread: pinned, turning while there is work, waiting when there is none as its plane does.
 
 use super::looks::{Looked, Looks};
+use super::plane::Ways;
 use super::reading::WorkerReading;
 use super::turn::{Ticket, Turner};
 use anyhow::{Context, Result};
 use hairpin_core::engine::FlowEngine;
 use hairpin_core::flow::FlowKey;
+use hairpin_core::frame::FrameIo;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::table::Table;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::{Adopted, Retired, ServiceStatistics, Update, Which, Worker};
 use hairpin_linux::cpu;
-use hairpin_linux::device;
-use hairpin_linux::tap::{self, Tap, TapIo};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,8 @@ pub(crate) enum Order {
     Update(Box<Update>),
     /// End connections of backends.
     End(Vec<(u16, Which)>),
+    /// Go by other addresses and routes, on a plane that does so itself.
+    Ways(Arc<Ways>),
     /// Make and check SYN cookies with these secrets.
     Cookies(Cookies),
 }
@@ -102,7 +104,13 @@ impl Shared {
     }
 
     /// The worker carries its orders out.
-    fn obey<P: OffloadPolicy, T: Table<FlowKey>>(&self, now: Time, worker: &mut Worker<P, T>) {
+    fn obey<I, E, P, T>(&self, now: Time, turner: &mut Turner<I, E, P, T>)
+    where
+        I: Device,
+        P: OffloadPolicy,
+        T: Table<FlowKey>,
+    {
+        let worker = &mut turner.worker;
         let orders = std::mem::take(&mut *lock(&self.orders));
         for order in orders {
             match order {
@@ -110,6 +118,7 @@ impl Shared {
                     let retired = worker.reconfigure(now, *update);
                     lock(&self.retired).push(retired);
                 }
+                Order::Ways(ways) => turner.io.follow(&ways),
                 Order::Cookies(cookies) => worker.set_cookies(cookies),
                 Order::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
@@ -166,12 +175,33 @@ impl Shared {
     }
 }
 
+/// A worker's way to its plane, as its thread uses it.
+pub(crate) trait Device: FrameIo {
+    /// Whether waiting for frames takes processor time, so that the thread's does not say how much the worker has to do.
+    const POLLED: bool;
+
+    /// Lets time pass: what is to be done without a frame. Called once a turn, does a bounded amount.
+    fn advance(&mut self, now: Time);
+
+    /// Waits for frames, until somebody wakes the worker by `wake`, or for so long at most. May return sooner.
+    fn wait(&mut self, wake: &OwnedFd, at_most: Option<Duration>) -> Result<()>;
+
+    /// Goes by other addresses and routes from now on.
+    fn follow(&mut self, _ways: &Arc<Ways>) {}
+
+    /// Adds what it has dropped so far, by reason.
+    fn drops(&self, out: &mut Vec<(&'static str, u64)>);
+
+    /// Adds what else it has counted.
+    fn events(&self, _out: &mut Vec<(&'static str, u64)>) {}
+}
+
 /// What a worker's thread is made of.
-pub(crate) struct Bench<E, W> {
+pub(crate) struct Bench<O, E, W> {
     /// The core it runs on.
     pub(crate) cpu: usize,
-    /// Its device.
-    pub(crate) tap: Tap,
+    /// Opens its device, on the thread itself.
+    pub(crate) open: O,
     /// Makes the worker, on the thread itself, so that its memory is near the core it runs on.
     pub(crate) make: W,
     /// Its engine.
@@ -181,17 +211,16 @@ pub(crate) struct Bench<E, W> {
 }
 
 /// Runs a worker until it is told to stop. `ready` is called when it is made, and says whether to go on.
-pub(crate) fn run<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
     shared: &Shared,
-    bench: Bench<E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
+    bench: Bench<impl FnOnce() -> Result<I>, E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
     ready: impl FnOnce(Adopted) -> bool,
     publish_ticket: impl Fn(Ticket),
     beat: impl Fn(Time),
 ) -> Result<()> {
-    let Bench { cpu, tap, make, engine, together } = bench;
+    let Bench { cpu, open, make, engine, together } = bench;
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
-    let device = tap.name().to_string();
-    let io = TapIo::new(tap, tap::BUFFERS_DEFAULT).context("cannot take memory for frames")?;
+    let io = open()?;
     let (worker, adopted) = make();
     let mut turner = Turner::new(worker, io, engine, cpu::now);
     if !ready(adopted) {
@@ -200,26 +229,30 @@ pub(crate) fn run<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
     // What adoption has left to tell the engine comes before any worker's first frames.
     turner.finish(cpu::now(), &publish_ticket);
     together.wait();
-    let mut publisher = Publisher { cpu, device, published_at: Time::ZERO, dirty: true };
+    let mut publisher = Publisher { cpu, worked: Duration::ZERO, published_at: Time::ZERO, dirty: true };
     while !shared.stop.load(Ordering::Acquire) {
         let now = cpu::now();
         if shared.ordered.load(Ordering::Acquire) {
-            shared.obey(now, &mut turner.worker);
+            shared.obey(now, &mut turner);
             publisher.dirty = true;
         }
         let asked = shared.looks.is_asked();
         if asked {
             shared.looks.answer(|start, out| turner.worker.look_at_splices(now, start, out));
         }
+        turner.io.advance(now);
         let busy = turner.turn(now, &publish_ticket);
         if busy {
             beat(now);
+            if I::POLLED {
+                publisher.worked += cpu::now().since(now);
+            }
         }
         publisher.dirty |= busy;
         publisher.publish_if_due(now, shared, &turner);
         // Whoever asks once may ask again at once; a turn in between costs little.
         if !busy && !asked {
-            sleep(shared, &turner, publisher.sleep_at_most(now, &turner))?;
+            turner.io.wait(&shared.wake, publisher.sleep_at_most(now, &turner))?;
         }
     }
     turner.abandon(cpu::now());
@@ -235,38 +268,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn sleep<E, P, T>(shared: &Shared, turner: &Turner<TapIo, E, P, T>, at_most: Option<Duration>) -> Result<()> {
-    let timeout = at_most.and_then(|duration| Timespec::try_from(duration).ok());
-    let mut waits = [PollFd::new(&turner.io, PollFlags::IN), PollFd::new(&shared.wake, PollFlags::IN)];
-    match poll(&mut waits, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error).context("cannot wait for frames"),
-    }
-    if !waits[1].revents().is_empty() {
-        let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
-    }
-    // A device that went down or away reports an error at once and for ever: do not spin on it.
-    if waits[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
 /// Tells the rest of the process what the worker has counted, now and then, and never waits for it.
 struct Publisher {
     cpu: usize,
-    device: String,
+    /// How long the turns took in which there was something to do, on a plane that is polled.
+    worked: Duration,
     published_at: Time,
     /// Whether there is news since.
     dirty: bool,
 }
 
 impl Publisher {
-    fn publish_if_due<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+    fn publish_if_due<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &mut self,
         now: Time,
         shared: &Shared,
-        turner: &Turner<TapIo, E, P, T>,
+        turner: &Turner<I, E, P, T>,
     ) {
         let asked = shared.asked.load(Ordering::Relaxed);
         if !asked && (!self.dirty || now.since(self.published_at) < PUBLISH_EVERY) {
@@ -277,21 +294,13 @@ impl Publisher {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        let io = turner.io.counters();
-        let queue_full = device::transmit_dropped(&self.device).unwrap_or(0);
         published.cpu = self.cpu;
-        published.busy = cpu::thread_time();
+        published.busy = if I::POLLED { self.worked } else { cpu::thread_time() };
         published.statistics.clone_from(turner.worker.statistics());
         published.device_drops.clear();
-        published.device_drops.extend([
-            ("queue-full", queue_full),
-            ("unmarked", io.unmarked),
-            ("malformed", io.malformed),
-            ("refused", io.refused),
-            ("no-memory", io.no_memory),
-            ("down", io.down),
-            ("write-failed", io.write_failed),
-        ]);
+        turner.io.drops(&mut published.device_drops);
+        published.device_events.clear();
+        turner.io.events(&mut published.device_events);
         self.published_at = now;
         self.dirty = false;
         drop(published);
@@ -299,10 +308,10 @@ impl Publisher {
     }
 
     /// How long the thread may sleep: until the next timeout, or until its news must be told.
-    fn sleep_at_most<E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+    fn sleep_at_most<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &self,
         now: Time,
-        turner: &Turner<TapIo, E, P, T>,
+        turner: &Turner<I, E, P, T>,
     ) -> Option<Duration> {
         let timeout = turner.worker.poll_timeout(now).map(|due| due.since(now));
         let news = self.dirty.then(|| (self.published_at + PUBLISH_EVERY).since(now));

@@ -3,15 +3,12 @@
 //! A plain `rte-hash` is one table for each worker; with flags it is one for all, of which each worker has a view. An
 //! rte_hash holds a key once, whoever inserts it; since a flow always goes to the same worker, none meets another's.
 
+use crate::run::eal;
 use anyhow::{Context, Result};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::table::sharded::Sharded;
 use hairpin_core::table::{AnyTable, Entries, Full, Lookup, Table};
-use hairpin_dpdk::{Eal, EalOptions, Flags, RteHash, SharedRteHash, Sharing};
-use std::sync::{Mutex, PoisonError};
-
-/// DPDK can be started once in a process, and workers may be made twice (after a hand-over that failed).
-static EAL: Mutex<Option<Eal>> = Mutex::new(None);
+use hairpin_dpdk::{EalOptions, Flags, RteHash, SharedRteHash, Sharing};
 
 /// A worker's table: of the data plane, or DPDK's.
 pub(crate) enum WorkerTable {
@@ -29,14 +26,10 @@ pub(super) fn own(table: AnyTable) -> WorkerTable {
 
 /// The tables of `workers` workers by the name of the configuration, each for `capacity_each` entries.
 pub(super) fn rte_hash(name: &str, workers: usize, capacity_each: usize, secret: [u64; 4]) -> Result<Vec<WorkerTable>> {
-    let mut started = EAL.lock().unwrap_or_else(PoisonError::into_inner);
-    let eal = match &mut *started {
-        Some(eal) => eal,
-        none => none.insert(Eal::start(EalOptions::default()).context("cannot start DPDK")?),
-    };
+    let eal = eal::started(EalOptions::default())?;
     let flags: Flags = name.parse()?;
     let make = |capacity| {
-        RteHash::new(eal, capacity, flags, secret[0] as u32).with_context(|| format!("cannot make the table {name}"))
+        RteHash::new(&eal, capacity, flags, secret[0] as u32).with_context(|| format!("cannot make the table {name}"))
     };
     if name == "rte-hash" {
         return (0..workers).map(|_| Ok(WorkerTable::Alone(make(capacity_each)?))).collect();

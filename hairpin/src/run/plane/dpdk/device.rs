@@ -1,0 +1,196 @@
+//! A worker's device on the dpdk plane: its way to the ports, the link layer around it, what other workers have received
+//! for it, and what it does while nothing comes in.
+
+use super::super::super::thread::Device;
+use super::super::Ways;
+use super::spread::Spread;
+use super::way::Way;
+use crate::config::Idle;
+use anyhow::{Context, Result};
+use hairpin_core::frame::{Batch, FrameIo};
+use hairpin_core::link::{Drop, Link, Neighbours};
+use hairpin_core::time::Time;
+use hairpin_dpdk::{Eal, Mbuf, Registration};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Turns without a frame after which a worker that may sleep begins to.
+const SPINS: u32 = 64;
+/// The first sleep; each is twice as long as the one before.
+const SLEEP_MIN: Duration = Duration::from_micros(5);
+/// The longest.
+const SLEEP_MAX: Duration = Duration::from_micros(200);
+
+/// See the module's documentation. (Dropped in this order: frames before the thread leaves DPDK.)
+pub(super) struct PortDevice {
+    link: Link<Way>,
+    spread: Option<Spread>,
+    rest: Rest,
+    _member: Registration,
+}
+
+impl PortDevice {
+    /// On the worker's own thread.
+    pub(super) fn open(
+        eal: Eal,
+        way: Way,
+        spread: Option<Spread>,
+        (ways, neighbours): (&Ways, Arc<Neighbours>),
+        idle: Idle,
+    ) -> Result<PortDevice> {
+        let member = eal.register_thread().context("cannot make a worker's thread known to DPDK")?;
+        if idle == Idle::Sleep {
+            // Sleeps are of microseconds; the kernel would add 50 to each.
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot set the timer's slack")?;
+        }
+        let link = Link::new(Arc::clone(&ways.plan), neighbours, way);
+        Ok(PortDevice { link, spread, rest: Rest::new(idle), _member: member })
+    }
+}
+
+impl FrameIo for PortDevice {
+    type Frame = Mbuf;
+
+    fn receive(&mut self, out: &mut Batch<Mbuf>) {
+        let before = out.len();
+        if let Some(spread) = &mut self.spread {
+            spread.collect(out);
+        }
+        let first = out.len();
+        self.link.receive(out);
+        if let Some(spread) = &mut self.spread {
+            // What is handed over was something to do as well.
+            if out.len() > first {
+                self.rest.end();
+            }
+            spread.hand_over(out, first);
+        }
+        if out.len() > before {
+            self.rest.end();
+        }
+    }
+
+    fn transmit(&mut self, batch: &mut Batch<Mbuf>) {
+        self.link.transmit(batch);
+    }
+
+    fn allocate(&mut self) -> Option<Mbuf> {
+        self.link.allocate()
+    }
+
+    fn room(&self) -> usize {
+        self.link.io().room()
+    }
+}
+
+impl Device for PortDevice {
+    const POLLED: bool = true;
+
+    fn advance(&mut self, now: Time) {
+        self.link.advance(now);
+        self.link.io_mut().relay();
+    }
+
+    fn wait(&mut self, wake: &OwnedFd, at_most: Option<Duration>) -> Result<()> {
+        let Some(sleep) = self.rest.next() else {
+            std::hint::spin_loop();
+            return Ok(());
+        };
+        let sleep = at_most.map_or(sleep, |at_most| at_most.min(sleep));
+        let timeout = Timespec::try_from(sleep).ok();
+        let mut waits = [PollFd::new(wake, PollFlags::IN)];
+        match poll(&mut waits, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait"),
+        }
+        if !waits[0].revents().is_empty() {
+            let _ = rustix::io::read(wake, &mut [0u8; 8]);
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, ways: &Arc<Ways>) {
+        self.link.set_plan(Arc::clone(&ways.plan));
+        if let Some(spread) = &mut self.spread {
+            spread.follow(ways);
+        }
+    }
+
+    fn drops(&self, out: &mut Vec<(&'static str, u64)>) {
+        let statistics = self.link.statistics();
+        out.extend(Drop::ALL.map(|reason| (reason.name(), statistics.dropped(reason))));
+        let way = self.link.io();
+        out.extend([("misrouted", way.misrouted()), ("too-long", way.too_long())]);
+        if let Some(spread) = &self.spread {
+            out.push(("handover-full", spread.dropped()));
+        }
+    }
+
+    fn events(&self, out: &mut Vec<(&'static str, u64)>) {
+        let statistics = self.link.statistics();
+        out.extend([
+            ("received", statistics.received),
+            ("sent", statistics.sent),
+            ("resolution-answered", statistics.answered),
+            ("resolution-asked", statistics.asked),
+            ("echo-answered", statistics.echoed),
+            ("announced", statistics.announced),
+            ("address-conflict", statistics.conflicts),
+            ("no-frame", statistics.no_frame),
+        ]);
+        if let Some(spread) = &self.spread {
+            out.push(("handed-over", spread.handed()));
+        }
+    }
+}
+
+/// How long the next rest is while nothing comes in.
+#[derive(Debug)]
+struct Rest {
+    idle: Idle,
+    /// Turns in a row without a frame.
+    turns: u32,
+    sleep: Duration,
+}
+
+impl Rest {
+    fn new(idle: Idle) -> Rest {
+        Rest { idle, turns: 0, sleep: SLEEP_MIN }
+    }
+
+    /// Something came.
+    fn end(&mut self) {
+        (self.turns, self.sleep) = (0, SLEEP_MIN);
+    }
+
+    /// How long to sleep; `None`: not at all.
+    fn next(&mut self) -> Option<Duration> {
+        self.turns = self.turns.saturating_add(1);
+        if self.idle == Idle::Poll || self.turns <= SPINS {
+            return None;
+        }
+        let sleep = self.sleep;
+        self.sleep = (sleep * 2).min(SLEEP_MAX);
+        Some(sleep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_grow_to_a_bound_and_begin_anew_when_something_comes() {
+        let mut rest = Rest::new(Idle::Sleep);
+        assert!((0..SPINS).all(|_| rest.next().is_none()));
+        let sleeps: Vec<u128> = (0..8).filter_map(|_| rest.next()).map(|sleep| sleep.as_micros()).collect();
+        assert_eq!(sleeps, [5, 10, 20, 40, 80, 160, 200, 200]);
+        rest.end();
+        assert_eq!(rest.next(), None);
+        let mut rest = Rest::new(Idle::Poll);
+        assert!((0..10 * SPINS).all(|_| rest.next().is_none()));
+    }
+}

@@ -1,0 +1,52 @@
+//! No flow engine: it takes no rule.
+
+use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, Refusal, RuleId, RuleOp, Samples};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::time::Time;
+use std::collections::VecDeque;
+
+/// Requests of which the answer waits at most.
+const WAITING_MAX: usize = 4096;
+
+/// An engine without room. Workers ask it only for what goes by without a policy (flows that are nobody's), and are
+/// refused.
+#[derive(Debug, Default)]
+pub(crate) struct NoEngine {
+    answers: VecDeque<Completion>,
+}
+
+impl FlowEngine for NoEngine {
+    fn caps(&self) -> EngineCaps {
+        EngineCaps {
+            rules_max: 0,
+            ops_in_flight_max: 0,
+            rewrites_sequence: false,
+            rewrites_sack: false,
+            rewrites_window: false,
+            checks_guards: false,
+            counts: false,
+        }
+    }
+
+    fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
+        if self.answers.len() >= WAITING_MAX {
+            return Err(op);
+        }
+        self.answers.push_back(match op {
+            RuleOp::Install(rule) => Completion::Rejected(rule.id, Refusal::Unsupported),
+            RuleOp::Remove { id, .. } => Completion::Removed(id, None),
+        });
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Time) {}
+
+    fn poll(&mut self, _: Time, out: &mut Completions) {
+        let room = out.remaining_capacity().min(self.answers.len());
+        out.extend(self.answers.drain(..room));
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        out.extend(rules.iter().map(|_| None));
+    }
+}

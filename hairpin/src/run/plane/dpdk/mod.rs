@@ -1,0 +1,286 @@
+//! The dpdk plane: ports that this process drives itself, a link layer around each worker's queues, no flow engine so far.
+//!
+//! Each port has a pair of queues for each worker, as far as its device has them. Whatever queue a packet comes on, the
+//! worker that takes it from there works out whose connection it is ([`spread`]) and hands it over if it is not its own.
+//! Workers without queues send through one that has some.
+
+mod device;
+mod engine;
+mod secrets;
+mod spread;
+mod way;
+
+use super::super::crew::{Crew, Making, Memory, Post};
+use super::super::{Message, eal, host, log};
+use super::{Plane, Ways};
+use crate::config::{DpdkSettings, Pages, PortSettings};
+use crate::status::PortStatus;
+use ahash::RandomState;
+use anyhow::{Context, Result, bail};
+use device::PortDevice;
+use engine::NoEngine;
+use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::flow::Steering;
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::link::{LinkOptions, Neighbours, Plan, PortAddresses, Route};
+use hairpin_core::worker::{Adopted, Known};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, Rss};
+use hairpin_linux::cpu;
+use rustix::thread::CapabilitySet;
+use secrets::Secrets;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Neighbours there can be, and as many places again.
+const NEIGHBOURS: usize = 8192;
+/// Packet buffers beyond what the ports' rings hold, twice.
+const MBUFS_SPARE: u32 = 8192;
+/// Packet buffers that each worker keeps at hand.
+const MBUFS_CACHED: u16 = 256;
+/// Bytes of an Ethernet header with two VLAN tags.
+const ETHERNET_BYTES: u16 = 14 + 8;
+/// Bytes of the smallest packet buffer: what drivers expect.
+const DATA_ROOM_MIN: u16 = 2048;
+
+/// Ports, and what their workers share.
+pub(crate) struct DpdkPlane {
+    settings: DpdkSettings,
+    eal: Eal,
+    pool: Pool,
+    ports: Vec<Port>,
+    steering: Steering,
+    ways: Arc<Ways>,
+    neighbours: Arc<Neighbours>,
+    secrets: Secrets,
+}
+
+impl DpdkPlane {
+    /// Starts DPDK, takes memory, opens the ports.
+    ///
+    /// # Errors
+    /// With what failed and what to do about it. Everything opened is closed again.
+    pub(crate) fn make(settings: &DpdkSettings, snapshot: &Snapshot, steering: Steering) -> Result<DpdkPlane> {
+        let pages = match settings.pages {
+            Pages::Auto => EalPages::Auto,
+            Pages::Huge => EalPages::Huge,
+            Pages::None => EalPages::None,
+        };
+        let pci = settings.ports.iter().any(|port| is_pci(&port.device));
+        let options = EalOptions { memory_mib: settings.memory_mib, pages, pci };
+        let eal = eal::started(options)?;
+        let pool = pool(&eal, settings, steering.workers)?;
+        let mut ports = Vec::new();
+        for port in &settings.ports {
+            ports.push(open(&eal, port, steering.workers, &pool)?);
+        }
+        let ways = Arc::new(ways(settings, &ports, snapshot)?);
+        let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
+        let secrets = Secrets::draw(cpu::now())?;
+        Ok(DpdkPlane { settings: settings.clone(), eal, pool, ports, steering, ways, neighbours, secrets })
+    }
+
+    /// How packets find their worker, in words.
+    fn steering(&self) -> String {
+        match self.steering.workers {
+            1 => "one worker".to_string(),
+            workers => {
+                let queues = self.queues();
+                format!("{workers} workers hand over to each other, {queues} of them with queues")
+            }
+        }
+    }
+
+    /// Workers that have a queue of every port.
+    fn queues(&self) -> u16 {
+        self.ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, self.steering.workers)
+    }
+}
+
+impl Plane for DpdkPlane {
+    fn rights(&self) -> CapabilitySet {
+        // Of the drivers' virtual devices: packet sockets, interfaces' settings, XDP programs, locked memory.
+        CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::IPC_LOCK
+    }
+
+    fn configure(&mut self, _: &Snapshot) -> Result<()> {
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        for (port, settings) in self.ports.iter().zip(&self.settings.ports) {
+            if !port.is_up() {
+                log(&format!("warning: the link of {} is down", settings.device));
+            }
+            if port.mtu() < settings.mtu {
+                log(&format!(
+                    "warning: {} takes {} bytes of IP packet, not {}",
+                    settings.device,
+                    port.mtu(),
+                    settings.mtu
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
+        let ways = way::of_workers(&self.eal, &self.ports, &self.pool, self.queues(), self.steering.workers)?;
+        let spreads = spread::of_workers(&self.eal, &self.ways, self.steering)?;
+        let (eal, idle) = (self.eal, self.settings.idle);
+        let posts = ways.into_iter().zip(spreads).map(|(way, spread)| {
+            let (ways, neighbours) = (Arc::clone(&self.ways), Arc::clone(&self.neighbours));
+            Post {
+                open: move || PortDevice::open(eal, way, spread, (&ways, neighbours), idle),
+                engine: NoEngine::default(),
+                publish: |_| {},
+                beat: |_| {},
+            }
+        });
+        Crew::make(making, memory, posts.collect(), (Known::default(), self.cookies()), messages)
+    }
+
+    fn ways(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
+        let ways = Arc::new(ways(&self.settings, &self.ports, snapshot)?);
+        self.ways = Arc::clone(&ways);
+        self.neighbours.announce();
+        Ok(Some(ways))
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.neighbours.announce();
+        Ok(())
+    }
+
+    fn cookies(&self) -> Cookies {
+        self.secrets.cookies()
+    }
+
+    fn renew_cookies(&self) -> Result<()> {
+        self.secrets.renew(cpu::now())
+    }
+
+    fn ports(&self) -> Vec<PortStatus> {
+        let steering = self.steering();
+        let status = |(port, settings): (&Port, &PortSettings)| {
+            let counted = port.statistics();
+            PortStatus {
+                device: settings.device.clone(),
+                driver: port.driver().to_string(),
+                mac: port.mac().map(|byte| format!("{byte:02x}")).join(":"),
+                addresses: settings.addresses.iter().map(ToString::to_string).collect(),
+                mtu: port.mtu(),
+                up: port.is_up(),
+                queues: port.queues(),
+                spread: port.rss().to_string(),
+                steering: steering.clone(),
+                received: counted.received,
+                received_bytes: counted.received_bytes,
+                transmitted: counted.transmitted,
+                transmitted_bytes: counted.transmitted_bytes,
+                missed: counted.missed,
+                receive_errors: counted.receive_errors,
+                transmit_errors: counted.transmit_errors,
+                no_mbuf: counted.no_mbuf,
+            }
+        };
+        self.ports.iter().zip(&self.settings.ports).map(status).collect()
+    }
+}
+
+/// Whether a device's name is a PCI address.
+fn is_pci(device: &str) -> bool {
+    device.split(',').next().is_some_and(|name| name.contains(':'))
+}
+
+/// The pool of packet buffers.
+fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
+    let of_port = |port: &PortSettings| {
+        let queues = u32::from(port.queues.unwrap_or(workers));
+        queues * (u32::from(port.rx_descriptors) + u32::from(port.tx_descriptors))
+    };
+    let held: u32 = settings.ports.iter().map(of_port).sum();
+    let mbufs = settings.mbufs.unwrap_or((2 * held + MBUFS_SPARE).next_power_of_two() - 1);
+    let mtu = settings.ports.iter().map(|port| port.mtu).max().unwrap_or_default();
+    let data_room = (mtu + ETHERNET_BYTES).next_multiple_of(64).max(DATA_ROOM_MIN);
+    // Small pools: no more than two thirds of them may be kept by workers, says DPDK, and half a third is enough here.
+    let cache = MBUFS_CACHED.min(u16::try_from(mbufs / 6).unwrap_or(MBUFS_CACHED));
+    let options = PoolOptions { name: "frames".to_string(), mbufs, data_room, cache };
+    Pool::create(eal, options).with_context(|| {
+        format!(
+            "{mbufs} packet buffers of {data_room} bytes do not fit into [dpdk] memory = \"{} MiB\"; raise it, or lower \
+             `mbufs`",
+            settings.memory_mib
+        )
+    })
+}
+
+/// Opens a port with as many queues as are wanted, or as it has.
+fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result<Port> {
+    let options = |queues: u16| PortOptions {
+        device: settings.device.clone(),
+        queues,
+        rx_descriptors: settings.rx_descriptors,
+        tx_descriptors: settings.tx_descriptors,
+        mtu: settings.mtu,
+        promiscuous: settings.promiscuous,
+        rss: if queues > 1 { Rss::Device } else { Rss::None },
+    };
+    let wanted = settings.queues.unwrap_or(workers).min(workers);
+    let first = Port::open(eal, &options(wanted), pool);
+    match first {
+        Ok(port) => Ok(port),
+        // How many queues a device has is known once it is open, and some know only by refusing.
+        Err(error) if settings.queues.is_none() && wanted > 1 => Port::open(eal, &options(1), pool).map_err(|_| error),
+        Err(error) => Err(error),
+    }
+    .with_context(|| match is_pci(&settings.device) {
+        true => "cannot open a port (is it bound to vfio-pci, or of a driver that shares it with the kernel?)",
+        false => "cannot open a port",
+    })
+}
+
+/// Addresses and routes for what is balanced.
+fn ways(settings: &DpdkSettings, ports: &[Port], snapshot: &Snapshot) -> Result<Ways> {
+    let there = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+    let listening = || there().filter(|service| !service.kind.is_group());
+    let vips = listening().map(|service| IpAddr::from(service.endpoint.address));
+    let pool = snapshot.pool.addresses.iter().map(|address| IpAddr::from(*address));
+    let local: BTreeSet<IpAddr> = vips.chain(pool).collect();
+    let backends = there().flat_map(|service| &service.backends);
+    let kept: BTreeSet<IpAddr> = backends.map(|backend| IpAddr::from(backend.endpoint.address)).collect();
+    if kept.len() > NEIGHBOURS / 2 {
+        bail!("{} backends' addresses; the dpdk plane has room for {}", kept.len(), NEIGHBOURS / 2);
+    }
+    let options = LinkOptions {
+        ports: settings.ports.iter().zip(ports).map(addresses).collect(),
+        local: local.into_iter().collect(),
+        routes: settings
+            .routes
+            .iter()
+            .map(|route| Route {
+                network: route.network.address,
+                prefix: route.network.prefix,
+                port: route.port as u16,
+                gateway: Some(route.gateway),
+            })
+            .collect(),
+        kept: kept.into_iter().collect(),
+    };
+    let plan = Arc::new(Plan::new(&options).context("addresses and routes do not fit together")?);
+    let ends = listening().map(|service| (service.endpoint, service.protocol));
+    // Whoever sends packets does not choose what is in there, so nobody can make it slow.
+    let mut services = std::collections::HashSet::with_hasher(RandomState::with_seed(0));
+    services.extend(ends);
+    Ok(Ways { plan, services })
+}
+
+fn addresses((settings, port): (&PortSettings, &Port)) -> PortAddresses {
+    PortAddresses {
+        mac: port.mac(),
+        mtu: port.mtu().min(settings.mtu),
+        networks: settings.addresses.iter().map(|network| (network.address, network.prefix)).collect(),
+        gateways: settings.gateways.clone(),
+    }
+}

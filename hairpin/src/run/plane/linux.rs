@@ -1,0 +1,459 @@
+//! The linux plane as the process uses it: programs and maps made from the configuration, and read for the status.
+
+use super::super::begin::{self, tap_names};
+use super::super::crew::{Crew, Making, Memory, Post};
+use super::super::instance::Record;
+use super::super::tap::TapDevice;
+use super::super::turn::Ticket;
+use super::super::{Message, log};
+use super::{Event, Plane};
+use crate::config::{Attach, Settings, WhenAbsent};
+use anyhow::{Context, Result};
+use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::flow::{FlowKey, Steering};
+use hairpin_core::l4::connection::Volume;
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::time::Time;
+use hairpin_core::worker::{Adopted, Known};
+use hairpin_linux::abi;
+use hairpin_linux::control::Control;
+use hairpin_linux::cpu;
+use hairpin_linux::device::Interface;
+use hairpin_linux::programs::{self, AttachMode, Options, RuleReader};
+use hairpin_linux::tap::Tap;
+use rustix::thread::CapabilitySet;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Programs and maps of this instance.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    programs: programs::Plane,
+    control: Arc<Control>,
+    /// Slots of the totals in use: two for each backend.
+    totals: u32,
+    base: Base,
+}
+
+/// The linux plane: programs, and the devices they are attached to.
+#[derive(Debug)]
+pub(crate) struct LinuxPlane {
+    programs: Programs,
+    interfaces: Vec<Interface>,
+    /// The workers' devices, until the workers have them.
+    taps: Vec<Tap>,
+    /// The devices in use: interfaces, then the workers'.
+    devices: Vec<u32>,
+    /// Copies of the workers' devices, to pass on.
+    descriptors: Vec<OwnedFd>,
+}
+
+/// What there is to adopt.
+pub(crate) enum Adoption {
+    /// What an earlier process has left.
+    Programs(Box<Programs>),
+    /// Nothing.
+    Absent,
+    /// Something of another form; why.
+    Incompatible(String),
+}
+
+/// What a living process has handed over, and what was prepared before that.
+#[derive(Default)]
+pub(crate) struct Passed {
+    /// The workers' devices.
+    pub(crate) taps: Vec<(String, OwnedFd)>,
+    /// Its programs and maps, opened.
+    pub(crate) programs: Option<Programs>,
+}
+
+impl LinuxPlane {
+    /// Makes or takes over devices and programs. `had_table`: connections were taken over.
+    pub(crate) fn make(
+        settings: &Settings,
+        interfaces: Vec<Interface>,
+        snapshot: &Snapshot,
+        (steering, had_table): (Steering, bool),
+        passed: Passed,
+    ) -> Result<LinuxPlane> {
+        // Devices before programs: frames wait in them from now on.
+        let taps = taps(settings, steering.workers, passed.taps)?;
+        let adopted = match passed.programs {
+            Some(programs) => Some(programs),
+            // Rules without the connections they belong to are of no use.
+            None if had_table => adopt(settings, steering)?,
+            None => None,
+        };
+        let programs = match adopted {
+            Some(programs) => programs,
+            None => Programs::load(settings, snapshot, steering)?,
+        };
+        let mut devices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
+        for tap in &taps {
+            devices.push(Interface::by_name(tap.name())?.index);
+        }
+        let copy = |tap: &Tap| tap.as_fd().try_clone_to_owned().context("cannot copy a descriptor");
+        let descriptors = taps.iter().map(copy).collect::<Result<Vec<OwnedFd>>>()?;
+        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors })
+    }
+}
+
+impl Plane for LinuxPlane {
+    fn engine(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn rights(&self) -> CapabilitySet {
+        CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON
+    }
+
+    fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.programs.configure(snapshot)
+    }
+
+    fn set_options(&self, settings: &Settings) {
+        self.programs.set_options(settings);
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        self.programs.forget();
+        self.programs.begin_counting()
+    }
+
+    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
+        let mut posts = Vec::new();
+        for (worker, tap) in std::mem::take(&mut self.taps).into_iter().enumerate() {
+            self.programs.attach_worker(worker, &Interface::by_name(tap.name())?)?;
+            posts.push(Post {
+                open: move || TapDevice::new(tap),
+                engine: self.programs.engine(worker)?,
+                publish: self.programs.publisher(worker),
+                beat: self.programs.beater(),
+            });
+        }
+        Crew::make(making, memory, posts, (self.programs.known(), self.programs.cookies()), messages)
+    }
+
+    fn steer(&mut self, steering: Steering) -> Result<()> {
+        self.programs.steer(steering)
+    }
+
+    fn open(&mut self) -> Result<()> {
+        for (slot, interface) in self.interfaces.iter().enumerate() {
+            self.programs.attach(slot, interface)?;
+            if !interface.up {
+                log(&format!("warning: interface {} is down", interface.name));
+            }
+        }
+        self.programs.detach_others(&self.devices)
+    }
+
+    fn descriptors(&self) -> Option<&[OwnedFd]> {
+        Some(&self.descriptors)
+    }
+
+    fn resume(&mut self, devices: &[String]) -> Result<()> {
+        let taps = devices.iter().zip(&self.descriptors).map(|(name, descriptor)| {
+            let copy = descriptor.try_clone().context("cannot copy a descriptor")?;
+            Tap::adopt(copy, name).with_context(|| format!("cannot use the device {name}"))
+        });
+        self.taps = taps.collect::<Result<Vec<Tap>>>()?;
+        self.programs.forget();
+        Ok(())
+    }
+
+    fn rules_max(&self) -> [u32; 2] {
+        self.programs.rules_max()
+    }
+
+    fn rules(&self) -> Result<HashSet<FlowKey>> {
+        self.programs.rules()
+    }
+
+    fn remove_rules(&self, keys: &[FlowKey]) -> Result<u64> {
+        self.programs.remove_rules(keys)
+    }
+
+    fn assign_rules(&self, owners: &[(FlowKey, u8)]) -> Result<()> {
+        self.programs.assign_rules(owners)
+    }
+
+    fn rule_reader(&self) -> Option<RuleReader> {
+        Some(self.programs.rule_reader())
+    }
+
+    fn begin_backends(&mut self, numbers: &[u16]) -> Result<()> {
+        self.programs.begin_backends(numbers)
+    }
+
+    fn beat(&self) {
+        self.programs.beat();
+    }
+
+    fn beater(&self) -> Box<dyn Fn(Time) + Send> {
+        Box::new(self.programs.beater())
+    }
+
+    fn cookies(&self) -> Cookies {
+        self.programs.cookies()
+    }
+
+    fn renew_cookies(&self) -> Result<()> {
+        self.programs.renew_cookies()
+    }
+
+    fn unlimit(&self, service: usize) {
+        self.programs.unlimit(service);
+    }
+
+    fn set_policer_rate(&self, service: usize, packets_per_s: u32) {
+        self.programs.set_policer_rate(service, packets_per_s);
+    }
+
+    fn totals(&self) -> Result<Vec<Volume>> {
+        self.programs.totals()
+    }
+
+    fn events(&self) -> Result<Vec<Event>> {
+        self.programs.events()
+    }
+}
+
+/// The programs and maps that an earlier process has left; `None` if there are none.
+pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<Programs>> {
+    match Programs::adopt(settings, steering)? {
+        Adoption::Programs(programs) => Ok(Some(*programs)),
+        Adoption::Absent => Ok(None),
+        Adoption::Incompatible(why) => anyhow::bail!("{}", begin::incompatible(&why)),
+    }
+}
+
+/// A device for each worker: passed on, left, or new.
+fn taps(settings: &Settings, workers: u16, mut passed: Vec<(String, OwnedFd)>) -> Result<Vec<Tap>> {
+    let mut taps = Vec::new();
+    for name in tap_names(settings, workers.into()) {
+        let tap = match passed.iter().position(|(passed, _)| *passed == name) {
+            Some(at) => Tap::adopt(passed.swap_remove(at).1, &name),
+            None => Tap::create(&name, settings.linux.tap_queue),
+        };
+        taps.push(tap.with_context(|| format!("cannot make the device {name}"))?);
+    }
+    Ok(taps)
+}
+
+impl Programs {
+    /// Loads and pins everything. Nothing is attached yet.
+    pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<Programs> {
+        // Rules take memory from the start, but for a family that no service is of, as long as that is so.
+        let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+        let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
+        let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
+        let options = Options { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
+        Ok(Programs::of(programs::Plane::load(&options, steering)?))
+    }
+
+    /// Opens what an earlier process has left. Traffic goes on as before until programs are attached.
+    pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Adoption> {
+        Ok(match programs::Plane::adopt(&options(settings), steering)? {
+            programs::Adopted::Plane(plane) => Adoption::Programs(Box::new(Programs::of(*plane))),
+            programs::Adopted::Absent => Adoption::Absent,
+            programs::Adopted::Incompatible(why) => Adoption::Incompatible(why),
+        })
+    }
+
+    fn of(programs: programs::Plane) -> Programs {
+        let control = programs.control();
+        Programs { programs, control, totals: 0, base: Base::default() }
+    }
+
+    /// Tells the programs what they balance, now or anew.
+    fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.totals = snapshot.backends() * 2;
+        self.programs.configure(snapshot)
+    }
+
+    /// Changes what may change while the programs run.
+    fn set_options(&self, settings: &Settings) {
+        self.programs.set_options(&options(settings));
+    }
+
+    /// Rules there can be: IPv4, IPv6.
+    fn rules_max(&self) -> [u32; 2] {
+        let (v4, v6) = self.programs.rules_max();
+        [v4, v6]
+    }
+
+    /// Flows of all rules in force.
+    fn rules(&self) -> Result<HashSet<FlowKey>> {
+        Ok(self.programs.rules()?.into_iter().map(|rule| rule.key).collect())
+    }
+
+    /// Takes rules away; how many there were.
+    fn remove_rules(&self, keys: &[FlowKey]) -> Result<u64> {
+        self.programs.remove_rules(keys)
+    }
+
+    /// Tells rules their workers.
+    fn assign_rules(&self, owners: &[(FlowKey, u8)]) -> Result<()> {
+        self.programs.assign_rules(owners).map(drop)
+    }
+
+    /// What the programs keep for the workers of a process, as it is before any worker has begun.
+    fn forget(&self) {
+        self.control.forget_known();
+    }
+
+    /// From now on packets go to the workers of `steering`.
+    fn steer(&mut self, steering: Steering) -> Result<()> {
+        self.programs.steer(steering)
+    }
+
+    /// Detaches programs from all but these devices.
+    fn detach_others(&mut self, devices: &[u32]) -> Result<()> {
+        self.programs.detach_others(devices)
+    }
+
+    /// Lets counters begin at zero as seen from here.
+    fn begin_counting(&mut self) -> Result<()> {
+        self.base = Base::default();
+        self.base = Base { totals: self.totals()?, events: self.programs.events()?.to_vec() };
+        Ok(())
+    }
+
+    /// Lets counters of backends that are new under their numbers begin at zero.
+    fn begin_backends(&mut self, numbers: &[u16]) -> Result<()> {
+        let slots: Vec<u32> =
+            numbers.iter().flat_map(|&number| [0, 1].map(|way| u32::from(number) * 2 + way)).collect();
+        for &slot in &slots {
+            if let Some(base) = self.base.totals.get_mut(slot as usize) {
+                *base = Volume::default();
+            }
+        }
+        self.programs.clear_totals(&slots)
+    }
+
+    /// Puts the worker program on a worker's device.
+    fn attach_worker(&mut self, worker: usize, device: &Interface) -> Result<()> {
+        let attached = self.programs.attach_worker(worker as u32, device.index);
+        attached.with_context(|| format!("cannot attach to the worker device {}", device.name))
+    }
+
+    /// Puts the ingress program on an interface.
+    fn attach(&mut self, slot: usize, interface: &Interface) -> Result<()> {
+        let attached = self.programs.attach(slot as u32, interface.index, interface.mac);
+        attached.with_context(|| format!("cannot attach to interface {}", interface.name))
+    }
+
+    /// Tells the programs that the process is alive.
+    fn beat(&self) {
+        self.control.beat(cpu::now());
+    }
+
+    /// The same, for a worker's thread: what serves while this one waits for its turn on a busy machine.
+    fn beater(&self) -> impl Fn(Time) + Send + 'static {
+        let control = Arc::clone(&self.control);
+        move |now| control.beat(now)
+    }
+
+    /// The flow engine of a worker; each can be had once.
+    fn engine(&self, worker: usize) -> Result<hairpin_linux::engine::KernelEngine> {
+        let number = u8::try_from(worker).context("too many workers")?;
+        self.programs.engine(number).with_context(|| format!("worker {worker} has no flow engine"))
+    }
+
+    /// Where workers note which connections there are.
+    fn known(&self) -> Known {
+        Known::new(self.control.known())
+    }
+
+    /// What SYN cookies are made with now.
+    fn cookies(&self) -> Cookies {
+        Cookies::new(self.control.cookie_keys())
+    }
+
+    /// Draws the next secret of SYN cookies if it is time.
+    fn renew_cookies(&self) -> Result<()> {
+        self.control.renew_cookie_key(cpu::now()).context("cannot draw a secret for SYN cookies").map(drop)
+    }
+
+    /// Tells the programs which packets of a worker's are finished with.
+    fn publisher(&self, worker: usize) -> impl Fn(Ticket) + Send + 'static {
+        let control = Arc::clone(&self.control);
+        move |ticket| control.publish(worker, ticket.cpu, ticket.number)
+    }
+
+    /// Lets a service admit every packet.
+    fn unlimit(&self, service: usize) {
+        self.control.set_client_rate(service, UNLIMITED);
+    }
+
+    /// Sets how many packets of no known connection a service admits, per second and CPU.
+    fn set_policer_rate(&self, service: usize, packets_per_s: u32) {
+        self.control.set_client_rate(service, packets_per_s);
+    }
+
+    /// What rules have carried since counting began, by slot: a backend's number times two, plus direction.
+    fn totals(&self) -> Result<Vec<Volume>> {
+        let totals = self.programs.totals(self.totals)?;
+        let base = self.base.totals.iter().copied().chain(std::iter::repeat(Volume::default()));
+        let since = totals.iter().zip(base).map(|(total, base)| Volume {
+            packets: total.packets.saturating_sub(base.packets),
+            bytes: total.bytes.saturating_sub(base.bytes),
+        });
+        Ok(since.collect())
+    }
+
+    /// What became of packets that no rule carried, since counting began: name, how many, whether they were dropped.
+    fn events(&self) -> Result<Vec<Event>> {
+        let events = self.programs.events()?;
+        let base = self.base.events.iter().copied().chain(std::iter::repeat(0));
+        let named = abi::EVENTS.iter().zip(events).zip(base);
+        Ok(named.map(|(((name, dropped), count), base)| (*name, count.saturating_sub(base), *dropped)).collect())
+    }
+
+    /// Something with which other threads can look at rules.
+    fn rule_reader(&self) -> RuleReader {
+        self.programs.rule_reader()
+    }
+}
+
+/// What an earlier process had counted.
+#[derive(Debug, Default)]
+struct Base {
+    totals: Vec<Volume>,
+    events: Vec<u64>,
+}
+
+/// A policer's rate that holds nothing back.
+const UNLIMITED: u32 = u32::MAX;
+
+fn options(settings: &Settings) -> Options {
+    let linux = &settings.linux;
+    // Nobody can tell packets of connections from others if connections are not tracked.
+    let is_policed = settings.connection_table.tracks_connections();
+    Options {
+        instance: settings.instance.clone(),
+        pin_directory: linux.pin_directory.clone(),
+        rules_v4_max: settings.rules_max,
+        rules_v6_max: settings.rules_max,
+        attach: match linux.attach {
+            Attach::Auto => AttachMode::Auto,
+            Attach::Clsact => AttachMode::Clsact,
+        },
+        absent_drop: linux.when_absent == WhenAbsent::Drop,
+        heartbeat_timeout: linux.heartbeat_timeout,
+        policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
+        handover_bound: linux.handover_bound,
+        ..Options::default()
+    }
+}
+
+/// Detaches and unpins everything an instance has left.
+pub(crate) fn flush(record: &Record) -> Result<()> {
+    programs::flush(&record.pin_directory, &record.instance)?;
+    // Goes only if it is empty: other instances may have their pins in it.
+    let _ = std::fs::remove_dir(&record.pin_directory);
+    Ok(())
+}

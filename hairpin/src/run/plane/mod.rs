@@ -1,0 +1,150 @@
+//! How packets reach the workers, as the process uses it: the kernel's devices and BPF programs (`linux`), or ports of
+//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given ([`super::crew::Post`]).
+
+#[cfg(feature = "dpdk")]
+pub(super) mod dpdk;
+pub(super) mod linux;
+
+use super::Message;
+use super::crew::{Crew, Making, Memory};
+use crate::config::Settings;
+use crate::status::PortStatus;
+use ahash::RandomState;
+use anyhow::Result;
+use hairpin_core::config::Snapshot;
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::l4::connection::Volume;
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::link::Plan;
+use hairpin_core::time::Time;
+use hairpin_core::worker::Adopted;
+use hairpin_linux::programs::RuleReader;
+use rustix::thread::CapabilitySet;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// What became of packets outside of the workers: name, how many, whether they were dropped.
+pub(crate) type Event = (&'static str, u64, bool);
+
+/// Whose addresses are ours and the way to everybody else's, and what packets are a client's by.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    /// Addresses and routes.
+    pub(crate) plan: Arc<Plan>,
+    /// What clients connect to.
+    pub(crate) services: HashSet<(Endpoint, Protocol), RandomState>,
+}
+
+/// A plane of this instance. What it says nothing about, a plane without flow engine and policer does.
+pub(crate) trait Plane {
+    /// The flow engine's name in the status; `none` without one.
+    fn engine(&self) -> &'static str {
+        "none"
+    }
+
+    /// Rights that are needed while it serves, beside none.
+    fn rights(&self) -> CapabilitySet;
+
+    /// Learns what is balanced, now or anew.
+    fn configure(&mut self, snapshot: &Snapshot) -> Result<()>;
+
+    /// Changes what may change while it runs.
+    fn set_options(&self, _settings: &Settings) {}
+
+    /// The last before rights are dropped and workers made: nothing is known of an earlier process's workers from here on,
+    /// and counters begin at zero.
+    fn prepare(&mut self) -> Result<()>;
+
+    /// Makes the workers, each with its device and its engine. They wait for [`Crew::begin`].
+    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)>;
+
+    /// What workers go by on a plane that finds ways itself, made of a snapshot that will be in force.
+    fn ways(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
+        Ok(None)
+    }
+
+    /// From now on packets go to the workers of `steering`.
+    fn steer(&mut self, _steering: Steering) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets packets in.
+    fn open(&mut self) -> Result<()>;
+
+    /// Copies of the workers' devices, to pass on to another process; `None` if they cannot be.
+    fn descriptors(&self) -> Option<&[OwnedFd]> {
+        None
+    }
+
+    /// After the devices were passed on in vain: as before [`Plane::crew`].
+    fn resume(&mut self, _devices: &[String]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Rules there can be: IPv4, IPv6.
+    fn rules_max(&self) -> [u32; 2] {
+        [0; 2]
+    }
+
+    /// Flows of all rules in force.
+    fn rules(&self) -> Result<HashSet<FlowKey>> {
+        Ok(HashSet::new())
+    }
+
+    /// Takes rules away; how many there were.
+    fn remove_rules(&self, _keys: &[FlowKey]) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Tells rules their workers.
+    fn assign_rules(&self, _owners: &[(FlowKey, u8)]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Something with which other threads can look at rules.
+    fn rule_reader(&self) -> Option<RuleReader> {
+        None
+    }
+
+    /// Lets counters of backends that are new under their numbers begin at zero.
+    fn begin_backends(&mut self, _numbers: &[u16]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives a sign of life.
+    fn beat(&self) {}
+
+    /// The same, for another thread.
+    fn beater(&self) -> Box<dyn Fn(Time) + Send> {
+        Box::new(|_| {})
+    }
+
+    /// What SYN cookies are made with now.
+    fn cookies(&self) -> Cookies;
+
+    /// Draws the next secret of SYN cookies if it is time.
+    fn renew_cookies(&self) -> Result<()>;
+
+    /// Lets a service admit every packet.
+    fn unlimit(&self, _service: usize) {}
+
+    /// Sets how many packets of no known connection a service admits, per second and CPU.
+    fn set_policer_rate(&self, _service: usize, _packets_per_s: u32) {}
+
+    /// What rules have carried since counting began, by slot: a backend's number times two, plus direction.
+    fn totals(&self) -> Result<Vec<Volume>> {
+        Ok(Vec::new())
+    }
+
+    /// What became of packets that no rule carried, since counting began.
+    fn events(&self) -> Result<Vec<Event>> {
+        Ok(Vec::new())
+    }
+
+    /// The ports it drives itself.
+    fn ports(&self) -> Vec<PortStatus> {
+        Vec::new()
+    }
+}
