@@ -11,8 +11,10 @@
 
 pub mod clock;
 pub mod experiment;
+pub mod figure;
 pub mod profile;
 pub mod rate;
+pub mod report;
 pub mod statistics;
 pub mod testbed;
 pub mod traffic;

@@ -97,7 +97,7 @@ pub struct Step {
 }
 
 /// What a search has found, in packets per second.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
     /// The device's limit lies between these.
@@ -125,7 +125,7 @@ impl Found {
 }
 
 /// What came of one search.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
     /// The loss ratio allowed.
     pub goal: f64,

@@ -1,0 +1,365 @@
+//! The experiment file: what is measured, over which values, and what the papers found.
+
+use super::problem::{Problem, Problems, Sink};
+use super::reader::Table;
+use super::source;
+use crate::rate;
+use crate::testbed::{Device, Rate, Size, Source, UnknownWord};
+use hairpin_core::table::Method;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Bytes of an experiment file at most.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Devices under test at most.
+const DEVICES_MAX: usize = 64;
+/// Findings at most.
+const FINDINGS_MAX: usize = 64;
+/// Characters of a name at most.
+const NAME_MAX: usize = 64;
+/// Connection tables of DPDK, one for each worker, or one for all with each of its flag sets (papers/003, section 4.2).
+const RTE_HASH: [&str; 9] = [
+    "rte-hash",
+    "rte-hash/none",
+    "rte-hash/multi-writer",
+    "rte-hash/rw-concurrency",
+    "rte-hash/multi-writer+rw-concurrency",
+    "rte-hash/lock-free",
+    "rte-hash/multi-writer+lock-free",
+    "rte-hash/transactional",
+    "rte-hash/multi-writer+transactional",
+];
+/// Flow engines by name.
+const ENGINES: [&str; 2] = ["none", "rte-flow"];
+/// Offload policies by name (design.md, section 11).
+const POLICIES: [&str; 8] =
+    ["never", "always", "first-n", "heavy-hitter", "fastest-flow", "decision-tree", "content-length", "auto"];
+
+/// A device under test as the file names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Its name in figures; unique.
+    pub name: String,
+    /// What it is.
+    pub device: Device,
+    /// The balancer's connection table.
+    pub table: String,
+    /// The flow engine it hands connections to; `none` where all is software.
+    pub engine: String,
+    /// Which connections it hands over; `never` where all is software.
+    pub policy: String,
+}
+
+/// How fast packets are to come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Asked {
+    /// As the testbed has it: as fast as can be, or a rate.
+    Rate(Rate),
+    /// This part of what the same device carried of `max`, on average over what has been measured: latency under a load
+    /// that is the same to each.
+    Share(f64),
+    /// The highest rate for each loss ratio, searched.
+    Search,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Asked::Rate(rate) => rate.fmt(f),
+            Asked::Share(share) => write!(f, "{}%", (share * 1e6).round() / 1e4),
+            Asked::Search => f.pad("search"),
+        }
+    }
+}
+
+impl FromStr for Asked {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Asked, UnknownWord> {
+        let wanted = "a rate such as \"max\", \"search\", \"80%\", \"2.5Mpps\", \"10Gbps\"";
+        let unknown = || UnknownWord { word: word.to_owned(), wanted };
+        if word == "search" {
+            return Ok(Asked::Search);
+        }
+        match word.strip_suffix('%') {
+            Some(percent) => match percent.parse::<f64>() {
+                Ok(percent) if (1.0..=200.0).contains(&percent) => Ok(Asked::Share(percent / 100.0)),
+                _ => Err(unknown()),
+            },
+            None => word.parse().map(Asked::Rate).map_err(|_| unknown()),
+        }
+    }
+}
+
+/// What a finding compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Packets received per second.
+    Throughput,
+    /// Mean latency.
+    Latency,
+    /// The part of packets lost.
+    Loss,
+}
+
+/// What somebody found, to be confirmed or refuted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// In words, with its source.
+    pub text: String,
+    /// What is compared.
+    pub metric: Metric,
+    /// Devices by name: each has more of it than the next, or all are alike.
+    pub devices: Vec<String>,
+    /// `Some`: they are alike, the largest no more than this part above the smallest.
+    pub within: Option<f64>,
+    /// On how many cores; on the most that were measured, if `None`.
+    pub cores: Option<u16>,
+}
+
+/// A whole experiment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// Short name.
+    pub name: String,
+    /// Title for people.
+    pub title: String,
+    /// What is to be known of it; may be empty.
+    pub notes: String,
+    /// The file's text.
+    pub text: String,
+    /// Devices under test.
+    pub subjects: Vec<Subject>,
+    /// How often everything is measured.
+    pub repetitions: u32,
+    /// How long each.
+    pub duration: Duration,
+    /// What everything drawn comes from; each repetition has its own.
+    pub seed: u64,
+    /// Backends behind balancers.
+    pub backends: u16,
+    /// Run 1 (empty tables), run 2 (warm ones), or both.
+    pub runs: Vec<u8>,
+    /// Cores of the device.
+    pub cores: Vec<u16>,
+    /// Connections that balancers have room for.
+    pub table_entries: Vec<u32>,
+    /// Flows.
+    pub flows: Vec<u32>,
+    /// Frame sizes.
+    pub packet_sizes: Vec<Size>,
+    /// Rates.
+    pub rates: Vec<Asked>,
+    /// Loss ratios of searches.
+    pub loss_ratios: Vec<f64>,
+    /// How searches go.
+    pub search: rate::Options,
+    /// Where packets come from.
+    pub source: Source,
+    /// Whether a profile is taken of every cell, in a trial of its own.
+    pub profile: bool,
+    /// What the papers found.
+    pub findings: Vec<Finding>,
+}
+
+impl Experiment {
+    /// Reads the file at `path`; files it names are found from its directory.
+    ///
+    /// # Errors
+    /// All of the file's mistakes, or that it cannot be read.
+    pub fn load(path: &Path) -> Result<Experiment, Problems> {
+        let read = || -> std::io::Result<String> {
+            let bytes = std::fs::metadata(path)?.len();
+            if bytes > FILE_BYTES_MAX {
+                return Err(std::io::Error::other(format!("it has {bytes} bytes, more than {FILE_BYTES_MAX}")));
+            }
+            std::fs::read_to_string(path)
+        };
+        let file = path.display().to_string();
+        let text = read().map_err(|error| {
+            let what = format!("cannot read the experiment: {error}");
+            let remedy = "see scenarios/ for examples, and docs/lab.md".to_owned();
+            Problems(vec![Problem { file: file.clone(), line: 0, what, remedy }])
+        })?;
+        Experiment::parse(&file, &text, path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads `text`; `file` names it in messages, `directory` is where the files it names are found.
+    ///
+    /// # Errors
+    /// All of its mistakes.
+    pub fn parse(file: &str, text: &str, directory: &Path) -> Result<Experiment, Problems> {
+        let sink = Sink::new(file, text);
+        let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
+        for error in &syntax_errors {
+            sink.error(&error.span().unwrap_or(0..0), error.message(), "");
+        }
+        // A broken document reads as one with fields missing, which would only hide the cause.
+        let read = syntax_errors.is_empty().then(|| {
+            let top = Table::root(&sink, document.get_ref());
+            let read = read(&top, text, directory);
+            top.end();
+            read
+        });
+        match (read, sink.into_problems()) {
+            (Some(experiment), problems) if problems.is_empty() => Ok(experiment),
+            (_, problems) => Err(Problems(problems)),
+        }
+    }
+
+    /// The longest and shortest a trial may take.
+    pub(super) const DURATIONS: std::ops::RangeInclusive<Duration> =
+        Duration::from_millis(10)..=Duration::from_secs(3600);
+}
+
+fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
+    let subjects = read_subjects(top);
+    let narrow = |list: Vec<u64>| list.into_iter().map(|value| u16::try_from(value).unwrap_or(u16::MAX)).collect();
+    let counts = |list: Vec<u64>| list.into_iter().map(|value| u32::try_from(value).unwrap_or(u32::MAX)).collect();
+    let loss_ratios = top.numbers("loss_ratios", &[0.0, 0.001], 0.0..=0.5);
+    let duration = top.duration("duration", Duration::from_secs(1), Experiment::DURATIONS);
+    let experiment = Experiment {
+        name: read_name(top, "name").unwrap_or_default(),
+        title: top.text("title").map(|text| text.value).unwrap_or_default(),
+        notes: top.text("notes").map(|text| text.value).unwrap_or_default(),
+        text: text.to_owned(),
+        repetitions: top.integer("repetitions", 5, 1..=1000) as u32,
+        duration,
+        seed: top.integer("seed", 1, 0..=u64::MAX >> 1),
+        backends: top.integer("backends", 4, 1..=1024) as u16,
+        runs: top.integers("runs", &[1], 1..=2).into_iter().map(|run| run as u8).collect(),
+        cores: narrow(top.integers("cores", &[1], 1..=1024)),
+        table_entries: counts(top.integers("table_entries", &[1 << 21], 16..=1 << 30)),
+        flows: counts(top.integers("flows", &[1000], 1..=1 << 28)),
+        packet_sizes: top.words("packet_sizes", &[Size::Fixed(64)]),
+        rates: top.words("rates", &[Asked::Rate(Rate::Max)]),
+        search: read_search(top, duration),
+        loss_ratios,
+        source: source::read(top.table("source", "[source]"), directory),
+        profile: top.boolean("profile", false),
+        findings: read_findings(top, &subjects),
+        subjects,
+    };
+    if experiment.name.is_empty() && !top.has("name") {
+        top.missing("name", "\"papers003\"");
+    }
+    let shares = experiment.rates.iter().any(|rate| matches!(rate, Asked::Share(_)));
+    if shares && !experiment.rates.contains(&Asked::Rate(Rate::Max)) {
+        let what = "`rates` has a percentage but not \"max\", of which it is one";
+        top.error(&top.span_of("rates"), what, "add \"max\"");
+    }
+    experiment
+}
+
+fn read_name(table: &Table<'_>, field: &'static str) -> Option<String> {
+    let text = table.text(field)?;
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_+/.".contains(c);
+    if text.value.is_empty() || text.value.len() > NAME_MAX || !text.value.chars().all(legal) {
+        let what = format!("`{field}` is \"{}\"", text.value);
+        table.error(&text.span, what, format!("use 1 to {NAME_MAX} letters, digits, `-`, `_`, `+`, `/` or `.`"));
+        return None;
+    }
+    Some(text.value)
+}
+
+fn read_subjects(top: &Table<'_>) -> Vec<Subject> {
+    let tables: Vec<&str> = Method::ALL.iter().map(|method| method.name()).chain(RTE_HASH).collect();
+    let mut subjects: Vec<Subject> = Vec::new();
+    for table in top.tables("device", "[[device]]") {
+        let word = table.choice("kind", &["wire", "forwarder", "balancer"]);
+        let device = word.and_then(|word| word.value.parse().ok()).unwrap_or_default();
+        let method = table.choice("table", &tables).map(|text| text.value);
+        if device != Device::Balancer && table.has("table") {
+            let what = format!("a {device} has no connection table");
+            table.error(&table.span_of("table"), what, "leave it out");
+        }
+        let engine = table.choice("engine", &ENGINES).map_or("none".to_owned(), |text| text.value);
+        let policy = table.choice("policy", &POLICIES);
+        let policy = policy.map_or(if engine == "none" { "never" } else { "always" }.to_owned(), |text| text.value);
+        if (engine == "none") != (policy == "never") {
+            let what = format!("policy \"{policy}\" with engine \"{engine}\"");
+            let remedy = "give both an engine and a policy, or neither";
+            table.error(&table.span_of("policy"), what, remedy);
+        }
+        let method = match device {
+            Device::Wire | Device::Forwarder => String::new(),
+            Device::Balancer => method.unwrap_or_else(|| Method::DEFAULT.name().to_owned()),
+        };
+        let own = if method.is_empty() { device.to_string() } else { method.clone() };
+        let name = read_name(&table, "name").unwrap_or(own);
+        if subjects.iter().any(|other| other.name == name) {
+            let what = format!("two devices are named \"{name}\"");
+            table.error(&table.span_of("name"), what, "give one of them another `name`");
+        }
+        subjects.push(Subject { name, device, table: method, engine, policy });
+        table.end();
+    }
+    if subjects.is_empty() || subjects.len() > DEVICES_MAX {
+        let what = format!("there are {} devices under test", subjects.len());
+        top.error(&top.span_of("device"), what, format!("add 1 to {DEVICES_MAX} [[device]] tables"));
+    }
+    subjects
+}
+
+fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {
+    let table = top.table("search", "[search]");
+    let default = rate::Options::default();
+    let trials = table.integer("trials", u64::from(default.trials), 1..=99) as u16;
+    let options = rate::Options {
+        lowest: table.number("lowest_pps", default.lowest, 1.0..=1e9),
+        highest: table.has("highest_pps").then(|| table.number("highest_pps", 1e9, 2.0..=1e12)),
+        resolution: table.number("resolution", default.resolution, 0.0001..=0.5),
+        first: table.duration("first", default.first.min(duration), Experiment::DURATIONS),
+        last: table.duration("last", duration, Experiment::DURATIONS),
+        trials,
+        exceed_ratio: table.number("exceed_ratio", default.exceed_ratio, 0.0..=0.99),
+        trials_max: table.integer("trials_max", u64::from(default.trials_max), 1..=10_000) as u32,
+    };
+    if options.highest.is_some_and(|most| most <= options.lowest) {
+        table.error(&table.span_of("highest_pps"), "`highest_pps` is not above `lowest_pps`", "give more");
+    }
+    table.end();
+    options
+}
+
+fn read_findings(top: &Table<'_>, subjects: &[Subject]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in top.tables("finding", "[[finding]]") {
+        let text = table.text("text").map(|text| text.value);
+        if text.is_none() && !table.has("text") {
+            table.missing("text", "\"papers/003: stateless is fastest\"");
+        }
+        let metric = table.choice("metric", &["throughput", "latency", "loss"]);
+        let metric = match metric.as_ref().map(|word| word.value.as_str()) {
+            Some("latency") => Metric::Latency,
+            Some("loss") => Metric::Loss,
+            _ => Metric::Throughput,
+        };
+        let devices: Vec<String> = table.words("devices", &[]);
+        for device in devices.iter().filter(|device| !subjects.iter().any(|subject| subject.name == **device)) {
+            let names = subjects.iter().map(|subject| subject.name.as_str()).collect::<Vec<_>>().join(", ");
+            let what = format!("`devices` names \"{device}\"");
+            table.error(&table.span_of("devices"), what, format!("the file's devices are {names}"));
+        }
+        if devices.len() < 2 {
+            table.error(&table.span_of("devices"), "a finding compares at least two devices", "name them in `devices`");
+        }
+        let within = table.has("within").then(|| table.number("within", 0.1, 0.0..=10.0));
+        let cores = table.has("cores").then(|| table.integer("cores", 1, 1..=1024) as u16);
+        findings.push(Finding { text: text.unwrap_or_default(), metric, devices, within, cores });
+        table.end();
+    }
+    if findings.len() > FINDINGS_MAX {
+        let what = format!("there are {} findings", findings.len());
+        top.error(&top.span_of("finding"), what, format!("at most {FINDINGS_MAX} can be given"));
+    }
+    findings
+}
+
+/// A file that the experiment names, found from the experiment's own directory.
+pub(super) fn beside(directory: &Path, name: &str) -> PathBuf {
+    directory.join(name)
+}

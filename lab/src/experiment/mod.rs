@@ -1,0 +1,23 @@
+//! Experiments: a file says what is measured over which values, and everything is measured, unattended.
+//!
+//! [`Experiment`] is the file, checked as a whole; [`Plan`] the order of all measurements and what this machine cannot do;
+//! [`Store`] the results on disk, which a run that was killed goes on with; [`perform`] does it all over any
+//! [`Testbed`](crate::testbed::Testbed). What is made of results is in [`crate::figure`] and [`crate::report`].
+
+mod file;
+mod perform;
+mod plan;
+mod problem;
+mod reader;
+mod results;
+mod source;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use file::{Asked, Experiment, Finding, Metric, Subject};
+pub use perform::{Done, Event, perform};
+pub use plan::{Cell, Kind, Plan, Skipped, Task};
+pub use problem::{Problem, Problems};
+pub use results::{Results, Verdict, alike, summary};
+pub use store::{Came, FILE, Record, Store};

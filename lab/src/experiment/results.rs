@@ -1,0 +1,181 @@
+//! What there is of a plan, by cell.
+
+use super::file::{Asked, Experiment, Finding, Metric};
+use super::plan::{Cell, Kind, Plan};
+use super::store::{Came, Record, Store};
+use crate::rate::Repeated;
+use crate::statistics::Summary;
+use crate::testbed::{Measurement, Profile, Rate};
+
+/// The results of a plan; what a store has beyond it is left out.
+#[derive(Debug)]
+pub struct Results<'a> {
+    /// The file.
+    pub experiment: &'a Experiment,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Every record of it, in the plan's order.
+    pub records: Vec<&'a Record>,
+    /// Measured cells in the order of the matrix, with their repetitions.
+    pub cells: Vec<(Cell, Vec<&'a Measurement>)>,
+    /// Searched cells by loss ratio.
+    pub searches: Vec<(Cell, Repeated)>,
+    /// Profiles.
+    pub profiles: Vec<(Cell, &'a Profile)>,
+}
+
+/// Whether a finding was found here, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Yes; the figures.
+    Confirmed(String),
+    /// No; the figures.
+    Refuted(String),
+    /// The confidence intervals overlap, or there is one repetition only; the figures.
+    Undecided(String),
+    /// What is missing.
+    NotMeasured(String),
+}
+
+impl<'a> Results<'a> {
+    /// Those of this plan in this store.
+    pub fn new(experiment: &'a Experiment, plan: &'a Plan, store: &'a Store) -> Results<'a> {
+        let keys = plan.tasks.iter().map(|task| task.key(experiment));
+        let records: Vec<&Record> = keys.filter_map(|key| store.of(&key)).collect();
+        let mut cells: Vec<(Cell, Vec<&Measurement>)> = Vec::new();
+        let mut searches: Vec<(Cell, f64, Vec<_>)> = Vec::new();
+        let mut profiles = Vec::new();
+        for record in &records {
+            let cell = &record.cell;
+            match (&record.came, record.kind) {
+                (Came::Measured(measured), _) => match cells.iter_mut().find(|(other, _)| other == cell) {
+                    Some((_, all)) => all.push(measured),
+                    None => cells.push((cell.clone(), vec![measured])),
+                },
+                (Came::Searched(outcome), Kind::Search(goal)) => {
+                    match searches.iter_mut().find(|(other, at, _)| other == cell && *at == goal) {
+                        Some((_, _, all)) => all.push(outcome.clone()),
+                        None => searches.push((cell.clone(), goal, vec![outcome.clone()])),
+                    }
+                }
+                (Came::Profiled(profile), _) => profiles.push((cell.clone(), profile)),
+                (Came::Searched(_) | Came::Failed(_), _) => {}
+            }
+        }
+        let searches = searches.into_iter().map(|(cell, goal, all)| (cell, Repeated::of(goal, all))).collect();
+        Results { experiment, plan, records, cells, searches, profiles }
+    }
+
+    /// What has failed, and why.
+    pub fn failures(&self) -> impl Iterator<Item = (&'a Record, &'a str)> {
+        self.records.iter().filter_map(|record| match &record.came {
+            Came::Failed(reason) => Some((*record, reason.as_str())),
+            _ => None,
+        })
+    }
+
+    /// A device's cells at full speed.
+    fn at_full_speed<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b (Cell, Vec<&'a Measurement>)> {
+        let full = Asked::Rate(Rate::Max);
+        self.cells.iter().filter(move |(cell, _)| cell.subject.name == name && cell.asked == full)
+    }
+
+    /// Judges what somebody has found: wherever all the devices were measured at full speed, everything else being equal.
+    /// One place that refutes it refutes it; what confirms it must do so everywhere.
+    pub fn judge(&self, finding: &Finding) -> Verdict {
+        let of = |name| self.at_full_speed(name);
+        let (Some(first), Some(last)) = (finding.devices.first(), finding.devices.last()) else {
+            return Verdict::NotMeasured("it names no devices".to_owned());
+        };
+        let cores = finding.cores.or_else(|| of(first).map(|(cell, _)| cell.cores).max());
+        let mut places: Vec<(String, Option<bool>)> = Vec::new();
+        // A device without a table stands in all places that differ by table only.
+        let anchors = finding.devices.iter().max_by_key(|name| of(name).count()).unwrap_or(last);
+        for (anchor, _) in of(anchors).filter(|(cell, _)| Some(cell.cores) == cores) {
+            let values: Option<Vec<Summary>> = finding
+                .devices
+                .iter()
+                .map(|name| of(name).find(|(cell, _)| alike(cell, anchor)))
+                .map(|found| found.and_then(|(_, all)| summary(finding.metric, all)))
+                .collect();
+            if let Some(values) = values {
+                places.push((told(finding, anchor, &values), compare(finding, &values)));
+            }
+        }
+        let texts = |wanted: &dyn Fn(&Option<bool>) -> bool| {
+            let of_them = places.iter().filter(|(_, verdict)| wanted(verdict));
+            of_them.map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("; ")
+        };
+        if places.is_empty() {
+            let cores = cores.map_or("any number of".to_owned(), |cores| cores.to_string());
+            return Verdict::NotMeasured(format!("no result of all its devices on {cores} core(s)"));
+        }
+        if places.iter().any(|(_, verdict)| *verdict == Some(false)) {
+            return Verdict::Refuted(texts(&|verdict| *verdict == Some(false)));
+        }
+        if places.iter().any(|(_, verdict)| verdict.is_none()) {
+            return Verdict::Undecided(texts(&Option::is_none));
+        }
+        Verdict::Confirmed(texts(&|_| true))
+    }
+}
+
+/// Whether two cells differ by device only; a device without a table is like every other as to entries and run.
+pub fn alike(a: &Cell, b: &Cell) -> bool {
+    let tableless = a.table_entries == 0 || b.table_entries == 0;
+    (a.cores, a.flows, a.packet_size, a.asked) == (b.cores, b.flows, b.packet_size, b.asked)
+        && (tableless || (a.table_entries, a.run) == (b.table_entries, b.run))
+}
+
+/// A metric over repetitions: packets per second, nanoseconds, a ratio.
+pub fn summary(metric: Metric, all: &[&Measurement]) -> Option<Summary> {
+    let values: Vec<f64> = all
+        .iter()
+        .map(|measured| match metric {
+            Metric::Throughput => measured.rx_pps,
+            Metric::Latency => measured.latency.mean,
+            Metric::Loss => measured.loss(),
+        })
+        .collect();
+    Summary::of(&values)
+}
+
+/// Whether what was found holds; `None` if it cannot be told.
+fn compare(finding: &Finding, values: &[Summary]) -> Option<bool> {
+    if let Some(within) = finding.within {
+        let means = values.iter().map(|value| value.mean);
+        let (least, most) = means.fold((f64::MAX, f64::MIN), |(low, high), mean| (low.min(mean), high.max(mean)));
+        return Some(most <= least * (1.0 + within));
+    }
+    let mut decided = Some(true);
+    for pair in values.windows(2) {
+        let (more, less) = (pair[0], pair[1]);
+        let trusted = more.half_width.is_some() && less.half_width.is_some();
+        if trusted && more.interval().1 < less.interval().0 {
+            return Some(false);
+        }
+        if !trusted || more.interval().0 <= less.interval().1 {
+            decided = None;
+        }
+    }
+    decided
+}
+
+/// The figures of one place, for people.
+fn told(finding: &Finding, place: &Cell, values: &[Summary]) -> String {
+    let (scale, unit) = match finding.metric {
+        Metric::Throughput => (1e6, "Mpps"),
+        Metric::Latency => (1e3, "us"),
+        Metric::Loss => (0.01, "%"),
+    };
+    let figure = |(name, value): (&String, &Summary)| {
+        let half = value.half_width.map_or(String::new(), |half| format!(" ± {:.2}", half / scale));
+        format!("{name} {:.2}{half}", value.mean / scale)
+    };
+    let figures = finding.devices.iter().zip(values).map(figure).collect::<Vec<_>>().join(", ");
+    let mut at = format!("{} core(s), {} flows, {} B", place.cores, place.flows, place.packet_size);
+    if place.table_entries > 0 {
+        at.push_str(&format!(", {} entries, run {}", place.table_entries, place.run));
+    }
+    format!("{at}: {figures} {unit}")
+}

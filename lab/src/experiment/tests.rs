@@ -1,0 +1,370 @@
+//! Files, plans, and whole experiments on a modelled testbed.
+
+use super::*;
+use crate::testbed::{Device, LatencySummary, Measurement, Progress, Rate, Sample, Size, Testbed, Trial};
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FILE_TEXT: &str = r#"
+name = "small"
+title = "A small one"
+repetitions = 2
+duration = "100ms"
+runs = [1, 2]
+cores = [1, 4]
+table_entries = [1_000, 2_000]
+flows = [100]
+packet_sizes = [64, "natural"]
+rates = ["50%", "max", "search"]
+loss_ratios = [0.0]
+profile = false
+
+[search]
+resolution = 0.05
+trials = 1
+
+[source]
+kind = "synthetic"
+transport = "tcp"
+
+[[device]]
+kind = "forwarder"
+
+[[device]]
+table = "cuckoo++"
+
+[[device]]
+name = "offloaded"
+engine = "rte-flow"
+policy = "first-n"
+
+[[finding]]
+text = "the forwarder is faster"
+metric = "throughput"
+devices = ["forwarder", "cuckoo++"]
+"#;
+
+fn parse(text: &str) -> Result<Experiment, Problems> {
+    Experiment::parse("x.toml", text, Path::new("/nowhere"))
+}
+
+/// Carries so many packets a second for each core, and has four of them; keeps an account of what it was asked for.
+#[derive(Default)]
+struct Model {
+    trials: Vec<Trial>,
+    /// Fails after so many trials.
+    fails_after: Option<usize>,
+    /// Says that more came than was sent.
+    lies: bool,
+}
+
+impl Testbed for Model {
+    fn obstacle(&self, trial: &Trial) -> Option<String> {
+        (trial.cores > 2).then(|| format!("{} cores asked for, 2 there", trial.cores))
+    }
+
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> Result<Measurement> {
+        if self.fails_after.is_some_and(|most| self.trials.len() >= most) {
+            bail!("the model is broken");
+        }
+        self.trials.push(trial.clone());
+        progress(Progress::Started { device: Vec::new() });
+        let limit = if trial.device == Device::Forwarder { 2e6 } else { 1e6 } * f64::from(trial.cores);
+        let tx_pps = match trial.rate {
+            Rate::Packets(rate) => rate,
+            _ => 4e6,
+        };
+        let rx_pps = tx_pps.min(limit);
+        let seconds = trial.duration.as_secs_f64();
+        let (sent, received) = ((tx_pps * seconds) as u64, (rx_pps * seconds) as u64);
+        let lost_by_reason = vec![("device-behind".to_owned(), sent - received)];
+        let cumulative = vec![(500, 0.5), (1000, 1.0)];
+        let latency = LatencySummary {
+            count: received,
+            min: 400,
+            mean: 600.0,
+            p50: 500,
+            p95: 900,
+            p99: 990,
+            p999: 999,
+            max: 1000,
+            cumulative,
+        };
+        let over_time = vec![Sample {
+            at: 0.0,
+            length: seconds,
+            sent,
+            received,
+            received_bytes: 64 * received,
+            latency_mean: 600.0,
+        }];
+        let received = if self.lies { sent + 1 } else { received };
+        Ok(Measurement {
+            seconds,
+            sent,
+            received,
+            lost_by_reason,
+            tx_pps,
+            rx_pps,
+            latency,
+            over_time,
+            ..Measurement::default()
+        })
+    }
+}
+
+/// A directory of its own, gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hairpin-lab-test-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn plan(experiment: &Experiment) -> Plan {
+    Plan::new(experiment, &|trial| Model::default().obstacle(trial)).unwrap()
+}
+
+fn run(experiment: &Experiment, model: &mut Model, store: &mut Store) -> Result<Done> {
+    perform(experiment, &plan(experiment), model, store, &mut |_| ())
+}
+
+#[test]
+fn a_file_is_read() {
+    let experiment = parse(FILE_TEXT).unwrap();
+    assert_eq!(experiment.packet_sizes, [Size::Fixed(64), Size::Natural]);
+    assert_eq!(experiment.rates, [Asked::Share(0.5), Asked::Rate(Rate::Max), Asked::Search]);
+    assert_eq!(experiment.duration, Duration::from_millis(100));
+    let names: Vec<_> = experiment.subjects.iter().map(|subject| subject.name.as_str()).collect();
+    assert_eq!(names, ["forwarder", "cuckoo++", "offloaded"]);
+    assert_eq!((experiment.search.resolution, experiment.search.trials), (0.05, 1));
+    assert_eq!(experiment.findings[0].devices, ["forwarder", "cuckoo++"]);
+}
+
+/// Every mistake is told, with its line and what would be right.
+#[test]
+fn mistakes_are_told_with_their_lines() {
+    let told = |line: &str, text: &str| {
+        let problems = parse(text).unwrap_err().to_string();
+        assert!(problems.lines().any(|problem| problem.contains(line)), "{line}\nnot in\n{problems}");
+    };
+    let with = |old: &str, new: &str| {
+        assert!(FILE_TEXT.contains(old), "{old}");
+        FILE_TEXT.replacen(old, new, 1)
+    };
+    told(
+        "x.toml:4: unknown field `repetition` in the file's first part; did you mean `repetitions`?",
+        &with("repetitions", "repetition"),
+    );
+    told(
+        "x.toml:5: `duration` is the number 100, not a duration; write a number and its unit",
+        &with("\"100ms\"", "100"),
+    );
+    told("x.toml:6: `runs` is 3, out of range; use 1 to 2", &with("[1, 2]", "[1, 3]"));
+    told("x.toml:7: `cores` has 0 entries", &with("[1, 4]", "[]"));
+    told("x.toml:7: an entry of `cores` stands twice", &with("[1, 4]", "[1, 1]"));
+    told("x.toml:10: an entry of `packet_sizes`; \"63\" is not a frame size", &with("[64,", "[63,"));
+    told("x.toml:11: `rates` has a percentage but not \"max\"", &with("\"max\", ", ""));
+    told("x.toml:11: an entry of `rates`; \"fast\" is not a rate such as", &with("\"max\"", "\"fast\""));
+    told("x.toml:13: `profile` is the text \"no\", not true or false", &with("profile = false", "profile = \"no\""));
+    told("x.toml:16: `resolution` is 2, out of range", &with("0.05", "2.0"));
+    told("x.toml:20: `kind` is \"synthetc\"; did you mean \"synthetic\"?", &with("\"synthetic\"", "\"synthetc\""));
+    told("x.toml:21: `transport` does not belong to a replay source", &with("\"synthetic\"", "\"replay\""));
+    told("`file` is missing in [source]", &with("\"synthetic\"", "\"replay\""));
+    told("x.toml:27: `table` is \"cuckoo\"", &with("cuckoo++", "cuckoo"));
+    told("two devices are named \"cuckoo++\"", &with("name = \"offloaded\"", "name = \"cuckoo++\""));
+    told("x.toml:32: policy \"first-n\" with engine \"none\"", &with("engine = \"rte-flow\"\n", "\n"));
+    told(
+        "`devices` names \"wire\"; the file's devices are forwarder, cuckoo++, offloaded",
+        &with("[\"forwarder\", \"c", "[\"wire\", \"c"),
+    );
+    told("x.toml:2: ", &with("name = \"small\"", "name = \"small"));
+    told("`name` is missing", &with("name = \"small\"", ""));
+    told("there are 0 devices under test", "name = \"x\"");
+    // All at once.
+    let both = with("[1, 2]", "[3]").replacen("0.05", "9", 1);
+    assert_eq!(parse(&both).unwrap_err().0.len(), 2);
+}
+
+#[test]
+fn rates_are_words() {
+    for word in ["max", "search", "80%", "2500000pps"] {
+        assert_eq!(word.parse::<Asked>().unwrap().to_string(), word);
+    }
+    for word in ["", "%", "0%", "300%", "NaN%", "x"] {
+        assert!(word.parse::<Asked>().is_err(), "{word}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_left_out_with_its_reason() {
+    let experiment = parse(FILE_TEXT).unwrap();
+    let plan = plan(&experiment);
+    // Forwarder: 3 rates, 2 sizes, 1 core number of two; cuckoo++ the same with 2 runs and 2 table sizes.
+    assert_eq!(plan.tasks.len(), 2 * (3 * 2 + 3 * 2 * 2 * 2));
+    let reasons = |name: &'static str| plan.skipped.iter().filter(move |skipped| skipped.cell.subject.name == name);
+    assert!(
+        reasons("offloaded").count() > 0 && reasons("offloaded").all(|skipped| skipped.reason.contains("rte-flow"))
+    );
+    assert!(reasons("cuckoo++").all(|skipped| skipped.cell.cores == 4 && skipped.reason.contains("4 cores")));
+    assert!(plan.tasks.iter().all(|task| task.cell.cores == 1));
+    let unsafe_one = FILE_TEXT.replacen("cuckoo++", "rte-hash/none", 1).replacen(
+        "[\"forwarder\", \"cuckoo++\"]",
+        "[\"forwarder\", \"offloaded\"]",
+        1,
+    );
+    let plan = super::tests::plan(&parse(&unsafe_one.replacen("[1, 4]", "[1, 2]", 1)).unwrap());
+    assert!(plan.skipped.iter().any(|skipped| skipped.reason.contains("corrupts")));
+    assert!(!plan.tasks.iter().any(|task| task.cell.subject.name == "rte-hash/none" && task.cell.cores > 1));
+}
+
+#[test]
+fn repetitions_are_interleaved_and_a_part_of_full_speed_comes_after_it() {
+    let experiment = parse(FILE_TEXT).unwrap();
+    let tasks = plan(&experiment).tasks;
+    let repetitions: Vec<u32> = tasks.iter().map(|task| task.repetition).collect();
+    assert!(repetitions.is_sorted());
+    for repetition in 0..2 {
+        let of: Vec<_> = tasks.iter().filter(|task| task.repetition == repetition).collect();
+        let at = |asked: Asked| of.iter().position(|task| task.cell.asked == asked).unwrap();
+        let last_max = of.iter().rposition(|task| task.cell.asked == Asked::Rate(Rate::Max)).unwrap();
+        assert!(last_max < at(Asked::Share(0.5)) && at(Asked::Share(0.5)) < at(Asked::Search));
+    }
+    let first = |repetition| tasks.iter().find(|task| task.repetition == repetition).unwrap().cell.subject.name.clone();
+    assert_ne!(first(0), first(1), "the second repetition goes backwards");
+    let keys: std::collections::BTreeSet<String> = tasks.iter().map(|task| task.key(&experiment)).collect();
+    assert_eq!(keys.len(), tasks.len(), "every task has a key of its own");
+}
+
+#[test]
+fn everything_is_measured_once_and_a_part_of_full_speed_is_one_of_the_devices_own() {
+    let scratch = Scratch::new("whole");
+    let experiment = parse(FILE_TEXT).unwrap();
+    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let (mut begun, mut ended, mut lefts) = (0, 0, Vec::new());
+    let plan = plan(&experiment);
+    let done = perform(&experiment, &plan, &mut model, &mut store, &mut |event| match event {
+        Event::Begin { done, total, left, .. } => {
+            assert_eq!((done, total), (begun, plan.tasks.len()));
+            begun += 1;
+            lefts.push(left);
+        }
+        Event::End(_) => ended += 1,
+        _ => {}
+    });
+    assert_eq!(done.unwrap(), Done { kept: 0, new: plan.tasks.len(), failed: 0 });
+    assert_eq!((begun, ended, store.records().len()), (plan.tasks.len(), plan.tasks.len(), plan.tasks.len()));
+    assert!(lefts.iter().all(|left| *left > Duration::ZERO));
+    let half = |record: &&Record| record.cell.asked == Asked::Share(0.5) && record.cell.subject.name == "cuckoo++";
+    let halves: Vec<_> = store.records().iter().filter(half).collect();
+    assert!(!halves.is_empty());
+    for record in halves {
+        let Came::Measured(measured) = &record.came else { panic!("{record:?}") };
+        assert_eq!(measured.tx_pps, 5e5);
+    }
+    let found = store.records().iter().filter_map(|record| match (&record.came, record.cell.subject.device) {
+        (Came::Searched(outcome), Device::Balancer) => outcome.found.rate(),
+        _ => None,
+    });
+    assert!(found.clone().count() > 0 && found.clone().all(|rate| (0.9e6..=1.001e6).contains(&rate)));
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on() {
+    let scratch = Scratch::new("resume");
+    let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
+    let total = plan(&experiment).tasks.len();
+    // Killed: the program ends in the middle of a line.
+    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut short = plan(&experiment);
+    short.tasks.truncate(7);
+    perform(&experiment, &short, &mut Model::default(), &mut store, &mut |_| ()).unwrap();
+    drop(store);
+    let file = scratch.0.join(FILE);
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    text.push_str("{\"Ended\":{\"key\":\"12");
+    std::fs::write(&file, text).unwrap();
+    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let done = run(&experiment, &mut model, &mut store).unwrap();
+    assert_eq!((done.kept, done.new, model.trials.len()), (7, total - 7, total - 7));
+    // Once more: nothing is left to do. A longer duration is another measurement.
+    drop(store);
+    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    assert_eq!(run(&experiment, &mut model, &mut store).unwrap(), Done { kept: total, new: 0, failed: 0 });
+    let longer = Experiment { duration: Duration::from_millis(200), ..experiment };
+    assert_eq!(run(&longer, &mut model, &mut store).unwrap().new, total);
+    drop(store);
+    let refused = Store::open(&scratch.0, "another").unwrap_err();
+    assert!(format!("{refused:#}").contains("another machine"), "{refused:#}");
+}
+
+#[test]
+fn failures_are_kept_with_their_reason_and_tried_again() {
+    let scratch = Scratch::new("failures");
+    let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
+    let total = plan(&experiment).tasks.len();
+    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut model = Model { fails_after: Some(3), ..Model::default() };
+    let refused = run(&experiment, &mut model, &mut store).unwrap_err().to_string();
+    assert!(refused.contains("10 in a row") && refused.contains("the model is broken"), "{refused}");
+    let failed = store.records().iter().filter(|record| matches!(record.came, Came::Failed(_)));
+    assert_eq!((failed.count(), store.records().len()), (10, 13));
+    let done = run(&experiment, &mut Model::default(), &mut store).unwrap();
+    assert_eq!(done, Done { kept: 3, new: total - 3, failed: 0 });
+    assert_eq!(store.records().len(), total);
+}
+
+#[test]
+fn a_measurement_that_does_not_add_up_is_none() {
+    let scratch = Scratch::new("sums");
+    let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
+    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut model = Model { lies: true, ..Model::default() };
+    assert!(run(&experiment, &mut model, &mut store).is_err());
+    let lies = |record: &Record| matches!(&record.came, Came::Failed(reason) if reason.contains("packets received of"));
+    assert!(store.records().iter().all(lies));
+}
+
+#[test]
+fn what_ends_the_program_each_time_is_not_begun_for_ever() {
+    let scratch = Scratch::new("ends");
+    let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
+    // The last one: nothing is a part of it.
+    let key = plan(&experiment).tasks.last().unwrap().key(&experiment);
+    for _ in 0..3 {
+        Store::open(&scratch.0, "m").unwrap().begin(&key).unwrap();
+    }
+    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let done = run(&experiment, &mut model, &mut store).unwrap();
+    assert_eq!((done.failed, done.new), (1, plan(&experiment).tasks.len() - 1));
+    assert!(
+        matches!(&store.of(&key).unwrap().came, Came::Failed(reason) if reason.contains("ended the whole program"))
+    );
+}
+
+#[test]
+fn the_scenarios_are_right() {
+    let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios"));
+    let mut seen = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let experiment = Experiment::load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+            assert!(!experiment.title.is_empty() && !experiment.notes.is_empty(), "{}", path.display());
+            Plan::new(&experiment, &|_| None).unwrap();
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen}");
+}

@@ -1,0 +1,13 @@
+//! Where a device's time goes, as papers/003 shows for each method: from a sampling profiler.
+//!
+//! `perf record` looks at the device's threads some thousand times a second, by the processor's clock: virtual machines
+//! have no counters of cycles. What it finds in this program is resolved to the innermost function of ours with the
+//! program's own debug information, inlined ones included ([`symbols`]); what it finds elsewhere keeps its symbol.
+//! Functions are then sorted into [`stages`].
+
+mod perf;
+mod stages;
+mod symbols;
+
+pub use perf::{Profiler, obstacle};
+pub use stages::{Stage, by_stage};
