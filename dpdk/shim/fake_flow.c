@@ -53,6 +53,7 @@ struct fake {
 	struct hairpin_fake_flow_options options;
 	struct hairpin_fake_flow_state state;
 	uint32_t creates, destroys, pulls, random, operation_count;
+	uint32_t top; /* no rule was ever at or above it */
 	struct rule rules[RULES_MAX];
 	struct operation operations[RULES_MAX];
 	struct shape shapes[TABLES_MAX];
@@ -273,7 +274,7 @@ static int add(struct fake *fake, const struct rte_flow_attr *attr, const struct
 	if (attr != NULL)
 		write_bytes(&matches, &attr->group, sizeof(attr->group));
 	write_items(&matches, items, 1);
-	for (uint32_t at = 0; at < RULES_MAX; at++) {
+	for (uint32_t at = 0; at < fake->top; at++) {
 		const struct rule *rule = &fake->rules[at];
 		used += rule->life != FREE;
 		if (rule->life == FREE && found == RULES_MAX)
@@ -283,6 +284,8 @@ static int add(struct fake *fake, const struct rte_flow_attr *attr, const struct
 			return -refuse(fake, error, EEXIST, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "it is there");
 		}
 	}
+	if (found == RULES_MAX && fake->top < RULES_MAX)
+		found = fake->top++;
 	if (used >= fake->options.capacity || found == RULES_MAX)
 		return -refuse(fake, error, ENOSPC, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "the table is full");
 	struct rule *rule = &fake->rules[found];
@@ -369,7 +372,7 @@ static int fake_flush(uint16_t port, struct rte_flow_error *error)
 {
 	struct fake *fake = locked(port);
 
-	for (uint32_t at = 0; at < RULES_MAX; at++)
+	for (uint32_t at = 0; at < fake->top; at++)
 		fake->rules[at].life = FREE;
 	pthread_mutex_unlock(&fake->lock);
 	return 0;
@@ -673,7 +676,7 @@ void hairpin_fake_flow_state(uint16_t port, struct hairpin_fake_flow_state *stat
 
 	*state = fake->state;
 	state->live = 0;
-	for (uint32_t at = 0; at < RULES_MAX; at++)
+	for (uint32_t at = 0; at < fake->top; at++)
 		state->live += fake->rules[at].life != FREE;
 	pthread_mutex_unlock(&fake->lock);
 }
@@ -689,7 +692,7 @@ int hairpin_fake_flow_hit(uint16_t port, const struct hairpin_flow_rule *descrip
 		write_bytes(&matches, &arrays.attr.group, sizeof(arrays.attr.group));
 		write_items(&matches, arrays.items, 1);
 		write_actions(&does, arrays.actions, 1);
-		for (uint32_t at = 0; at < RULES_MAX && found == 0; at++) {
+		for (uint32_t at = 0; at < fake->top && found == 0; at++) {
 			struct rule *rule = &fake->rules[at];
 			if (rule->life != LIVE || !same(&rule->matches, &matches))
 				continue;

@@ -115,7 +115,7 @@ bits! {
 }
 
 impl Does {
-    /// Every address of a packet that full address translation changes, and its TTL.
+    /// Every address of a packet, all of which full address translation changes, and its TTL.
     pub const REWRITE: Does = Does::SOURCE_MAC
         .and(Does::DESTINATION_MAC)
         .and(Does::SOURCE)

@@ -306,8 +306,8 @@ impl<D: RuleDevice> Service<D> {
             for _ in 0..TURN {
                 let Some(request) = inbox.waiting.take().or_else(|| inbox.requests.try_recv().ok()) else { break };
                 match self.machine.request(now, worker as u16, request, &*self.hops, out) {
-                    Ok(()) => any = true,
-                    Err(request) => {
+                    None => any = true,
+                    Some(request) => {
                         inbox.waiting = Some(request);
                         break;
                     }

@@ -88,7 +88,8 @@ impl<D: RuleDevice> Machine<D> {
         }
     }
 
-    /// Begins what a worker asks for; gives it back if it has to wait.
+    /// Begins what a worker asks for; what has to wait comes back, and is to be brought again before that worker's others.
+    #[must_use]
     pub(super) fn request(
         &mut self,
         now: Time,
@@ -96,10 +97,10 @@ impl<D: RuleDevice> Machine<D> {
         request: Request,
         hops: &dyn Hops,
         out: &mut impl Listener,
-    ) -> Result<(), Request> {
+    ) -> Option<Request> {
         // A pair is two requests to the device at most.
         if self.device.room() < 2 || request.keys().any(|key| self.is_busy(&key)) {
-            return Err(request);
+            return Some(request);
         }
         match request {
             Request::Install(rule) => self.install(now, worker, &rule, hops, out),
@@ -109,7 +110,7 @@ impl<D: RuleDevice> Machine<D> {
                     // A change of what is there: each for itself.
                     self.install(now, worker, &first, hops, out);
                     if self.is_busy(&second.key) {
-                        return Err(Request::Install(second));
+                        return Some(Request::Install(second));
                     }
                     self.install(now, worker, &second, hops, out);
                 } else {
@@ -121,7 +122,7 @@ impl<D: RuleDevice> Machine<D> {
                 None => answer(out, worker, Completion::Removed(id, None), key),
             },
         }
-        Ok(())
+        None
     }
 
     fn is_busy(&self, key: &FlowKey) -> bool {
@@ -450,6 +451,12 @@ impl<D: RuleDevice> Machine<D> {
             record.last_seen = Some(Time::from_nanos(now.as_nanos().saturating_sub(idle.as_nanos() as u64)));
         }
         out.counted((place, record.generation), &counters(record));
+    }
+
+    /// Whether rules may still be as an earlier answer of the hops' was.
+    #[cfg(all(test, feature = "fake-flow"))]
+    pub(super) fn is_following(&self, hops: &dyn Hops) -> bool {
+        self.looked.is_some() || self.generation != hops.generation()
     }
 
     /// Rules held, in force or not.

@@ -137,7 +137,7 @@ pub(crate) fn place(
     }
     description.matches = description.matches | Match::WHOLE;
     description.how = description.how | terms.how;
-    description.does = Does::REWRITE | terms.counts | terms.turn.does();
+    description.does = changes(rule) | terms.counts | terms.turn.does();
     description.source_mac = out.source;
     description.destination_mac = out.destination;
     description.new_source = octets(&rule.rewrite.source.address);
@@ -175,6 +175,19 @@ pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Descriptio
 
 /// Nobody asks for aged rules: it only has to be a time.
 const AGE_SECONDS: u32 = 10;
+
+/// What of a packet's addresses the rule changes: the fewer actions, the more rules fit.
+fn changes(rule: &Rule) -> Does {
+    let ((from, to), rewrite) = ((rule.key.source, rule.key.destination), &rule.rewrite);
+    let each = [
+        (from.address != rewrite.source.address, Does::SOURCE),
+        (to.address != rewrite.destination.address, Does::DESTINATION),
+        (from.port != rewrite.source.port, Does::SOURCE_PORT),
+        (to.port != rewrite.destination.port, Does::DESTINATION_PORT),
+    ];
+    let changed = each.into_iter().filter(|(changes, _)| *changes);
+    changed.fold(Does::SOURCE_MAC | Does::DESTINATION_MAC | Does::TTL, |all, (_, what)| all | what)
+}
 
 /// Adds what the rule does to TCP's numbers.
 fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(), Refusal> {

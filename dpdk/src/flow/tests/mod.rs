@@ -1,1 +1,9 @@
 //! What the engine asks for and what it makes of the answers, on the fake device.
+
+mod drawn;
+mod fake;
+mod golden;
+mod life;
+mod probing;
+mod thread;
+mod world;

@@ -1,0 +1,153 @@
+//! The arrays of every shape of rule, as they stand in `tests/golden`; `HAIRPIN_GOLDEN=write` writes those.
+
+use super::world::{TERMS, TestHops, end, ports, rules};
+use crate::flow::description::{Description, Does, How, NoText};
+use crate::flow::translate::{EnginePort, Terms, Turn, place, standing};
+use hairpin_core::engine::Rule;
+use hairpin_core::flow::Protocol;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.txt"))
+}
+
+fn compare(name: &str, found: &str) {
+    if std::env::var_os("HAIRPIN_GOLDEN").is_some_and(|value| value == "write") {
+        std::fs::write(file(name), found).expect("a golden file can be written");
+    }
+    let expected = std::fs::read_to_string(file(name)).unwrap_or_default();
+    assert!(expected == found, "{name}: expected\n{expected}\nfound\n{found}");
+}
+
+/// The arrays, which are the same after rte_flow_conv.
+fn arrays(rule: &Description) -> String {
+    let text = rule.arrays(false).expect("it does not contradict itself");
+    assert_eq!(rule.converted().expect("rte_flow_conv takes it"), text);
+    text
+}
+
+/// A rule said in each way.
+fn every_way(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
+    let mut text = String::new();
+    for (title, how) in [("by names", How::NONE), ("by names, deltas signed", How::SIGNED), ("by fields", How::MODIFY)]
+    {
+        if how == How::SIGNED && (rule.rewrite.sequence_delta | rule.rewrite.acknowledgement_delta) == 0 {
+            continue;
+        }
+        let terms = Terms { how, ..*terms };
+        let description = place(&terms, ports, &TestHops::default(), rule, 7).expect("it can be placed").description;
+        let _ = write!(text, "# {title}\n{}", arrays(&description));
+        if how == How::MODIFY {
+            let masks = description.shape().arrays(true).expect("a shape has arrays");
+            let _ = write!(text, "# its template\n{masks}");
+        }
+    }
+    text
+}
+
+#[test]
+fn a_pair_keeps_the_client() {
+    let v4 = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
+    let v6 = [end("2001:db8::9", 40000), end("2001:db8:1::1", 80), end("2001:db8::9", 40000), end("fd00::7", 8080)];
+    for (name, protocol, ends) in [
+        ("tcp4", Protocol::Tcp, v4),
+        ("udp4", Protocol::Udp, v4),
+        ("tcp6", Protocol::Tcp, v6),
+        ("udp6", Protocol::Udp, v6),
+    ] {
+        let [there, back] = rules(protocol, ends, 6);
+        compare(&format!("{name}-from-client"), &every_way(&there, &TERMS, &ports()));
+        compare(&format!("{name}-from-backend"), &every_way(&back, &TERMS, &ports()));
+    }
+}
+
+#[test]
+fn a_pair_with_full_translation() {
+    let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.1", 50000), end("192.168.0.7", 8080)];
+    let [there, back] = rules(Protocol::Tcp, ends, 6);
+    compare("full-from-client", &every_way(&there, &TERMS, &ports()));
+    compare("full-from-backend", &every_way(&back, &TERMS, &ports()));
+}
+
+#[test]
+fn a_splice_adds_to_numbers() {
+    let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.1", 50000), end("192.168.0.7", 8080)];
+    let [mut there, _] = rules(Protocol::Tcp, ends, 6);
+    there.rewrite.sequence_delta = 0xffff_fff0; // 16 less
+    there.rewrite.acknowledgement_delta = 0x7fff_ffff;
+    let back = Rule {
+        key: there.rewrite.rewritten(&there.key).reversed(),
+        rewrite: there.rewrite.reversed(&there.key),
+        ..there
+    };
+    assert_eq!((back.rewrite.sequence_delta, back.rewrite.acknowledgement_delta), (0x8000_0001, 16));
+    compare("splice-from-client", &every_way(&there, &TERMS, &ports()));
+    compare("splice-from-backend", &every_way(&back, &TERMS, &ports()));
+    // Only one number: the other's action is not there.
+    there.rewrite.acknowledgement_delta = 0;
+    compare("splice-sequence-only", &every_way(&there, &TERMS, &ports()));
+}
+
+#[test]
+fn through_the_switch() {
+    let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
+    let [there, _] = rules(Protocol::Tcp, ends, 6);
+    for (name, turn) in [("represented-port", Turn::RepresentedPort), ("port-id", Turn::PortId)] {
+        compare(name, &every_way(&there, &Terms { turn, ..TERMS }, &ports()));
+    }
+}
+
+#[test]
+fn one_group_and_age() {
+    let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
+    let [there, _] = rules(Protocol::Tcp, ends, 6);
+    compare("one-group-age", &every_way(&there, &Terms { jumps: false, counts: Does::AGE, ..TERMS }, &ports()));
+}
+
+#[test]
+fn marks() {
+    let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
+    let [there, _] = rules(Protocol::Udp, ends, 0x5_0000_0011);
+    let terms = Terms { turn: Turn::Mark, counts: Does::NONE, ..TERMS };
+    let hops = TestHops::default();
+    let one = place(&terms, &ports(), &hops, &there, 7).expect("it can be placed");
+    assert_eq!(one.description.mark, 0x12);
+    compare("mark-one-queue", &arrays(&one.description));
+    let spread: Vec<EnginePort> =
+        ports().into_iter().map(|port| EnginePort { queues: 3, rss_types: 0x38, ..port }).collect();
+    let several = place(&terms, &spread, &hops, &there, 7).expect("it can be placed");
+    compare("mark-several-queues", &arrays(&several.description));
+}
+
+#[test]
+fn what_stands_before() {
+    let all =
+        |terms: &Terms, port: &EnginePort| standing(terms, port).iter().map(arrays).collect::<Vec<_>>().join("--\n");
+    let [port, _] = [&ports()[0], &ports()[1]];
+    compare("standing", &all(&TERMS, port));
+    compare("standing-one-group", &all(&Terms { jumps: false, ..TERMS }, port));
+    compare("standing-tcp4", &all(&Terms { carries: [true, false, false, false], ..TERMS }, port));
+    compare("standing-switch", &all(&Terms { turn: Turn::RepresentedPort, ..TERMS }, port));
+    let spread = EnginePort { queues: 4, rss_types: 0x38, ..port.clone() };
+    compare("standing-several-queues", &all(&TERMS, &spread));
+    compare("standing-mark", &all(&Terms { turn: Turn::Mark, ..TERMS }, port));
+}
+
+#[test]
+fn contradictions_have_no_arrays() {
+    let rule = Description { does: Does::QUEUE, ..Description::default() };
+    assert!(rule.arrays(false).is_ok());
+    for wrong in [
+        Description { does: Does::NONE, ..rule },
+        Description { does: Does::QUEUE | Does::JUMP, ..rule },
+        Description { protocol: 6, ..rule },
+        Description { does: Does::QUEUE | Does::TTL, ..rule },
+        Description { does: Does::RSS, queue: 0, ..rule },
+        Description { does: Does::RSS, queue: 65, ..rule },
+        Description { protocol: 1, family: crate::flow::Family::V4, ..rule },
+    ] {
+        assert_eq!(wrong.arrays(false), Err(NoText { code: libc::EINVAL }), "{wrong:?}");
+        assert_eq!(wrong.converted(), Err(NoText { code: libc::EINVAL }), "{wrong:?}");
+    }
+}
