@@ -49,9 +49,8 @@ impl Cut {
         let at = &self.at;
         let from = at.payload + number * self.size;
         let end = at.end.min(from + self.size);
-        let length = at.payload + (end - from);
         let source = frame.bytes();
-        if from >= end || !to.resize(length) {
+        if from >= end || !to.resize(at.payload + (end - from)) {
             return false;
         }
         let bytes = to.bytes_mut();
