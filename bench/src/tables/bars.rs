@@ -62,7 +62,7 @@ const fn beside(case: Case, bar: f64) -> Against {
     Against { case, slots: LARGE, threads: 2, ours: Ours::Shared, bar }
 }
 
-const RATES: [Against; 10] = [
+const RATES: [Against; 12] = [
     private(Case::Hits, LARGE, 1.6),
     private(Case::Misses, LARGE, 2.0),
     private(Case::Hits, SMALL, 1.4),
@@ -71,6 +71,8 @@ const RATES: [Against; 10] = [
     inline(Case::Hits, LARGE, 1.6),
     inline(Case::Misses, LARGE, 2.0),
     inline(Case::Hits, SMALL, 1.4),
+    inline(Case::Inserts, LARGE, 2.0),
+    inline(Case::Deletes, LARGE, 2.0),
     beside(Case::ReadersBesideWriter, 1.3),
     beside(Case::WriterBesideReaders, 1.5),
 ];
@@ -124,18 +126,22 @@ fn scaling(results: &Results) -> Option<Row> {
     Some(Row::new(SCALING, "x", &shared, &beside, &private, Bar::AtLeast(0.95)))
 }
 
-/// Bytes per stored entry of the default table.
-fn bytes(results: &Results) -> Option<Row> {
+/// Bytes per stored entry.
+fn bytes(results: &Results, ours: Ours) -> Option<Row> {
     let slots = LARGE;
-    let bytes = results.fact(&default_name(), BYTES, slots)?;
+    let bytes = results.fact(&ours.name(), BYTES, slots)?;
     let of = |method: &str| Some((method.to_owned(), results.fact(method, BYTES, slots)?));
     let beside = BESIDE.into_iter().filter_map(of);
-    let row = Row::against_value(bytes_title(), "byte", &Samples::from(vec![bytes]), "40", BYTES_MAX, Bar::AtMost(1.0));
+    let samples = Samples::from(vec![bytes]);
+    let row = Row::against_value(bytes_title(ours), "byte", &samples, "40", BYTES_MAX, Bar::AtMost(1.0));
     Some(Row { beside: beside.collect(), ..row })
 }
 
-fn bytes_title() -> String {
-    format!("{}, bytes per stored entry of 16 + 8", default_name())
+/// The tables of which memory is a bar.
+const SMALL_ONES: [Ours; 2] = [Ours::Default, Ours::Inline];
+
+fn bytes_title(ours: Ours) -> String {
+    format!("{}, bytes per stored entry of 16 + 8", ours.name())
 }
 
 fn soak_title(method: &str) -> String {
@@ -146,7 +152,7 @@ fn soak_title(method: &str) -> String {
 pub(super) fn rows(results: &Results, soaked: &[Soaked]) -> Vec<Row> {
     let mut rows: Vec<Row> = RATES.iter().filter_map(|against| against.row(results)).collect();
     rows.extend(scaling(results));
-    rows.extend(bytes(results));
+    rows.extend(SMALL_ONES.into_iter().filter_map(|ours| bytes(results, ours)));
     for Soaked { method, operations, wrong, .. } in soaked {
         let (right, all) = ((operations - wrong) as f64, *operations as f64);
         let right = Samples::from(vec![right]);
@@ -157,6 +163,6 @@ pub(super) fn rows(results: &Results, soaked: &[Soaked]) -> Vec<Row> {
 
 /// The bars for which there are none.
 pub(super) fn missing(rows: &[Row]) -> Vec<String> {
-    let titles = RATES.iter().map(Against::title).chain([SCALING.to_owned(), bytes_title()]);
+    let titles = RATES.iter().map(Against::title).chain([SCALING.to_owned()]).chain(SMALL_ONES.map(bytes_title));
     titles.filter(|title| !rows.iter().any(|row| row.case == *title)).collect()
 }

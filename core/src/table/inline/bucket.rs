@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 /// Entries per bucket.
 pub(super) const SLOTS: usize = 2;
 
-/// Buckets that an entry may stand in: its first one (0), the neighbour of that (1), and another pair (2 and 3).
+/// Buckets that an entry may stand in: its first one (0), the neighbour of that (1), and two in other pairs (2 and 3).
 pub(super) const CHOICES: u8 = 4;
 
 /// Moved entries a head can list.
@@ -121,8 +121,10 @@ impl Head {
         if self.unlisted != 0 {
             return u16::MAX;
         }
-        let at_home = self.marks.into_iter().filter(|&mark| mark != 0 && mark & CHOICE == 0);
-        at_home.chain(self.listed()).fold(0, |all, mark| all | screen(mark))
+        // Told by arithmetic: how many there are and where is nothing that a processor could guess.
+        let bits = |mark: u16, counts: bool| screen(mark) * u16::from(counts);
+        let at_home = self.marks.iter().fold(0, |all, &mark| all | bits(mark, (mark != 0) & (mark & CHOICE == 0)));
+        self.cells.iter().fold(at_home, |all, &cell| all | bits(cell, cell != 0))
     }
 
     /// The cells in use.

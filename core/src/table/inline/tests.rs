@@ -215,9 +215,9 @@ fn heads_have_a_bound() {
     assert_eq!(head, Head::default());
 }
 
-/// An entry's four buckets are different, two by two neighbours, and each pair leads to the other.
+/// An entry's four buckets are different, the first two neighbours.
 #[test]
-fn choices_are_different_and_lead_back() {
+fn choices_are_different() {
     for capacity in [1, 16, 30, 1000, 20_000] {
         let table = table::<Hash, u32>(capacity);
         let count = table.buckets.len() as u32;
@@ -227,9 +227,11 @@ fn choices_are_different_and_lead_back() {
             let place = table.place(Hash(splitmix(&mut seed)));
             let chosen = [0, 1, 2, 3].map(|choice| table.chosen(place, choice));
             assert!(chosen[0] == place.primary && chosen.iter().all(|&bucket| bucket < count));
-            assert!(chosen[0] ^ 1 == chosen[1] && chosen[2] ^ 1 == chosen[3] && chosen[0] / 2 != chosen[2] / 2);
-            let back = Place { primary: chosen[2], ..place };
-            assert_eq!([0, 1, 2, 3].map(|choice| table.chosen(back, choice ^ 2)), chosen);
+            assert!(chosen[0] ^ 1 == chosen[1] && chosen[2] & 1 != chosen[3] & 1);
+            assert!(chosen[2..].iter().all(|bucket| bucket / 2 != place.primary / 2));
+            for (choice, bucket) in (0..).zip(chosen) {
+                assert_eq!(table.choice(place, bucket), choice);
+            }
         }
     }
 }
@@ -258,12 +260,12 @@ fn load(capacity: usize, seed: &mut u64) -> f64 {
 
 #[test]
 #[cfg_attr(miri, ignore = "slow")]
-fn is_filled_to_95_percent_and_to_its_capacity() {
+fn is_filled_to_98_percent_and_to_its_capacity() {
     let mut seed = 1;
     for capacity in (1..2000).chain([10_000, 100_000, 1_000_000]) {
         let load = load(capacity, &mut seed);
         // Small ones by their capacity only: they have room to spare, since chance is coarse in them.
-        assert!(load >= 0.95 || capacity < 2000, "a table for {capacity} is full at {load:.3}");
+        assert!(load >= 0.98 || capacity < 2000, "a table for {capacity} is full at {load:.3}");
     }
 }
 
