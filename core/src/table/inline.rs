@@ -220,14 +220,18 @@ impl<K: Key, V: Copy> Inline<K, V> {
     /// Sends an entry that has moved into this bucket, which is full, back to its first bucket, if there is room; the
     /// slot that it leaves. (Else entries that come and go would drift away from their first buckets.)
     fn send_guest_home(&mut self, at: u32) -> Option<usize> {
-        for slot in (0..SLOTS).filter(|&slot| self.bucket(at).head.marks[slot] & CHOICE != 0) {
-            let home = self.place_of(&self.bucket(at).entry(slot)?.key).primary;
-            if let Some(hole) = self.bucket(home).head.free() {
-                self.shift_one(Found { bucket: at, slot }, Found { bucket: home, slot: hole });
-                return Some(slot);
-            }
-        }
-        None
+        let (slot, home, hole) =
+            self.guests(at).find_map(|(slot, home)| Some((slot, home, self.bucket(home).head.free()?)))?;
+        self.shift_one(Found { bucket: at, slot }, Found { bucket: home, slot: hole });
+        Some(slot)
+    }
+
+    /// The entries in a bucket that are of others: slot and first bucket.
+    #[inline]
+    fn guests(&self, at: u32) -> impl Iterator<Item = (usize, u32)> {
+        let bucket = self.bucket(at);
+        let guests = (0..SLOTS).filter(|&slot| bucket.head.marks[slot] & CHOICE != 0);
+        guests.filter_map(|slot| Some((slot, self.place_of(&bucket.entry(slot)?.key).primary)))
     }
 
     /// Puts an entry into a free slot of one of its buckets; if that is not the first, the head of the first has room.

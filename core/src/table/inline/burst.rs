@@ -1,6 +1,6 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::bucket::{CHOICE, Entry, screen};
+use super::bucket::{CHOICE, CHOICES, Entry, screen};
 use super::{Inline, Place};
 use crate::table::{BURST, Key, prefetch_line};
 use core::mem::MaybeUninit;
@@ -163,8 +163,8 @@ impl<K: Key, V: Copy> Inline<K, V> {
             let places = self.places(keys, &mut places, |place| self.prefetch_both(place.primary));
             for place in places {
                 if self.bucket(place.primary).head.free().is_none() {
-                    self.prefetch(self.chosen(*place, 1));
-                    self.prefetch(self.chosen(*place, 2));
+                    (1..CHOICES).for_each(|choice| self.prefetch(self.chosen(*place, choice)));
+                    self.guests(place.primary).for_each(|(_, home)| self.prefetch_both(home));
                 }
             }
             for ((&place, &key), &value) in places.iter().zip(keys).zip(values) {
