@@ -1,7 +1,11 @@
 /* Ports: attached by their EAL names, configured, started; bursts. */
 #include <errno.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <rte_bus.h>
 #include <rte_dev.h>
@@ -18,7 +22,13 @@
 #define KEY_HIGH 0x6d
 #define KEY_LOW 0x5a
 
+/* Beside its IP packet a frame has an Ethernet header and a VLAN tag. */
+#define OVERHEAD 18
+
 #define TRANSPORTS (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
+
+/* Ports that are open, so that a device is opened once. */
+static int is_open[RTE_MAX_ETHPORTS];
 
 static int last_error(void)
 {
@@ -132,6 +142,9 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 	*what = "taking that many queues";
 	if (options->queues == 0 || options->queues > device.max_rx_queues || options->queues > device.max_tx_queues)
 		return EINVAL;
+	*what = "the MTU asked for needs mbufs with more room";
+	if (options->mtu + OVERHEAD > rte_pktmbuf_data_room_size(pool) - RTE_PKTMBUF_HEADROOM)
+		return EINVAL;
 	*what = "configuring it";
 	if ((error = configure(port, options, &device)) != 0)
 		return -error;
@@ -160,16 +173,21 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 	return 0;
 }
 
-/* Stops and closes a port, and takes its device away. */
+/* Stops and closes a port, and takes its device away unless that has other ports. */
 void hairpin_port_close(uint16_t port)
 {
 	struct rte_eth_dev_info device;
-	int known = rte_eth_dev_info_get(port, &device) == 0;
+	int known = rte_eth_dev_info_get(port, &device) == 0 && device.device != NULL;
+	uint16_t other;
 
 	rte_eth_dev_stop(port);
 	rte_eth_dev_close(port);
-	if (known && device.device != NULL)
-		rte_dev_remove(device.device);
+	__atomic_store_n(&is_open[port], 0, __ATOMIC_RELEASE);
+	if (!known)
+		return;
+	RTE_ETH_FOREACH_DEV_OF(other, device.device)
+		return;
+	rte_dev_remove(device.device);
 }
 
 int hairpin_port_open(const char *device, const struct hairpin_port_options *options, struct rte_mempool *pool,
@@ -184,6 +202,9 @@ int hairpin_port_open(const char *device, const struct hairpin_port_options *opt
 		if (find_port(device, port) != 0)
 			return ENODEV;
 	}
+	*what = "it is open already";
+	if (__atomic_exchange_n(&is_open[*port], 1, __ATOMIC_ACQUIRE))
+		return EBUSY;
 	int error = start(*port, options, pool, what);
 	if (error != 0)
 		hairpin_port_close(*port);
@@ -218,6 +239,7 @@ int hairpin_port_pair(const char *const names[2], uint16_t queues, uint32_t size
 			goto failed;
 		}
 		ports[opened] = (uint16_t)port;
+		__atomic_store_n(&is_open[port], 1, __ATOMIC_RELEASE);
 		if ((error = start(ports[opened], options, pool, what)) != 0) {
 			opened++;
 			goto failed;
@@ -242,6 +264,23 @@ void hairpin_port_wire_free(struct rte_ring *ring)
 	rte_ring_free(ring);
 }
 
+/* The MTU of a network interface of the kernel's, in this thread's namespace; 0: there is no such one. */
+static uint16_t interface_mtu(unsigned int index)
+{
+	struct ifreq request = { 0 };
+	int mtu = 0;
+
+	if (index == 0 || if_indextoname(index, request.ifr_name) == NULL)
+		return 0;
+	int descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0)
+		return 0;
+	if (ioctl(descriptor, SIOCGIFMTU, &request) == 0)
+		mtu = request.ifr_mtu;
+	close(descriptor);
+	return mtu > 0 && mtu <= UINT16_MAX ? (uint16_t)mtu : 0;
+}
+
 int hairpin_port_info(uint16_t port, struct hairpin_port_info *info)
 {
 	struct rte_eth_dev_info device;
@@ -260,6 +299,10 @@ int hairpin_port_info(uint16_t port, struct hairpin_port_info *info)
 	snprintf(info->driver, sizeof(info->driver), "%.31s", device.driver_name != NULL ? device.driver_name : "");
 	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
 	rte_eth_dev_get_mtu(port, &info->mtu);
+	/* Drivers that stand on an interface say what is usual, whatever that has. */
+	uint16_t beneath = interface_mtu(device.if_index);
+	if (beneath != 0 && beneath < info->mtu)
+		info->mtu = beneath;
 	info->queues = device.nb_rx_queues;
 	info->max_queues = RTE_MIN(device.max_rx_queues, device.max_tx_queues);
 	info->numa_node = rte_eth_dev_socket_id(port);

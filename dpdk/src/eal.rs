@@ -27,7 +27,7 @@ pub struct EalOptions {
 pub enum EalPages {
     /// Reserved hugepages (`vm.nr_hugepages`) where enough are free, else as without.
     Auto,
-    /// Reserved hugepages; without them EAL does not start. It takes as many as are asked of it, `memory_mib` at most.
+    /// Reserved hugepages; without them EAL does not start. They are taken as they are needed, whatever `memory_mib` says.
     Huge,
     /// Ordinary ones.
     #[default]

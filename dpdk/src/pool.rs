@@ -133,7 +133,7 @@ fn retired(wanted: &PoolOptions) -> Option<RawMempool> {
 }
 
 fn make(eal: &Eal, options: &PoolOptions) -> Result<RawMempool, Error> {
-    const WHAT: &str = "making a pool of mbufs";
+    const WHAT: &str = "making a pool of mbufs (the cache at most 512 and two thirds of them)";
     if !(128..=65_000).contains(&options.data_room) {
         return Err(Error::Call { what: "a pool's data room is 128 to 65,000 bytes", code: libc::EINVAL });
     }
@@ -143,7 +143,8 @@ fn make(eal: &Eal, options: &PoolOptions) -> Result<RawMempool, Error> {
         false => {
             // SAFETY: computes from the numbers.
             let bytes = unsafe { port::hairpin_pool_memory(options.mbufs, options.data_room) };
-            let no_memory = |error: io::Error| Error::Call { what: WHAT, code: error.raw_os_error().unwrap_or(libc::EIO) };
+            let no_memory =
+                |error: io::Error| Error::Call { what: WHAT, code: error.raw_os_error().unwrap_or(libc::EIO) };
             Some(Mapping::new(bytes).map_err(no_memory)?)
         }
     };

@@ -1,4 +1,19 @@
 //! Ports and their queues.
+//!
+//! Any device that DPDK has a driver for. What is to be known of the virtual ones (22.11):
+//! - `net_af_packet0,iface=IF,qpairs=N`: an interface of the kernel's. The kernel must not leave checksums or
+//!   segmentation to it: at the other end of a veth, `ethtool -K IF tx off`. A full transmit ring makes the sender wait for
+//!   the kernel. Frames longer than `framesz` (2048 with a header of its own) are dropped without a word.
+//! - `net_af_xdp0,iface=IF,start_queue=N`: the same with less copying. On being closed it keeps the mbufs of its fill queue,
+//!   as many as twice the receive descriptors: a process should open such a port once.
+//! - `net_memif0,role=server|client,socket=PATH`: shared memory with another process, or with another port of this one.
+//!   The server cannot send until the client has looked for frames once. It is up ([`Port::is_up`]) when both are there.
+//! - `net_tap0,iface=IF,mac=MAC`: an interface that is made; the Ethernet address is that of the kernel's end.
+//! - `net_pcap0,rx_pcap=FILE` or `tx_pcap=FILE`; `net_null0,size=60`: a file; nothing that is there as fast as it is asked for.
+//! - [`Port::pair`]: two ports of this process that are each other's wire.
+//!
+//! Sending is never refused for want of a link: what a driver does while there is none differs, and shows in
+//! [`Port::statistics`].
 
 use crate::checksum;
 use crate::eal::Eal;
@@ -198,7 +213,8 @@ impl Port {
         self.0.info.raw.mac
     }
 
-    /// Bytes of IP packet that it takes, as it was when it was opened.
+    /// Bytes of IP packet that it takes, as it was when it was opened: the device's, or that of the kernel's interface
+    /// beneath it if that has less.
     pub fn mtu(&self) -> u16 {
         self.0.info.raw.mtu
     }

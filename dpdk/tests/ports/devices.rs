@@ -19,7 +19,10 @@ pub(crate) fn all() -> Vec<Case> {
         ("captures are written and read", pcap),
         ("a veth by af_packet, with several queues", af_packet),
         ("a veth by af_xdp", af_xdp),
-        ("a tap", tap),
+        ("a tap, which fills in checksums", tap),
+        ("the MTU is that of the interface beneath", mtu),
+        ("a device is opened once", twice),
+        ("what comes in several mbufs and fits none is dropped and counted", chained),
     ]
 }
 
@@ -212,13 +215,57 @@ fn af_xdp() {
 fn tap() {
     in_namespace(|| {
         let whole = Whole::new(10_000, 2048);
-        let mac = "02:00:00:00:09:02";
-        let port = open(&options(device("net_tap", &format!("iface=near,mac={mac}"))), &whole);
+        // The address is the kernel's end's.
+        let port = open(&options(device("net_tap", "iface=near,mac=02:00:00:00:09:01")), &whole);
         assert!(port.fills_checksums(), "the driver does");
-        // The kernel's end has the port's address: what we send to it has to have another.
+        std::fs::write("/proc/sys/net/ipv6/conf/near/disable_ipv6", "1").ok();
         command("ip link set near up");
         command("ip address add 10.9.0.1/24 dev near");
         command("ip neighbour add 10.9.0.2 lladdr 02:00:00:00:09:02 dev near nud permanent");
-        assert_eq!(port.mac(), MACS[1]);
+        talk(&port, &whole);
     });
+}
+
+fn mtu() {
+    in_namespace(|| {
+        veth();
+        command("ip link set far mtu 1400");
+        let whole = Whole::new(10_000, 2048);
+        let mut how = options(device("net_af_packet", "iface=far"));
+        assert_eq!(open(&how, &whole).mtu(), 1400, "the interface's");
+        how.mtu = 1300;
+        assert_eq!(open(&how, &whole).mtu(), 1300);
+        how.mtu = 2048;
+        let error = Port::open(eal(), &how, &whole.0).expect_err("mbufs are too small").to_string();
+        assert!(error.contains("MTU") && error.contains("room"), "{error}");
+    });
+}
+
+fn twice() {
+    let whole = Whole::new(5000, 2048);
+    let how = options(device("net_null", "size=60"));
+    let port = open(&how, &whole);
+    let error = Port::open(eal(), &how, &whole.0).expect_err("it is open").to_string();
+    assert!(error.contains("open already"), "{error}");
+    assert_eq!(port.queue(0).expect("a queue").receive(&mut Batch::new()), 64, "it works still");
+}
+
+/// Frames longer than an mbuf come from a capture in several.
+fn chained() {
+    let long = Whole::new(1000, 9018);
+    let whole = Whole::new(5000, 2048);
+    let directory = std::env::temp_dir().join(format!("hairpin-chained-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = directory.join("frames.pcap");
+    let port = open(&options(device("net_pcap", &format!("tx_pcap={}", file.display()))), &long);
+    let sizes = [100, 3000, 200, 9000];
+    let mut batch = sizes.iter().map(|&size| frame(&long.0, &vec![size as u8; size])).collect();
+    send(&mut port.queue(0).expect("a queue"), &mut batch);
+    drop(port);
+    let port = open(&options(device("net_pcap", &format!("rx_pcap={}", file.display()))), &whole);
+    let mut queue = port.queue(0).expect("a queue");
+    while queue.receive(&mut batch) > 0 {}
+    let lengths: Vec<_> = batch.iter().map(|frame| frame.bytes().len()).collect();
+    assert_eq!((lengths, queue.chained().dropped), (vec![100, 200], 2));
+    std::fs::remove_dir_all(directory).expect("it is there");
 }
