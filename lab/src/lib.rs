@@ -12,9 +12,11 @@
 pub mod clock;
 pub mod experiment;
 pub mod figure;
+pub mod forward;
 pub mod profile;
 pub mod rate;
 pub mod report;
+pub mod sink;
 pub mod statistics;
 pub mod testbed;
 pub mod traffic;

@@ -3,7 +3,19 @@
 //! [`Trial`] says what is to be measured, [`Measurement`] what came out, [`Testbed`] is whoever can do it: rings in one
 //! process, ports, or a model.
 
+pub mod account;
+pub mod balancer;
+pub mod cores;
+pub mod device;
+pub mod ends;
+pub mod generator;
 mod measurement;
+#[cfg(feature = "dpdk")]
+pub mod rings;
+pub mod sources;
+pub mod table;
+#[cfg(test)]
+mod tests;
 mod trial;
 
 pub use measurement::{LatencySummary, Measurement, Profile, Sample};

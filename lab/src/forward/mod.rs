@@ -1,0 +1,137 @@
+//! The basic forwarder of papers/001 (section 3.3): IP packets only, MAC addresses swapped, IP header checked, IP addresses
+//! swapped, sent back. Ports stay, and so does every checksum: a sum of both addresses is the same either way round.
+
+use hairpin_core::frame::{Batch, Frame};
+use hairpin_core::wire::{Malformed, Parsed, ethernet, parse};
+
+/// What it has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Frames sent back.
+    pub packets: u64,
+    /// Frames dropped as malformed, by [`Malformed`].
+    pub malformed: [u64; Malformed::ALL.len()],
+    /// Frames dropped that are no IP packets.
+    pub not_ip: u64,
+}
+
+impl Forwarded {
+    /// What it has dropped, by reason.
+    pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let malformed = Malformed::ALL.iter().map(|reason| (reason.name(), self.malformed[reason.index()]));
+        malformed.chain([("not-ip", self.not_ip)]).filter(|&(_, count)| count > 0)
+    }
+}
+
+/// The forwarder.
+#[derive(Clone, Debug, Default)]
+pub struct Forwarder {
+    counts: Forwarded,
+}
+
+impl Forwarder {
+    /// What it has done so far.
+    pub fn counts(&self) -> &Forwarded {
+        &self.counts
+    }
+
+    /// Takes all frames of `rx`; those to send are in `tx` afterwards, which has room for all.
+    pub fn handle_batch<F: Frame>(&mut self, rx: &mut Batch<F>, tx: &mut Batch<F>) {
+        for mut frame in rx.drain(..) {
+            match turn(frame.bytes_mut()) {
+                Ok(true) => {
+                    self.counts.packets += 1;
+                    // There is room: the caller's promise. A frame without is dropped, and missed in the accounts.
+                    let _ = tx.try_push(frame);
+                }
+                Ok(false) => self.counts.not_ip += 1,
+                Err(malformed) => self.counts.malformed[malformed.index()] += 1,
+            }
+        }
+    }
+}
+
+/// Swaps addresses, if it is a sound IP packet.
+#[inline]
+fn turn(frame: &mut [u8]) -> Result<bool, Malformed> {
+    let l3 = match parse(frame)? {
+        Parsed::Transport(at) => at.l3,
+        Parsed::IcmpError(error) => error.l3,
+        Parsed::Fragment | Parsed::Other => ethernet::network_layer(frame)?.1,
+    };
+    let ethertype = frame.get(l3 - 2..l3).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let (at, length) = match ethertype {
+        Some(ethernet::IPV4) => (l3 + 12, 4),
+        Some(ethernet::IPV6) => (l3 + 8, 16),
+        _ => return Ok(false),
+    };
+    swap(frame, 0, 6);
+    swap(frame, at, length);
+    Ok(true)
+}
+
+/// Swaps the `length` bytes at `at` with those behind them.
+#[inline]
+fn swap(frame: &mut [u8], at: usize, length: usize) {
+    if let Some(both) = frame.get_mut(at..at + 2 * length) {
+        let (one, other) = both.split_at_mut(length);
+        one.swap_with_slice(other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::template::{Ends, Kind, Link, Template};
+    use hairpin_core::flow::Protocol;
+    use hairpin_core::frame::VecFrame;
+
+    fn packet(ipv6: bool) -> VecFrame {
+        let kind = Kind { protocol: Protocol::Udp, ipv6, tcp_flags: 0 };
+        let mut store = Vec::new();
+        let template = Template::new(&mut store, kind, &Link::default(), &[], 100);
+        let mut frame = VecFrame::new(&[0; 100]);
+        let ends = Ends { source: 0x0a00_0001, destination: 0xc000_0201, source_port: 5, destination_port: 6 };
+        template.make(&store, &mut frame.data, &ends, &[3; 18]);
+        frame
+    }
+
+    #[test]
+    fn addresses_are_swapped_and_nothing_else() {
+        for ipv6 in [false, true] {
+            let before = packet(ipv6);
+            let (mut rx, mut tx) = (Batch::new(), Batch::new());
+            rx.push(before.clone());
+            Forwarder::default().handle_batch(&mut rx, &mut tx);
+            let after = &tx[0].data;
+            let (Ok(Parsed::Transport(one)), Ok(Parsed::Transport(other))) = (parse(&before.data), parse(after)) else {
+                panic!()
+            };
+            assert_eq!(
+                (one.key.source.address, one.key.source.port),
+                (other.key.destination.address, other.key.source.port)
+            );
+            assert_eq!(one.key.destination.address, other.key.source.address);
+            assert_eq!((&before.data[..6], &before.data[6..12]), (&after[6..12], &after[..6]));
+            assert_eq!(before.data[one.l4..], after[one.l4..]);
+            let field = other.checksum_offset();
+            assert_eq!(other.transport_checksum(after), Some(u16::from_be_bytes([after[field], after[field + 1]])));
+        }
+    }
+
+    #[test]
+    fn what_is_unsound_is_dropped_and_counted() {
+        let mut forwarder = Forwarder::default();
+        let (mut rx, mut tx) = (Batch::new(), Batch::new());
+        let mut wrong = packet(false);
+        wrong.data[24] ^= 1;
+        rx.push(wrong);
+        rx.push(VecFrame::new(&[0xff; 60]));
+        rx.push(VecFrame::new(&[0; 3]));
+        rx.push(packet(false));
+        forwarder.handle_batch(&mut rx, &mut tx);
+        assert_eq!((tx.len(), forwarder.counts().packets, forwarder.counts().not_ip), (1, 1, 1));
+        let dropped: Vec<_> = forwarder.counts().dropped().collect();
+        assert_eq!(dropped, [("truncated", 1), ("ip-header-checksum", 1), ("not-ip", 1)]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Which packets of a generator have come: the last so many of their numbers as a map of bits.
+
+/// Numbers looked back at; a power of two.
+pub const WINDOW: u64 = 1 << 17;
+
+/// What a packet's number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// It has come for the first time.
+    First,
+    /// It has come before.
+    Twice,
+    /// It is [`WINDOW`] or more behind the newest: nobody knows.
+    Late,
+}
+
+/// The numbers of one generator.
+#[derive(Clone, Debug)]
+pub struct Order {
+    bits: Box<[u64]>,
+    /// One more than the highest number so far.
+    next: u64,
+    received: u64,
+}
+
+impl Default for Order {
+    fn default() -> Order {
+        Order::new()
+    }
+}
+
+impl Order {
+    /// Nothing has come.
+    pub fn new() -> Order {
+        Order { bits: vec![0; (WINDOW / 64) as usize].into(), next: 0, received: 0 }
+    }
+
+    /// The packet of this number has come.
+    #[inline]
+    pub fn arrived(&mut self, number: u64) -> Arrived {
+        if number >= self.next {
+            self.forget(self.next, number + 1);
+            self.next = number + 1;
+        } else if number + WINDOW < self.next {
+            return Arrived::Late;
+        }
+        let (word, bit) = place(number);
+        if self.bits[word] & bit != 0 {
+            return Arrived::Twice;
+        }
+        self.bits[word] |= bit;
+        self.received += 1;
+        Arrived::First
+    }
+
+    /// The numbers from `from` to below `to` are new: what stood at their places was long ago.
+    #[inline]
+    fn forget(&mut self, from: u64, to: u64) {
+        if to - from >= WINDOW {
+            return self.bits.fill(0);
+        }
+        let mut number = from;
+        while number < to {
+            let (word, bit) = place(number);
+            if bit == 1 && to - number >= 64 {
+                self.bits[word] = 0;
+                number += 64;
+            } else {
+                self.bits[word] &= !bit;
+                number += 1;
+            }
+        }
+    }
+
+    /// Numbers up to the highest that have not come, or came too late to tell.
+    pub fn missing(&self) -> u64 {
+        self.next - self.received
+    }
+}
+
+#[inline]
+fn place(number: u64) -> (usize, u64) {
+    ((number % WINDOW / 64) as usize, 1 << (number % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set(steps in prop::collection::vec((0..3u8, 0..200_000u64), 0..300)) {
+            let (mut order, mut seen, mut highest) = (Order::new(), BTreeSet::new(), 0u64);
+            for (kind, amount) in steps {
+                let number = match kind {
+                    0 => highest + amount % 200,
+                    1 => highest + amount,
+                    _ => highest.saturating_sub(amount),
+                };
+                let expected = match highest.max(number + 1).saturating_sub(number) > WINDOW {
+                    true => Arrived::Late,
+                    false if !seen.insert(number) => Arrived::Twice,
+                    false => Arrived::First,
+                };
+                prop_assert_eq!(order.arrived(number), expected);
+                highest = highest.max(number + 1);
+            }
+            prop_assert_eq!(order.missing(), highest - seen.len() as u64);
+        }
+    }
+}

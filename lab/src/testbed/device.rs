@@ -1,0 +1,144 @@
+//! The device under test: what turns frames that come in into frames that go out.
+
+use super::Device;
+use super::balancer::Balancer;
+use crate::clock;
+use crate::forward::Forwarder;
+use hairpin_core::frame::{Batch, FrameIo};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long a device that is to stop tries to get rid of what it has, in nanoseconds.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// A device's core.
+pub enum Core {
+    /// Frames go out as they came in.
+    Wire,
+    /// The basic forwarder.
+    Forwarder(Forwarder),
+    /// Hairpin's worker.
+    Balancer(Box<Balancer>),
+}
+
+/// What a device's core has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handled {
+    /// Frames that came in.
+    pub received: u64,
+    /// Frames that went out.
+    pub sent: u64,
+    /// Frames that did not, by reason.
+    pub dropped: Vec<(String, u64)>,
+}
+
+impl Handled {
+    /// What has been done since `before`.
+    pub fn since(&self, before: &Handled) -> Handled {
+        let was = |reason: &str| before.dropped.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count);
+        let dropped = self.dropped.iter().map(|(name, count)| (name.clone(), count - was(name)));
+        Handled {
+            received: self.received - before.received,
+            sent: self.sent - before.sent,
+            dropped: dropped.filter(|&(_, count)| count > 0).collect(),
+        }
+    }
+
+    /// Frames of which nobody says what became of them.
+    pub fn unexplained(&self) -> u64 {
+        let dropped: u64 = self.dropped.iter().map(|(_, count)| count).sum();
+        self.received.saturating_sub(self.sent + dropped)
+    }
+}
+
+/// A device's core between where frames come from and where they go, with a loop of its own.
+pub struct Serving<IO: FrameIo> {
+    core: Core,
+    io: IO,
+    rx: Batch<IO::Frame>,
+    tx: Batch<IO::Frame>,
+    received: u64,
+    sent: u64,
+    stuck: u64,
+}
+
+impl<IO: FrameIo> Serving<IO> {
+    /// A core that has not begun.
+    pub fn new(core: Core, io: IO) -> Serving<IO> {
+        Serving { core, io, rx: Batch::new(), tx: Batch::new(), received: 0, sent: 0, stuck: 0 }
+    }
+
+    /// Which device it is.
+    pub fn device(&self) -> Device {
+        match self.core {
+            Core::Wire => Device::Wire,
+            Core::Forwarder(_) => Device::Forwarder,
+            Core::Balancer(_) => Device::Balancer,
+        }
+    }
+
+    /// One turn: receives, handles, sends. Whether anything came or is still to go.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        if self.tx.is_empty() {
+            self.io.receive(&mut self.rx);
+            self.received += self.rx.len() as u64;
+            match &mut self.core {
+                Core::Wire => std::mem::swap(&mut self.rx, &mut self.tx),
+                Core::Forwarder(forwarder) => forwarder.handle_batch(&mut self.rx, &mut self.tx),
+                Core::Balancer(balancer) => {
+                    balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
+                }
+            }
+        }
+        let before = self.tx.len();
+        if before == 0 {
+            // Drivers take their frames back when they are called.
+            self.io.transmit(&mut self.tx);
+            return false;
+        }
+        self.io.transmit(&mut self.tx);
+        self.sent += (before - self.tx.len()) as u64;
+        true
+    }
+
+    /// Turns until told to stop and nothing is in hand.
+    pub fn serve(&mut self, stop: &AtomicBool) {
+        let mut stopping = None;
+        loop {
+            let busy = self.turn();
+            if busy {
+                if let Some(since) = stopping
+                    && clock::now().saturating_sub(since) > PATIENCE
+                {
+                    self.stuck += self.tx.len() as u64;
+                    self.tx.clear();
+                }
+                continue;
+            }
+            if stop.load(Ordering::Relaxed) {
+                if stopping.is_some() {
+                    return;
+                }
+                stopping = Some(clock::now());
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// What it has done so far.
+    pub fn handled(&self) -> Handled {
+        let mut dropped: Vec<(String, u64)> = match &self.core {
+            Core::Wire => Vec::new(),
+            Core::Forwarder(forwarder) => named(forwarder.counts().dropped()),
+            Core::Balancer(balancer) => named(balancer.dropped()),
+        };
+        if self.stuck > 0 {
+            dropped.push(("device-stuck".to_owned(), self.stuck));
+        }
+        Handled { received: self.received, sent: self.sent, dropped }
+    }
+}
+
+fn named(reasons: impl Iterator<Item = (&'static str, u64)>) -> Vec<(String, u64)> {
+    reasons.map(|(name, count)| (name.to_owned(), count)).collect()
+}

@@ -1,0 +1,271 @@
+//! The whole chain in memory, on one thread: generator, device, sink, accounts.
+
+use super::account::Books;
+use super::balancer::{BalancerOptions, workers};
+use super::device::{Core, Serving};
+use super::ends::{Inlet, Outlet};
+use super::generator::Generator;
+use super::sources::sources;
+use super::table::{Choice, names};
+use super::{Arrivals, Device, Measurement, Rate, Size, Source, Transport, Trial};
+use crate::clock;
+use crate::forward::Forwarder;
+use crate::sink::{Sink, SinkOptions};
+use crate::traffic::template::Link;
+use hairpin_core::flow::Steering;
+use hairpin_core::frame::{Batch, FrameIo, VecFrame};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SESSION: u64 = 3;
+const ROOM: usize = 256;
+
+/// A queue of bounded length, and what it does to every so many frames.
+#[derive(Clone, Default)]
+struct Queue {
+    frames: Arc<Mutex<VecDeque<VecFrame>>>,
+    fault: Option<(usize, Fault)>,
+    passed: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    Loses,
+    Doubles,
+    Damages,
+}
+
+impl Queue {
+    fn push(&mut self, batch: &mut Batch<VecFrame>) {
+        let mut frames = self.frames.lock().unwrap();
+        while frames.len() < ROOM && !batch.is_empty() {
+            let mut frame = batch.remove(0);
+            self.passed += 1;
+            match self.fault {
+                Some((every, fault)) if self.passed.is_multiple_of(every) => match fault {
+                    Fault::Loses => continue,
+                    Fault::Doubles => frames.push_back(frame.clone()),
+                    Fault::Damages => *frame.data.last_mut().unwrap() ^= 1,
+                },
+                _ => {}
+            }
+            frames.push_back(frame);
+        }
+    }
+
+    fn pull(&mut self, out: &mut Batch<VecFrame>) {
+        let mut frames = self.frames.lock().unwrap();
+        while !out.is_full() {
+            let Some(frame) = frames.pop_front() else { return };
+            out.push(frame);
+        }
+    }
+}
+
+impl Outlet for Queue {
+    type Frame = VecFrame;
+    const FULL: &'static str = "queue-full";
+
+    fn lend(&mut self, out: &mut Batch<VecFrame>, count: usize) {
+        out.extend((0..count).map(|_| VecFrame::default()));
+    }
+    fn send(&mut self, batch: &mut Batch<VecFrame>) {
+        self.push(batch);
+    }
+    fn has_room(&self, count: usize) -> bool {
+        self.frames.lock().unwrap().len() + count <= ROOM
+    }
+}
+
+impl Inlet for Queue {
+    type Frame = VecFrame;
+
+    fn receive(&mut self, out: &mut Batch<VecFrame>) {
+        self.pull(out);
+    }
+}
+
+/// The device's side.
+struct Both {
+    from: Queue,
+    to: Queue,
+}
+
+impl FrameIo for Both {
+    type Frame = VecFrame;
+
+    fn receive(&mut self, out: &mut Batch<VecFrame>) {
+        self.from.pull(out);
+    }
+    fn transmit(&mut self, batch: &mut Batch<VecFrame>) {
+        self.to.push(batch);
+    }
+    fn allocate(&mut self) -> Option<VecFrame> {
+        Some(VecFrame::default())
+    }
+}
+
+fn core(trial: &Trial, steering: Steering) -> Core {
+    match trial.device {
+        Device::Wire => Core::Wire,
+        Device::Forwarder => Core::Forwarder(Forwarder::default()),
+        Device::Balancer => {
+            let choice = Choice::named(&trial.table).unwrap();
+            let connections_each = trial.table_entries as usize;
+            let method = choice.method();
+            let backends = trial.backends;
+            let options = BalancerOptions { backends, connections_each, method, steering, seeds: [1, 2, 3, 4] };
+            let tables = choice.tables(1, options.connections(), options.seeds, &None).unwrap();
+            Core::Balancer(Box::new(workers(&options, tables).remove(0)))
+        }
+    }
+}
+
+/// Measures `trial`; what comes back is treated so.
+fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measurement> {
+    let steering = Steering { key: [1, 2], workers: 1 };
+    let made = sources(trial, SESSION, steering, Link::default())?;
+    let (there, mut back) = (Queue::default(), Queue { fault, ..Queue::default() });
+    let mut generator = Generator::new(there.clone(), made.lanes.into_iter().next().unwrap(), SESSION);
+    let mut device = Serving::new(core(trial, steering), Both { from: there, to: back.clone() });
+    let duration = trial.duration.as_nanos() as u64;
+    let balanced = trial.device == Device::Balancer;
+    let mut sink = Sink::new(SinkOptions { session: SESSION, generators: 1, flows: made.flows, balanced, duration }, 0);
+    let mut batch = Batch::new();
+    if trial.run == 2 {
+        while generator.introduce() {
+            device.turn();
+            Inlet::receive(&mut back, &mut batch);
+            batch.clear();
+        }
+        while device.turn() {
+            Inlet::receive(&mut back, &mut batch);
+            batch.clear();
+        }
+        Inlet::receive(&mut back, &mut batch);
+        batch.clear();
+    }
+    let before = device.handled();
+    let start = clock::now();
+    generator.start(trial.rate, 1.0, start, duration);
+    sink.start(start);
+    while !generator.is_done() {
+        generator.step();
+        device.turn();
+        Inlet::receive(&mut back, &mut batch);
+        sink.take(clock::now(), &batch);
+        batch.clear();
+    }
+    generator.stop();
+    while device.turn() {
+        Inlet::receive(&mut back, &mut batch);
+        sink.take(clock::now(), &batch);
+        batch.clear();
+    }
+    Inlet::receive(&mut back, &mut batch);
+    sink.take(clock::now(), &batch);
+    Books {
+        sent: generator.sent().clone(),
+        full: Queue::FULL,
+        behind: generator.behind(),
+        timeline: generator.timeline().clone(),
+        handled: device.handled().since(&before),
+        between: Vec::new(),
+        sink: &sink,
+        duration,
+    }
+    .close()
+}
+
+fn trial() -> Trial {
+    let (table_entries, flows) = (4096, 500);
+    Trial { table_entries, flows, duration: Duration::from_millis(150), ..Trial::default() }
+}
+
+#[test]
+fn every_device_brings_everything_back() {
+    for device in [Device::Wire, Device::Forwarder, Device::Balancer] {
+        for transport in [Transport::Udp, Transport::Tcp] {
+            for (run, ipv6) in [(1, false), (2, true)] {
+                let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6 };
+                let measured = measure(&Trial { device, source, run, ..trial() }, None).unwrap();
+                assert!(measured.received > 1000, "{device} {transport:?}: {}", measured.received);
+                assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{:?}", measured.lost_by_reason);
+                assert!(measured.consistent && measured.flows_seen == 500);
+                assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0));
+                assert!(measured.latency.min > 0 && measured.latency.max >= measured.latency.p99);
+                if device == Device::Balancer {
+                    assert_eq!(measured.backend_packets.len(), 4);
+                    assert!(measured.backend_spread < 1.5, "{}", measured.backend_spread);
+                }
+                let sent: u64 = measured.over_time.iter().map(|sample| sample.sent).sum();
+                assert_eq!(sent, measured.sent);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_table_keeps_flows_together() {
+    for name in names() {
+        if !name.starts_with("rte-hash") {
+            let measured = measure(&Trial { table: name.to_owned(), ..trial() }, None).unwrap();
+            assert!(measured.consistent && measured.lost() == 0 && measured.received > 1000, "{name}: {measured:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_too_small_moves_flows_or_refuses_them() {
+    let source = |transport| Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+    let small = |transport, run| Trial { table_entries: 100, source: source(transport), run, ..trial() };
+    // Datagrams of flows that nobody has vouched for push each other out, and come back to another backend.
+    let measured = measure(&small(Transport::Udp, 1), None).unwrap();
+    assert!(!measured.consistent && measured.inconsistent_flows > 100 && measured.lost() == 0);
+    // Established ones stay, and the others find no room.
+    let measured = measure(&small(Transport::Tcp, 2), None).unwrap();
+    assert!(measured.consistent && measured.received > 100);
+    assert!(measured.lost_by_reason.iter().any(|(reason, count)| reason == "table-full" && *count > 100));
+    assert_eq!(measured.flows_seen, 100);
+}
+
+#[test]
+fn an_open_loop_is_as_fast_as_it_says() {
+    let measured = measure(&Trial { rate: Rate::Packets(20_000.0), ..trial() }, None).unwrap();
+    let due = measured.sent + measured.behind;
+    assert!((2990..=3010).contains(&due), "{} sent, {} behind", measured.sent, measured.behind);
+    assert_eq!(measured.received, measured.sent);
+}
+
+#[test]
+fn what_the_way_does_is_found_out() {
+    let trial = Trial { device: Device::Wire, ..trial() };
+    let lost = measure(&trial, Some((100, Fault::Loses))).unwrap_err().to_string();
+    assert!(lost.contains("off"), "{lost}");
+    let doubled = measure(&trial, Some((100, Fault::Doubles))).unwrap();
+    assert!(doubled.duplicates > 10 && doubled.received == doubled.sent);
+    let damaged = measure(&trial, Some((100, Fault::Damages))).unwrap();
+    assert_eq!(damaged.lost_by_reason, [("corrupted".to_owned(), damaged.corrupted)]);
+    assert!(damaged.corrupted > 10);
+}
+
+#[test]
+fn every_packet_a_new_flow() {
+    let source = Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Closed, sizes: None, ipv6: false };
+    let measured = measure(&Trial { source, table_entries: 1 << 20, ..trial() }, None).unwrap();
+    assert_eq!((measured.flows_seen, measured.lost()), (measured.sent, 0));
+}
+
+#[test]
+fn a_real_recording_goes_through_the_balancer() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/traces/teams.pcap");
+    if !file.exists() {
+        return eprintln!("skipped: {} is not there", file.display());
+    }
+    for run in [1, 2] {
+        let source = Source::Replay { file: file.clone(), masks: None, payload: true };
+        let measured = measure(&Trial { source, run, packet_size: Size::Natural, ..trial() }, None).unwrap();
+        assert!(measured.consistent && measured.lost() == 0 && measured.received > 1000, "{measured:?}");
+    }
+}
