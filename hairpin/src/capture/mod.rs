@@ -73,6 +73,12 @@ pub(crate) fn run(socket: &Path, query: &Query, wish: &Wish) -> Result<()> {
     }
     let mut client = connect(socket)?;
     let status = client.status()?;
+    if status.plane == "dpdk" && wish.interfaces.is_empty() {
+        bail!(
+            "the kernel does not see what passes through ports of the dpdk plane; where a port is an interface of the \
+             kernel's (af_packet, af_xdp), name that one with --interfaces"
+        );
+    }
     let interfaces = if wish.interfaces.is_empty() { &status.interfaces } else { &wish.interfaces };
     let chosen = Chosen::new(query, &status.services)?;
     let (sources, messages) = Sources::open(interfaces, &chosen.hosts(), status.pid)?;

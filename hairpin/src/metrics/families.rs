@@ -4,6 +4,7 @@
 //! configuration and from lists of reasons in the code, never from what packets or clients say.
 
 mod http;
+mod ports;
 
 use super::counts::Counts;
 use super::labels::Names;
@@ -116,7 +117,7 @@ use family;
 
 /// All of them, in the order in which they are written.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    GENERAL.iter().chain(http::FAMILIES).chain(SERVER)
+    GENERAL.iter().chain(http::FAMILIES).chain(ports::FAMILIES).chain(SERVER)
 }
 
 const GENERAL: &[Family] = &[

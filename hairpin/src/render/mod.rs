@@ -4,6 +4,7 @@ mod changes;
 mod connections;
 mod http;
 mod offload;
+mod ports;
 mod status;
 mod units;
 

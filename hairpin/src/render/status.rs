@@ -1,7 +1,7 @@
 //! The status as tables.
 
-use super::http;
 use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
+use super::{http, ports};
 use crate::status::{BackendStatus, Count, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::Method;
@@ -35,6 +35,9 @@ fn status_at(status: &Status, now: f64) -> String {
         let _ = writeln!(out, "\n{table}");
     }
     let _ = writeln!(out, "\n{}", workers(status));
+    if !status.ports.is_empty() {
+        let _ = writeln!(out, "\n{}", ports::ports(&status.ports));
+    }
     let _ = writeln!(out, "\n{}", offload(status));
     if let Some(http) = &status.http {
         let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));

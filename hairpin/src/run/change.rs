@@ -217,10 +217,11 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     let mut lines = vec![format!(
-        "instance {} serves on {}: {} workers on cores {}, connection table {}, offload {}, connections in {}",
+        "instance {} serves on {}: {} worker{} on cores {}, connection table {}, offload {}, connections in {}",
         settings.instance,
         settings.devices().join(", "),
         cpus.len(),
+        if cpus.len() == 1 { "" } else { "s" },
         cores.join(", "),
         settings.connection_table.name(),
         settings.policy.name(),

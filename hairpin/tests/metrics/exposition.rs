@@ -126,6 +126,12 @@ pub(crate) fn full_status() -> Status {
             ..ReloadStatus::default()
         },
         adopted_connections: 11,
+        ports: vec![PortStatus {
+            device: "net_memif0,role=client".into(),
+            received: 5,
+            missed: 2,
+            ..PortStatus::default()
+        }],
         ..Status::default()
     }
 }

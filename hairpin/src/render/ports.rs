@@ -1,0 +1,62 @@
+//! The ports of the dpdk plane as a table.
+
+use super::{add, aligned, number};
+use crate::status::PortStatus;
+use std::fmt::Write;
+
+/// A line for each port, and how packets find their worker.
+pub(super) fn ports(ports: &[PortStatus]) -> String {
+    let mut table = aligned(
+        &["PORT", "DRIVER", "LINK", "ETHERNET", "ADDRESSES"],
+        &["MTU", "QUEUES", "RECEIVED", "SENT", "MISSED", "ERRORS", "NO BUFFER"],
+    );
+    for port in ports {
+        let name = port.device.split(',').next().unwrap_or_default();
+        let link = if port.up { "up" } else { "DOWN" };
+        let addresses = port.addresses.join(" ");
+        let errors = port.receive_errors + port.transmit_errors;
+        let few = [port.mtu, port.queues].map(|count| count.to_string());
+        let counts = [port.received, port.transmitted, port.missed, errors, port.no_mbuf];
+        let numbers: Vec<String> = few.into_iter().chain(counts.map(|count| number(count as f64))).collect();
+        add(&mut table, &[name, &port.driver, link, &port.mac, &addresses], &numbers);
+    }
+    let mut out = table.to_string();
+    if let Some(port) = ports.first() {
+        let _ = write!(out, "\nsteering: {}; receive queues: {}", port.steering, port.spread);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_down_stands_out() {
+        let port = PortStatus {
+            device: "net_af_packet0,iface=eth1".into(),
+            driver: "net_af_packet".into(),
+            mac: "02:00:00:00:00:01".into(),
+            addresses: vec!["10.0.0.1/24".into(), "fd00::1/64".into()],
+            mtu: 1500,
+            queues: 2,
+            missed: 3,
+            receive_errors: 1,
+            transmit_errors: 1,
+            steering: "one worker".into(),
+            spread: "not by the driver".into(),
+            ..PortStatus::default()
+        };
+        let text = ports(&[port]);
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "PORT DRIVER LINK ETHERNET ADDRESSES MTU QUEUES RECEIVED SENT MISSED ERRORS NO BUFFER",
+                "net_af_packet0 net_af_packet DOWN 02:00:00:00:00:01 10.0.0.1/24 fd00::1/64 1500 2 0 0 3 2 0",
+                "steering: one worker; receive queues: not by the driver",
+            ]
+        );
+    }
+}
