@@ -11,6 +11,7 @@ use crate::health::Check;
 use crate::registry::Identity;
 use hairpin_core::config::{Backend, BackendState, Service, Timeouts};
 use hairpin_core::flow::Endpoint;
+use hairpin_core::offload::Choice;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -54,8 +55,23 @@ const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
     Setting { name, live: false, hint: "; stop this instance with `hairpin stop --flush` and start it anew", text }
 }
 
+/// What a policy goes by; nothing of those that have no numbers.
+fn numbers(config: &Config) -> String {
+    match config.settings.offload {
+        Choice::Always | Choice::Never | Choice::Auto => "-".to_string(),
+        Choice::FirstN(policy) => format!("{} connections", policy.connections),
+        Choice::FastestFlow { packets_per_s } => format!("{packets_per_s} packets/s"),
+        Choice::HeavyHitter(policy) => {
+            let packets = policy.packets.map(|packets| format!("{packets} packets"));
+            let bytes = policy.bytes.map(|bytes| format!("{bytes} bytes"));
+            let thresholds = [packets, bytes, policy.duration.map(duration)];
+            format!("{} of {}", policy.combine.word(), list(&thresholds.into_iter().flatten().collect::<Vec<_>>()))
+        }
+    }
+}
+
 /// In the order of the file.
-const SETTINGS: [Setting; 41] = [
+const SETTINGS: [Setting; 42] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -66,6 +82,7 @@ const SETTINGS: [Setting; 41] = [
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
     live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
     later("[offload] policy", |c| c.settings.policy.word().to_string()),
+    later("[offload], numbers of the policy", numbers),
     live("[pool] addresses", |c| list(&c.snapshot.pool.addresses)),
     live("[pool] ports", |c| format!("{}-{}", c.snapshot.pool.port_first, c.snapshot.pool.port_last)),
     live("[pool] time_wait", |c| duration(c.snapshot.pool.time_wait)),

@@ -319,6 +319,12 @@ pub struct OffloadStatus {
     pub removed_per_s: f64,
     /// Why rules or connections were not offloaded, and how many. Reasons that never occurred are left out.
     pub not_offloaded: BTreeMap<String, u64>,
+    /// How often the policy has left a connection in software, by reason. Reasons that never occurred are left out.
+    #[serde(default)]
+    pub kept: BTreeMap<String, u64>,
+    /// Connections the policy has taken back from the engine, by reason, likewise.
+    #[serde(default)]
+    pub evicted: BTreeMap<String, u64>,
     /// From request to answer of an installation, histogram: upper end in seconds, and how many took no longer than it
     /// and longer than the one before.
     #[serde(default)]

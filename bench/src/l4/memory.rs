@@ -105,7 +105,12 @@ fn thread_time() -> Result<Duration> {
 }
 
 /// So many bursts; the time they took.
-fn bursts(io: &mut Loop<'_>, mut worker: Option<&mut Worker<Never>>, clock: &mut Time, count: usize) -> Result<Duration> {
+fn bursts(
+    io: &mut Loop<'_>,
+    mut worker: Option<&mut Worker<Never>>,
+    clock: &mut Time,
+    count: usize,
+) -> Result<Duration> {
     let (mut rx, mut tx) = (Batch::new(), Batch::new());
     let start = thread_time()?;
     for _ in 0..count {

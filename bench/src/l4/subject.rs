@@ -37,13 +37,8 @@ pub(super) enum Work {
 
 impl Work {
     /// All kinds, tables by the default method.
-    pub(super) const ALL: [Work; 5] = [
-        Work::Nothing,
-        Work::Stateless,
-        Work::Maglev,
-        Work::Nat(Method::DEFAULT),
-        Work::FullNat(Method::DEFAULT),
-    ];
+    pub(super) const ALL: [Work; 5] =
+        [Work::Nothing, Work::Stateless, Work::Maglev, Work::Nat(Method::DEFAULT), Work::FullNat(Method::DEFAULT)];
 
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -18,6 +18,7 @@ mod lifecycle;
 mod mtu;
 mod network;
 mod not_ours;
+mod policy;
 mod restart;
 mod survival;
 mod tables;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         intruders::trials(),
         survival::trials(),
         tables::trials(),
+        policy::trials(),
         http::trials(),
         crash::trials(),
         leaks::trials(),

@@ -9,6 +9,7 @@
 //!
 //! What the kernel spends on bringing a frame to the worker is not in T, so the threshold is rather too high than too low.
 
+use crate::offload::Costs;
 use crate::time::Duration;
 
 /// The threshold as long as nothing was measured (low enough that something soon is), and its bounds, in bytes.
@@ -25,6 +26,8 @@ const OPS_PER_PAIR: u64 = 4;
 /// So many of each are measured before they count.
 const OPS_LEAST: u64 = 16;
 const FRAMES_LEAST: u64 = 32;
+/// So many frames of any size are news.
+const ANY_LEAST: u64 = 4096;
 /// When there are so many, all that was measured counts half.
 const OPS_MOST: u64 = 1 << 13;
 const FRAMES_MOST: u64 = 1 << 17;
@@ -76,8 +79,12 @@ pub struct Meter {
     frames: u64,
     frames_ns: u64,
     frames_bytes: u64,
+    /// Frames of any size.
+    any: u64,
+    any_ns: u64,
     /// Measurements that nobody has drawn a conclusion from yet.
     news: u64,
+    any_news: u64,
 }
 
 impl Meter {
@@ -96,7 +103,16 @@ impl Meter {
 
     /// A batch was received, handled and sent on, which took so long.
     pub fn frames(&mut self, frames: &Frames, took: Duration) {
-        if frames.large * 2 < frames.count || frames.count == 0 || took > ONE_MAX {
+        if frames.count == 0 || took > ONE_MAX {
+            return;
+        }
+        self.any += frames.count;
+        self.any_ns += took.as_nanos() as u64;
+        self.any_news += frames.count;
+        if self.any > FRAMES_MOST {
+            (self.any, self.any_ns) = (self.any / 2, self.any_ns / 2);
+        }
+        if frames.large * 2 < frames.count {
             return;
         }
         self.frames += frames.count;
@@ -112,10 +128,10 @@ impl Meter {
 
     /// What follows, if enough is new for another conclusion.
     pub fn conclude(&mut self) -> Option<Threshold> {
-        if self.news < FRAMES_LEAST {
+        if self.news < FRAMES_LEAST && self.any_news < ANY_LEAST {
             return None;
         }
-        self.news = 0;
+        (self.news, self.any_news) = (0, 0);
         let mut threshold = Threshold::default();
         if self.ops >= OPS_LEAST {
             threshold.pair_ns = self.ops_ns * OPS_PER_PAIR / self.ops;
@@ -130,6 +146,20 @@ impl Meter {
         }
         Some(threshold)
     }
+
+    /// What packets and rules cost, as far as it was measured. (What the kernel spends on bringing a packet to the worker
+    /// is not in it.)
+    pub fn costs(&self) -> Costs {
+        let unmeasured = Costs::default();
+        let mean = |total: u64, count: u64| u32::try_from(total / count).unwrap_or(u32::MAX);
+        Costs {
+            packet_ns: if self.any < FRAMES_LEAST { unmeasured.packet_ns } else { mean(self.any_ns, self.any) },
+            pair_ns: match self.ops < OPS_LEAST {
+                true => unmeasured.pair_ns,
+                false => mean(self.ops_ns * OPS_PER_PAIR, self.ops),
+            },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +170,21 @@ mod tests {
         let mut frames = Frames::default();
         lengths.iter().for_each(|&length| frames.add(length));
         frames
+    }
+
+    #[test]
+    fn costs_are_those_of_all_packets_and_defaults_before_that() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.costs(), Costs::default());
+        for _ in 0..100 {
+            meter.frames(&batch(&[64; 32]), Duration::from_nanos(32 * 200));
+            meter.frames(&batch(&[64; 32]), ONE_MAX * 2);
+        }
+        assert_eq!(meter.costs(), Costs { packet_ns: 200, ..Costs::default() });
+        assert!(meter.conclude().is_none(), "3200 small frames are no news");
+        (0..100).for_each(|_| meter.ops(2, Duration::from_nanos(3000)));
+        assert_eq!(meter.costs(), Costs { packet_ns: 200, pair_ns: 6000 });
+        assert_eq!(meter.conclude().expect("rules are").frame_ns, 0);
     }
 
     fn measured(op_ns: u64, frame_ns: u64, length: usize) -> Threshold {

@@ -6,7 +6,7 @@ use super::{
 use crate::time::{Duration, Time};
 
 /// Which policy, and its numbers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// [`Always`]
     Always,

@@ -15,7 +15,7 @@ pub enum Combine {
 }
 
 /// Offloads connections that have reached thresholds, both directions taken together.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeavyHitter {
     /// Packets.
     pub packets: Option<u64>,

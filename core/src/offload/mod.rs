@@ -163,7 +163,7 @@ impl OffloadPolicy for Never {
 }
 
 /// Connections go to the engine as they come, until it has a number of them; others only when some of those have ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstN {
     /// Connections of each worker that may be there at a time.
     pub connections: u32,

@@ -1,6 +1,7 @@
 //! Reads what is about the instance as a whole.
 
 use super::dpdk;
+use super::offload;
 use super::problem::Sink;
 use super::reader::{self, At, Table};
 use super::words::PlaneChoice;
@@ -29,6 +30,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
         // Nothing else can be while there is no engine; a file that is for both planes need not say so.
         true => Some(PolicyChoice::Never),
     };
+    let choice = policy.and_then(|policy| offload::read(sink, &offload, policy));
     let dpdk = is_dpdk.then(|| read_dpdk(sink, top, &offload));
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
@@ -52,6 +54,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
         memory_directory: memory_directory?,
         drain_limit: common.drain_limit,
         policy: policy?,
+        offload: choice?,
         control_directory: control_directory?,
         metrics: metrics?,
         timeouts: common.timeouts,

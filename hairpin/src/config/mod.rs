@@ -9,6 +9,7 @@ mod group;
 mod health;
 mod instance;
 mod l7;
+mod offload;
 mod print;
 mod problem;
 mod reader;

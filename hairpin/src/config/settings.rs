@@ -6,6 +6,7 @@ use super::words::{PlaneChoice, Word};
 use crate::health::{Check, Passive, StatusRanges, Target};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::ServerErrors;
+use hairpin_core::offload::Choice;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,14 @@ pub enum PolicyChoice {
     Always,
     /// None.
     Never,
+    /// As many as come first.
+    FirstN,
+    /// What has proved to be large.
+    HeavyHitter,
+    /// The fastest.
+    FastestFlow,
+    /// What is expected to pay for its rules.
+    Auto,
 }
 
 impl PolicyChoice {
@@ -102,6 +111,8 @@ pub struct Settings {
     pub drain_limit: Duration,
     /// Which connections are offloaded.
     pub policy: PolicyChoice,
+    /// The same with its numbers.
+    pub offload: Choice,
     /// Where the socket and the lock file are.
     pub control_directory: PathBuf,
     /// Where metrics are served; `None`: nowhere.

@@ -4,6 +4,7 @@ use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
+use hairpin_core::offload::Combine;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -106,7 +107,15 @@ macro_rules! words {
 }
 
 words!(PlaneChoice { Linux = "linux", Dpdk = "dpdk" });
-words!(PolicyChoice { Always = "always", Never = "never" });
+words!(PolicyChoice {
+    Always = "always",
+    Never = "never",
+    FirstN = "first-n",
+    HeavyHitter = "heavy-hitter",
+    FastestFlow = "fastest-flow",
+    Auto = "auto",
+});
+words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Pass = "pass", Drop = "drop" });
 words!(Attach { Auto = "auto", Clsact = "clsact" });
@@ -185,6 +194,7 @@ mod tests {
         agrees::<Probes>(&reference::DPDK, "health");
         agrees::<TableChoice>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
+        agrees::<Combine>(&reference::OFFLOAD, "combine");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
         agrees::<WhenAbsent>(&reference::LINUX, "when_absent");
         agrees::<Attach>(&reference::LINUX, "attach");

@@ -257,6 +257,11 @@ fn offload(status: &Status) -> Table {
         let row = format!("not offloaded: {reason}");
         add(&mut table, &[&row], &[number(*count as f64)]);
     }
+    for (what, counts) in [("times kept in software", &offload.kept), ("taken back", &offload.evicted)] {
+        for (reason, count) in counts {
+            add(&mut table, &[&format!("{what}: {reason}")], &[number(*count as f64)]);
+        }
+    }
     table
 }
 

@@ -5,7 +5,7 @@ use super::reading::WorkerReading;
 use super::thread::{self, Bench, Device, Order, Shared};
 use super::turn::Ticket;
 use super::{End, Message};
-use crate::config::{PolicyChoice, TableChoice};
+use crate::config::TableChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::Snapshot;
@@ -13,7 +13,7 @@ use hairpin_core::engine::FlowEngine;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::offload::{Always, Never, OffloadPolicy};
+use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::Slot;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{Adopted, Known, Statistics, Worker, WorkerOptions};
@@ -46,7 +46,7 @@ pub(crate) struct Making {
     /// How they find a packet's connection.
     pub(crate) table: TableChoice,
     /// Which connections go to the engine.
-    pub(crate) policy: PolicyChoice,
+    pub(crate) policy: Choice,
     /// Connections of every backend.
     pub(crate) loads: Loads,
     /// Weights of every backend as they count now.
@@ -102,27 +102,6 @@ impl Crew {
         F: Fn(Ticket) + Send + 'static,
         B: Fn(Time) + Send + 'static,
     {
-        match making.policy {
-            PolicyChoice::Always => Crew::make_with(making, memory, posts, (common, Always), messages),
-            PolicyChoice::Never => Crew::make_with(making, memory, posts, (common, Never), messages),
-        }
-    }
-
-    fn make_with<I, O, E, F, B, P>(
-        making: &Making,
-        memory: Memory,
-        posts: Vec<Post<O, E, F, B>>,
-        (common, policy): ((Known, Cookies), P),
-        messages: &Sender<Message>,
-    ) -> Result<(Crew, Adopted)>
-    where
-        I: Device,
-        O: FnOnce() -> Result<I> + Send + 'static,
-        E: FlowEngine + Send + 'static,
-        F: Fn(Ticket) + Send + 'static,
-        B: Fn(Time) + Send + 'static,
-        P: OffloadPolicy + Copy + Send + 'static,
-    {
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(making.cpus.len()));
         let mut crew = Crew { members: Vec::new() };
@@ -130,7 +109,7 @@ impl Crew {
         let indexes = Index::of(making.table, memory.len(), 2 * connections, making.seeds)?;
         let regions = memory.into_iter().zip(indexes);
         for (number, (region, post)) in regions.zip(posts).enumerate() {
-            let rest = (policy, reports.clone(), Arc::clone(&together));
+            let rest = (reports.clone(), Arc::clone(&together));
             let member = Member::make(making, (number, region, post), common, messages, rest)?;
             crew.members.push(member);
         }
@@ -211,12 +190,12 @@ impl Crew {
 }
 
 impl Member {
-    fn make<I, O, E, F, B, P>(
+    fn make<I, O, E, F, B>(
         making: &Making,
         (number, (memory, index), post): (usize, (&'static mut [Slot<Connection>], Index), Post<O, E, F, B>),
         (known, cookies): (Known, Cookies),
         messages: &Sender<Message>,
-        (policy, reports, together): (P, Sender<Adopted>, Arc<Barrier>),
+        (reports, together): (Sender<Adopted>, Arc<Barrier>),
     ) -> Result<Member>
     where
         I: Device,
@@ -224,7 +203,6 @@ impl Member {
         E: FlowEngine + Send + 'static,
         F: Fn(Ticket) + Send + 'static,
         B: Fn(Time) + Send + 'static,
-        P: OffloadPolicy + Copy + Send + 'static,
     {
         let cpu = making.cpus[number];
         let first = WorkerReading {
@@ -238,6 +216,7 @@ impl Member {
         let Post { open, engine, publish, beat } = post;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
+        let policy = AnyPolicy::new(making.policy, memory.len());
         let stateless = index::stateless(making.table, &steering);
         let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
         let (caps, held) = (engine.caps(), Arc::clone(&making.held));

@@ -9,8 +9,9 @@ use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, Service
 use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
+use hairpin_core::offload::Reason;
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, Statistics};
+use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, OffloadStatistics, Statistics};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -159,6 +160,13 @@ fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -
         ("rule-lost", |s| s.offload.lost),
     ];
     let not_offloaded = reasons.iter().map(|(name, of)| (name.to_string(), sum(now, *of)));
+    let reasons = |of: fn(&OffloadStatistics) -> &[u64; Reason::ALL.len()]| -> BTreeMap<String, u64> {
+        let total = |reason: Reason| {
+            now.workers.iter().map(|worker| of(&worker.statistics.offload)[reason as usize]).sum::<u64>()
+        };
+        let named = Reason::ALL.into_iter().map(|reason| (reason.name().to_string(), total(reason)));
+        named.filter(|(_, count)| *count > 0).collect()
+    };
     let installed = [before, now].map(|reading| sum(reading, |s| s.offload.installed));
     let removed = [before, now].map(|reading| sum(reading, |s| s.offload.removed));
     OffloadStatus {
@@ -170,6 +178,8 @@ fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -
         removed_total: removed[1],
         removed_per_s: per_s.of(removed[0], removed[1]),
         not_offloaded: not_offloaded.filter(|(_, count)| *count > 0).collect(),
+        kept: reasons(|offload| &offload.kept),
+        evicted: reasons(|offload| &offload.evicted),
         latency: (0..LATENCY_BUCKETS).map(|bucket| latency_bucket(now, bucket)).collect(),
         latency_sum_s: sum(now, |s| s.offload.latency.sum_ns) as f64 / 1e9,
     }

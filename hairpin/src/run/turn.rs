@@ -181,6 +181,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         }
         if let Some(threshold) = self.meter.conclude() {
             self.worker.set_threshold(threshold);
+            self.worker.set_costs(self.meter.costs());
         }
         busy
     }

@@ -151,6 +151,29 @@ fn metrics_are_off_or_somewhere() {
 }
 
 #[test]
+fn policies_have_their_numbers() {
+    use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
+    let chosen = |text: &str| good(&with(&format!("[offload]\n{text}"))).settings.offload;
+    assert_eq!(chosen(""), Choice::Always);
+    assert_eq!(chosen("policy = \"auto\""), Choice::Auto);
+    assert_eq!(chosen("policy = \"first-n\"\nconnections = 7"), Choice::FirstN(FirstN { connections: 7 }));
+    assert_eq!(chosen("policy = \"fastest-flow\""), Choice::FastestFlow { packets_per_s: 100 });
+    let heavy = |text: &str| match chosen(&format!("policy = \"heavy-hitter\"\n{text}")) {
+        Choice::HeavyHitter(heavy) => heavy,
+        other => panic!("{other:?}"),
+    };
+    let none = HeavyHitter::default();
+    assert_eq!(heavy(""), HeavyHitter { packets: Some(16), ..none });
+    assert_eq!(heavy("bytes = 10"), HeavyHitter { bytes: Some(10), ..none });
+    let all = HeavyHitter { packets: Some(3), duration: Some(Duration::from_secs(1)), combine: Combine::All, ..none };
+    assert_eq!(heavy("packets = 3\nduration = \"1s\"\ncombine = \"all\""), all);
+    let warning = "4:11: warning: `packets` means nothing with `policy = \"auto\"`; leave it out, or write policy = \
+                   \"heavy-hitter\"";
+    let warnings = good(&with("[offload]\npolicy = \"auto\"\npackets = 5")).warnings;
+    assert_eq!(warnings.iter().map(|warning| warning.to_string()).collect::<Vec<_>>(), [format!("t.toml:{warning}")]);
+}
+
+#[test]
 fn unknown_fields_name_the_nearest() {
     refuses(
         &(GOOD.to_string() + "blance = \"maglev\"\n"),
@@ -164,7 +187,11 @@ fn unknown_fields_name_the_nearest() {
         &with("policy = \"never\""),
         "2:1: error: unknown field `policy` in the top level; `policy` belongs in [offload]",
     );
-    refuses(&with("[offload]\nzzzzzz = 1"), "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy");
+    refuses(
+        &with("[offload]\nzzzzzz = 1"),
+        "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy, connections, packets, bytes, duration, \
+         combine, packets_per_s",
+    );
     refuses(
         &with("[timeout]\ntcp_closed = \"1s\""),
         "2:2: error: unknown field `timeout` in the top level; did you mean `timeouts`?",

@@ -40,7 +40,7 @@ fn the_full_examples_show_every_field() {
                         || text.contains(&format!("{} = {{", field.name))
                 }
                 _ => text.lines().any(|line| {
-                    line.split('=').next().is_some_and(|key| key.trim() == field.name)
+                    line.split('=').next().is_some_and(|key| key.trim_start_matches("# ").trim() == field.name)
                         || line.contains(&format!("{{ {} = ", field.name))
                         || line.contains(&format!(", {} = ", field.name))
                 }),

@@ -119,16 +119,69 @@ pub const LIMITS: Section = Section {
 pub const OFFLOAD: Section = Section {
     header: "[offload]",
     doc: "Which connections the kernel's BPF programs carry without waking a worker.",
-    fields: &[field(
-        "policy",
-        Kind::Choice(&[
-            ("always", "every connection, as soon as it is established"),
-            ("never", "none: every packet goes through a worker"),
-        ]),
-        Value("always"),
-        "\"always\"",
-        "Which connections are offloaded.",
-    )],
+    fields: &[
+        field(
+            "policy",
+            Kind::Choice(&[
+                ("always", "every connection, as soon as it is established"),
+                ("never", "none: every packet goes through a worker"),
+                ("first-n", "as many as come first; others when some of those have ended"),
+                ("heavy-hitter", "what has had so many packets or bytes, or has lasted so long"),
+                ("fastest-flow", "what has the highest packet rates; where rules are short, in place of slower ones"),
+                (
+                    "auto",
+                    "what is expected to have enough packets still to pay for its rules, by what packets and rules are \
+                     measured to cost here and by how long connections were so far; where rules are short, the fastest",
+                ),
+            ]),
+            Value("always"),
+            "\"always\"",
+            "Which connections are offloaded. Of HTTP and TLS services, bodies are, by their length, whatever it says \
+             here but `\"never\"`.",
+        ),
+        field(
+            "connections",
+            Kind::Integer { min: 1, max: 33_554_432 },
+            Value("4096"),
+            "4096",
+            "With `\"first-n\"`: how many connections of each worker may be offloaded at a time.",
+        ),
+        field(
+            "packets",
+            Kind::Integer { min: 1, max: 1 << 40 },
+            From("none; 16 if neither bytes nor duration is given"),
+            "16",
+            "With `\"heavy-hitter\"`: packets, both ways together.",
+        ),
+        field(
+            "bytes",
+            Kind::Integer { min: 1, max: 1 << 50 },
+            From("none"),
+            "65536",
+            "With `\"heavy-hitter\"`: bytes of IP packets, both ways together.",
+        ),
+        field(
+            "duration",
+            Kind::Duration { min_ms: 1, max_ms: DAY_MS },
+            From("none"),
+            "\"1s\"",
+            "With `\"heavy-hitter\"`: time since the first packet.",
+        ),
+        field(
+            "combine",
+            Kind::Choice(&[("any", "one that is reached is enough"), ("all", "all must be reached")]),
+            Value("any"),
+            "\"any\"",
+            "With `\"heavy-hitter\"`: how several thresholds go together.",
+        ),
+        field(
+            "packets_per_s",
+            Kind::Integer { min: 0, max: 100_000_000 },
+            Value("100"),
+            "100",
+            "With `\"fastest-flow\"`: slower connections are not offloaded, however much room there is.",
+        ),
+    ],
 };
 
 /// `[pool]`
