@@ -24,7 +24,8 @@ mod with_dpdk {
         let eal = Eal::start(EalOptions { pages: EalPages::Auto, ..EalOptions::default() })?;
         let _registration = eal.register_thread()?;
         let pool = Pool::create(&eal, PoolOptions::default())?;
-        let open = |device: &str| Port::open(&eal, &PortOptions { device: device.into(), ..PortOptions::default() }, &pool);
+        let open =
+            |device: &str| Port::open(&eal, &PortOptions { device: device.into(), ..PortOptions::default() }, &pool);
         let queue = |port: &Port| port.queue(0).ok_or("no queue");
 
         let ports = [open("net_null0")?, open("net_null1")?];
