@@ -90,10 +90,17 @@ pub struct EnginePort {
     pub queues: u16,
     /// Bytes of IP packet that it takes.
     pub mtu: u16,
-    /// What its RSS looks at, as DPDK numbers it.
+    /// What its RSS looks at, as DPDK numbers it; 0: what its driver likes.
     pub rss_types: u64,
     /// Its hairpin queues: the port, as the plane counts them, that each leads out of, and its number.
     pub hairpins: Vec<(u16, u16)>,
+}
+
+impl EnginePort {
+    /// A port as it is, without hairpin queues.
+    pub fn of(port: &crate::port::Port) -> EnginePort {
+        EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, hairpins: Vec::new() }
+    }
 }
 
 /// A rule of a port's, and by which ways its packets come and go.

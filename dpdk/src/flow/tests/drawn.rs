@@ -83,6 +83,18 @@ impl Worker {
         }
     }
 
+    /// Takes what was told at once; a new pair is told as one.
+    fn hear_all(&mut self, told: &[Completion]) {
+        for completion in told {
+            self.hear(completion);
+        }
+        for completion in told {
+            let Completion::Installed(id) = completion else { continue };
+            let (at, _) = self.by_id[&id.0];
+            assert_eq!(self.connections[at].held, [true; 2], "half a pair was told");
+        }
+    }
+
     fn hand_over(&mut self, world: &mut World) {
         while let Some(request) = self.asked.pop_front() {
             if let Some(request) = world.machine.request(world.now, 0, request, &world.hops, &mut world.heard) {
@@ -134,7 +146,9 @@ fn live(way: Way, seed: u64) {
     let mut worker = Worker::new();
     for step in 0..STEPS {
         if step % 50 == 0 {
-            fake::change(&faults(&mut random));
+            for port in fake::PORTS {
+                fake::change_port(port, &faults(&mut random));
+            }
         }
         if random.u8(..40) == 0 {
             // Late answers must not be of an old way: so the way changes only when nothing is on it.
@@ -148,9 +162,7 @@ fn live(way: Way, seed: u64) {
             world.machine.tend(world.now, &world.hops, &mut world.heard);
         }
         world.now = world.now + Duration::from_millis(random.u64(..200));
-        for completion in world.told() {
-            worker.hear(&completion);
-        }
+        worker.hear_all(&world.told());
         if world.machine.device.is_waiting() || world.machine.is_following(&world.hops) {
             continue;
         }
@@ -162,9 +174,7 @@ fn live(way: Way, seed: u64) {
         for _ in 0..40 {
             worker.hand_over(world);
             world.after(RETRY);
-            for completion in world.told() {
-                worker.hear(&completion);
-            }
+            worker.hear_all(&world.told());
         }
     };
     rest(&mut world, &mut worker);
