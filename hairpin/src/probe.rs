@@ -1,0 +1,178 @@
+//! `hairpin probe`: what a DPDK device can do for a flow engine, and which services stay in software, and why.
+
+use anyhow::Result;
+
+/// What is asked for.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Wanted {
+    /// The device by its EAL name: a PCI address, or a virtual one with its arguments.
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Try rules by putting them in and taking them out again, rather than only ask. Not on a device in use.
+    #[arg(long)]
+    create: bool,
+    /// Also print the rules that were tried, as rte_flow's items and actions.
+    #[arg(long)]
+    rules: bool,
+}
+
+/// Opens the device, tries, and tells; `json` for programs.
+#[cfg(not(feature = "dpdk"))]
+pub(crate) fn run(_: &Wanted, _json: bool) -> Result<String> {
+    anyhow::bail!("`hairpin probe` needs a Hairpin built with DPDK (cargo feature `dpdk`)")
+}
+
+#[cfg(feature = "dpdk")]
+pub(crate) use with_dpdk::run;
+
+#[cfg(feature = "dpdk")]
+mod with_dpdk {
+    use super::{Result, Wanted};
+    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Turn, probe};
+    use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
+    use serde::Serialize;
+
+    /// Address space for DPDK itself.
+    const MEMORY_MIB: u32 = 256;
+    /// Buffers: as many as a port's receive queue holds, and some.
+    const MBUFS: u32 = 4096;
+
+    /// What was found out, for programs.
+    #[derive(Debug, Serialize)]
+    struct Report {
+        device: String,
+        driver: String,
+        mtu: u16,
+        hairpin_queues: u16,
+        /// The terms of the engine that there would be.
+        engine: Option<Engine>,
+        services: Vec<Service>,
+        tried: Vec<Tried>,
+    }
+
+    #[derive(Debug, Serialize)]
+    struct Engine {
+        turn: &'static str,
+        changes: &'static str,
+        groups: bool,
+        templates: bool,
+        counts: &'static str,
+        adds_to_numbers: bool,
+    }
+
+    #[derive(Debug, Serialize)]
+    struct Service {
+        kind: &'static str,
+        offloaded: bool,
+        why_not: Option<String>,
+    }
+
+    #[derive(Debug, Serialize)]
+    struct Tried {
+        what: String,
+        works: bool,
+        needed: &'static str,
+        refusal: Option<String>,
+        without_it: Option<&'static str>,
+        rule: Option<String>,
+    }
+
+    pub(crate) fn run(wanted: &Wanted, json: bool) -> Result<String> {
+        let pci = !wanted.device.starts_with("net_");
+        let eal = Eal::start(EalOptions { memory_mib: MEMORY_MIB, pages: EalPages::Auto, pci })?;
+        let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
+        let port = Port::open(&eal, &PortOptions { device: wanted.device.clone(), ..PortOptions::default() }, &pool)?;
+        let depth = if wanted.create { Depth::Create } else { Depth::Validate };
+        let findings = probe(&EnginePort::of(&port), depth);
+        let report = report(&port, &findings, wanted.rules);
+        if json { Ok(serde_json::to_string(&report)? + "\n") } else { Ok(render(&report)) }
+    }
+
+    fn report(port: &Port, findings: &Findings, rules: bool) -> Report {
+        let engine = findings.terms.map(|terms| Engine {
+            turn: terms.turn.name(),
+            changes: if terms.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
+            groups: terms.jumps,
+            templates: findings.templates,
+            counts: match terms.counts {
+                Does::COUNT => "COUNT",
+                Does::AGE => "AGE",
+                _ => "no",
+            },
+            adds_to_numbers: terms.numbers.has(Does::NUMBERS),
+        });
+        let services = findings.services().into_iter();
+        let services =
+            services.map(|(kind, why_not)| Service { kind, offloaded: why_not.is_none(), why_not }).collect();
+        Report {
+            device: port.name().to_string(),
+            driver: port.driver().to_string(),
+            mtu: port.mtu(),
+            hairpin_queues: findings.hairpin_queues,
+            engine,
+            services,
+            tried: findings.attempts.iter().map(|attempt| tried(attempt, rules)).collect(),
+        }
+    }
+
+    fn tried(attempt: &Attempt, rules: bool) -> Tried {
+        let refusal = attempt.outcome.as_ref().err().map(ToString::to_string);
+        Tried {
+            what: attempt.subject.to_string(),
+            works: refusal.is_none(),
+            needed: match attempt.subject.needed() {
+                Needed::Yes => "yes",
+                Needed::OneOf => "or another",
+                Needed::No => "no",
+            },
+            without_it: refusal.is_some().then(|| attempt.subject.without()),
+            refusal,
+            rule: attempt.rule.filter(|_| rules).and_then(|rule| rule.arrays(false).ok()),
+        }
+    }
+
+    fn render(report: &Report) -> String {
+        let mut out = format!("{}: driver {}, MTU {}\n", report.device, report.driver, report.mtu);
+        match report.hairpin_queues {
+            0 => out += "hairpin queues: none\n",
+            queues => out += &format!("hairpin queues: {queues} at most\n"),
+        }
+        out += "\nTRIED (by rte_flow; not yet run on hardware)\n";
+        for tried in &report.tried {
+            match &tried.refusal {
+                None => out += &format!("  yes  {}\n", tried.what),
+                Some(refusal) => {
+                    out += &format!("  no   {}: {refusal}\n", tried.what);
+                    out += &format!("         {}\n", tried.without_it.unwrap_or_default());
+                }
+            }
+            for line in tried.rule.iter().flat_map(|rule| rule.lines()) {
+                out += &format!("         {line}\n");
+            }
+        }
+        out += "\nENGINE\n";
+        out += &match &report.engine {
+            None => "  none\n".to_string(),
+            Some(engine) if engine.turn == Turn::Mark.name() => {
+                "  marks packets for the worker; nothing is offloaded\n".to_string()
+            }
+            Some(engine) => format!(
+                "  packets leave by {}; changes by {}; {}; {}; counters: {}; {}\n",
+                engine.turn,
+                engine.changes,
+                if engine.groups { "flows in a group of their own" } else { "flows in the first group" },
+                if engine.templates { "templates" } else { "one rule at a time" },
+                engine.counts,
+                if engine.adds_to_numbers { "adds to TCP numbers" } else { "does not add to TCP numbers" },
+            ),
+        };
+        out += "\nSERVICES\n";
+        for service in &report.services {
+            match &service.why_not {
+                None => out += &format!("  {}: offloaded\n", service.kind),
+                Some(why) => out += &format!("  {}: in software: {why}\n", service.kind),
+            }
+        }
+        out
+    }
+}
