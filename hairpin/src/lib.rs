@@ -11,6 +11,7 @@ pub mod control;
 pub mod diff;
 pub mod health;
 pub mod metrics;
+mod probe;
 pub mod registry;
 pub mod render;
 pub mod run;

@@ -9,6 +9,7 @@ mod target;
 
 use crate::capture::Wish;
 use crate::config;
+use crate::probe;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use filter::Filter;
@@ -143,6 +144,18 @@ enum Action {
         #[command(flatten)]
         wish: Wish,
     },
+    /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would carry.
+    ///
+    /// Every thing that rules ask for is tried by itself, and then whole rules; what is missing is told with what the driver
+    /// says and what follows from it. The device is opened for that, and closed again.
+    #[command(after_help = "Example: hairpin probe 0000:03:00.0 --create")]
+    Probe {
+        #[command(flatten)]
+        wanted: probe::Wanted,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
     /// Read the configuration file again and apply it, without touching connections.
     ///
     /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand.
@@ -266,6 +279,7 @@ impl Action {
                 filter.check()?;
                 crate::capture::run(&target.socket()?, &filter.query(), &wish)
             }
+            Action::Probe { wanted, output } => print(&probe::run(&wanted, matches!(output, Output::Json))?),
             Action::Reload { target, output } => process::reload(&target, output),
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),
