@@ -36,8 +36,8 @@ fn parts(hash: Hash, bits: u32) -> (u32, u32) {
 fn falls_into_one_place(method: Method, hash: Hash) -> bool {
     match method {
         Method::TwoChoice => parts(hash, 8) == (0, 0),
-        // The first bucket by the upper half, the second by the lower one.
-        Method::Inline => parts(hash, 8) == (0, 0),
+        // The first two buckets by the upper half, the others by the lower one as it is, and turned by 16 bits.
+        Method::Inline => parts(hash, 6) == (0, 0) && (hash.0 as u16) >> 10 == 0,
         // The first bucket by the upper half, the second by the tag: 16 bits, of a concurrent table 15.
         _ => {
             let tag = hash.0 as u32 & if method == Method::Concurrent { 0x7fff } else { 0xffff };
