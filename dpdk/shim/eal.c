@@ -14,6 +14,7 @@
 #include <rte_errno.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
+#include <rte_mempool.h>
 #include <rte_rtm.h>
 
 #include "shim.h"
@@ -147,8 +148,18 @@ int hairpin_thread_register(void)
 	return rte_thread_register() == 0 ? 0 : rte_errno != 0 ? rte_errno : EIO;
 }
 
+/* What a thread keeps of a pool's for itself nobody else can have. */
+static void flush_cache(struct rte_mempool *pool, void *unused)
+{
+	struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, rte_lcore_id());
+
+	if (cache != NULL)
+		rte_mempool_cache_flush(cache, pool);
+}
+
 void hairpin_thread_unregister(void)
 {
+	rte_mempool_walk(flush_cache, NULL);
 	rte_thread_unregister();
 }
 

@@ -22,7 +22,8 @@ pub struct PoolOptions {
     /// Bytes of a frame at most, 128 to 65,000: with an MTU of 1500, 1522 at least. DPDK's own default is 2048.
     pub data_room: u16,
     /// Mbufs that each lcore keeps for itself, 0 to 512, at most two thirds of all. A thread that is registered with EAL
-    /// ([`Eal::register_thread`]) takes from its own and gives back to its own, without a word to others.
+    /// ([`Eal::register_thread`]) takes from its own and gives back to its own, without a word to others, who cannot have
+    /// these: up to one and a half times as many for each such thread, until it ends.
     pub cache: u16,
 }
 

@@ -70,9 +70,14 @@ fn null() {
 
 fn null_rss() {
     let whole = Whole::new(20_000, 2048);
-    for (rss, spread) in
-        [(Rss::None, Spread::Unknown), (Rss::Device, Spread::Hash), (Rss::Symmetric, Spread::Symmetric)]
-    {
+    for (rss, spread) in [
+        (Rss::None, Spread::Unknown),
+        (Rss::Device, Spread::Hash),
+        (Rss::Symmetric, Spread::Symmetric),
+        // It cannot, and says so.
+        (Rss::Source, Spread::Hash),
+        (Rss::Destination, Spread::Hash),
+    ] {
         let port = open(&PortOptions { rss, queues: 4, ..options(device("net_null", "copy=0")) }, &whole);
         assert_eq!((port.queues(), port.rss()), (4, spread), "{rss:?}");
     }

@@ -18,6 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("what is in a ring goes back with it", dropped_ring),
         ("a ring has as many ends as it is made for", ends),
         ("threads pass frames on", threads),
+        ("what a thread has kept of a pool is everybody's when it ends", caches),
         ("hugepages", hugepages),
     ]
 }
@@ -200,6 +201,21 @@ fn threads() {
         Mbuf::free_burst(&mut batch);
     }
     assert_eq!(received + left, 3 * u64::from(EACH));
+}
+
+fn caches() {
+    let whole = Whole::new(100, 2048);
+    for _ in 0..3 {
+        let pool = whole.0.clone();
+        let thread = std::thread::spawn(move || {
+            let _registration = eal().register_thread().expect("an lcore id");
+            let frames: Vec<Mbuf> = (0..40).map_while(|_| pool.allocate()).collect();
+            frames.len()
+        });
+        assert_eq!(thread.join().expect("it ends"), 40);
+        let all: Vec<Mbuf> = std::iter::from_fn(|| whole.0.allocate()).collect();
+        assert_eq!(all.len(), 100);
+    }
 }
 
 const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
