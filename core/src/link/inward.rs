@@ -4,13 +4,12 @@ use super::arp::{self, Operation};
 use super::discovery::{self, Message};
 use super::header::{self, Header};
 use super::neighbours::Claim;
-use super::plan::Port;
+use super::plan::{Plan, Port};
 use super::segment::Segment;
 use super::{DEFEND_INTERVAL, Drop, Link, Positions, echo, is_returned};
 use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
-use arrayvec::ArrayVec;
 
 /// What becomes of a frame.
 enum Fate {
@@ -24,69 +23,76 @@ enum Fate {
     Drop(Drop),
 }
 
+/// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6, for
+/// this port's Ethernet address, without tags, from nobody odd.
+#[inline(always)]
+fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
+    let bytes = frame.bytes();
+    let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return false };
+    let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
+    let (to, from) = (first_six(&start[..6]), start[6]);
+    if to != first_six(&port.mac) || from & 1 != 0 {
+        return false;
+    }
+    let checked = match (u16::from_be_bytes([start[12], start[13]]), start[14]) {
+        (ethernet::IPV4, 0x45) => header::check_ipv4(bytes, ethernet::HEADER),
+        (ethernet::IPV6, _) => header::check_ipv6(bytes, ethernet::HEADER),
+        _ => return false,
+    };
+    checked.is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source))
+}
+
+/// Six bytes in a number, to be compared at once.
+#[inline(always)]
+fn first_six(bytes: &[u8]) -> u64 {
+    match bytes {
+        [a, b, c, d, e, f, ..] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]),
+        _ => 0,
+    }
+}
+
 impl<I: FrameIo> Link<I> {
     /// Looks at the frames from `first` on and leaves those in `batch` that are for the worker.
     pub(super) fn inward(&mut self, batch: &mut Batch<I::Frame>, first: usize) {
-        let mut others: Positions = 0;
-        let mut fates: ArrayVec<Fate, { crate::frame::BATCH_MAX }> = ArrayVec::new();
-        for (position, frame) in batch.iter_mut().enumerate().skip(first) {
-            let fate = self.arrived(frame);
-            if !matches!(fate, Fate::Worker) {
-                others |= 1 << position;
-            }
-            fates.push(fate);
+        let mut unusual: Positions = 0;
+        for (position, frame) in batch.iter().enumerate().skip(first) {
+            unusual |= Positions::from(!is_usual(&self.plan, frame)) << position;
         }
-        if others != 0 {
-            let frames: Batch<I::Frame> = batch.drain(first..).collect();
-            for (frame, fate) in frames.into_iter().zip(fates) {
-                match fate {
-                    Fate::Worker => batch.push(frame),
-                    Fate::Answer => self.depart(frame),
-                    Fate::Absorbed => self.statistics.absorbed += 1,
-                    Fate::Drop(reason) => self.drop_frame(reason),
-                }
-            }
+        if unusual != 0 {
+            self.sort(batch, first, unusual);
         }
         self.statistics.delivered += (batch.len() - first) as u64;
     }
 
-    #[inline(always)]
-    fn arrived(&mut self, frame: &mut I::Frame) -> Fate {
-        let number = frame.meta().port;
-        let bytes = frame.bytes();
-        let Some(port) = self.plan.ports.get(usize::from(number)) else { return Fate::Drop(Drop::Port) };
-        let Some(ethernet) = bytes.first_chunk::<{ ethernet::HEADER }>() else {
-            return Fate::Drop(Drop::Truncated);
-        };
-        let ethertype = u16::from_be_bytes([ethernet[12], ethernet[13]]);
-        if ethernet[..6] == port.mac && ethernet[6] & 1 == 0 {
-            // what nearly all frames are
-            let checked = match ethertype {
-                ethernet::IPV4 => header::check_ipv4(bytes, ethernet::HEADER),
-                ethernet::IPV6 => header::check_ipv6(bytes, ethernet::HEADER),
-                _ => return self.unusual(frame, number),
-            };
-            match checked {
-                Ok(header) if matches!(header.protocol, 6 | 17) && !self.plan.is_no_source(&header.source) => {
-                    return Fate::Worker;
-                }
-                _ => {}
+    /// Takes those of the frames from `first` on out of `batch` that are not for the worker; only `unusual` ones may be.
+    #[inline(never)]
+    fn sort(&mut self, batch: &mut Batch<I::Frame>, first: usize, unusual: Positions) {
+        let frames: Batch<I::Frame> = batch.drain(first..).collect();
+        for (position, mut frame) in (first..).zip(frames) {
+            if unusual >> position & 1 == 0 {
+                batch.push(frame);
+                continue;
+            }
+            let number = frame.meta().port;
+            match self.unusual(&mut frame, number) {
+                Fate::Worker => batch.push(frame),
+                Fate::Answer => self.depart(frame),
+                Fate::Absorbed => self.statistics.absorbed += 1,
+                Fate::Drop(reason) => self.drop_frame(reason),
             }
         }
-        self.unusual(frame, number)
     }
 
-    /// The same for everything else.
-    #[inline(never)]
+    /// What becomes of any frame.
     fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> Fate {
         if is_returned(frame) {
             return Fate::Worker;
         }
         let bytes = frame.bytes();
         let Some(port) = self.plan.ports.get(usize::from(number)) else { return Fate::Drop(Drop::Port) };
-        let group = bytes.first().is_some_and(|first| first & 1 != 0);
-        let for_us = bytes.first_chunk::<6>() == Some(&port.mac);
-        if !group && !for_us || bytes.get(6).is_some_and(|first| first & 1 != 0) {
+        let Some(start) = bytes.first_chunk::<{ ethernet::HEADER }>() else { return Fate::Drop(Drop::Truncated) };
+        let (group, for_us) = (start[0] & 1 != 0, start[..6] == port.mac);
+        if !group && !for_us || start[6] & 1 != 0 {
             return Fate::Drop(Drop::OtherHost);
         }
         let (segment, ethertype, l3) = match Segment::of(bytes, number) {

@@ -10,12 +10,11 @@ use super::routes::Way;
 use super::segment::Segment;
 use super::{ANNOUNCED_AT_ONCE, ANNOUNCEMENT_INTERVAL, Drop, Link, Positions, REMEMBERED};
 use crate::flow::Address;
-use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
+use crate::frame::{Arrival, Batch, Egress, Frame, FrameIo};
 use crate::time::Time;
 use crate::wire::bytes::{array_at, array_at_mut};
 use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use alloc::sync::Arc;
-use arrayvec::ArrayVec;
 
 /// A next hop known by heart; by default, nobody's.
 #[derive(Clone, Copy, Default)]
@@ -73,29 +72,72 @@ impl Packet {
 impl<I: FrameIo> Link<I> {
     /// Leaves those frames in `batch` that are ready to be sent.
     pub(super) fn outward(&mut self, batch: &mut Batch<I::Frame>) {
+        let version = self.neighbours.version();
         let mut others: Positions = 0;
-        let mut fates: ArrayVec<Fate, BATCH_MAX> = ArrayVec::new();
+        for (position, frame) in batch.iter_mut().enumerate() {
+            others |= Positions::from(!self.goes(version, frame)) << position;
+        }
+        if others != 0 {
+            self.sort_out(batch, others);
+        }
+    }
+
+    /// Addresses a frame whose way and next hop are known by heart; `false`, and nothing done, of any other.
+    #[inline(always)]
+    fn goes(&self, version: u64, frame: &mut I::Frame) -> bool {
+        let bytes = frame.bytes();
+        let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
+        let (destination, ways, length) = match [start[12], start[13]] {
+            [0x08, 0x00] => {
+                let destination = [start[30], start[31], start[32], start[33]];
+                let length = usize::from(u16::from_be_bytes([start[16], start[17]]));
+                (Address::from_ipv4(destination), self.plan.routes.find_v4(destination), length)
+            }
+            [0x86, 0xdd] => {
+                let Some(destination) = array_at(bytes, 38).map(Address) else { return false };
+                if is_link_local(&destination) {
+                    return false;
+                }
+                let payload = usize::from(u16::from_be_bytes([start[18], start[19]]));
+                (destination, self.plan.routes.find(&destination), ipv6::HEADER + payload)
+            }
+            _ => return false,
+        };
+        let [way] = ways else { return false };
+        let next = way.gateway.unwrap_or(destination);
+        let known = &self.remembered[place(&next, Segment::untagged(way.port))];
+        let Some(port) = self.plan.ports.get(usize::from(way.port)) else { return false };
+        let is_known = known.version == version && self.now < known.until;
+        if !is_known || known.address != next || known.segment != Segment::untagged(way.port) {
+            return false;
+        }
+        let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
+        let fits = length <= usize::from(port.mtu) && frame.bytes().len() <= whole;
+        if !fits || frame.meta().egress == Egress::GiveBack {
+            return false;
+        }
+        if let Some(addresses) = array_at_mut::<12>(frame.bytes_mut(), 0) {
+            addresses[..6].copy_from_slice(&known.mac);
+            addresses[6..].copy_from_slice(&port.mac);
+        }
+        frame.meta_mut().port = way.port;
+        true
+    }
+
+    /// Finds the ways of those of the frames that are not ready yet (`others`), and takes out what does not go.
+    #[inline(never)]
+    fn sort_out(&mut self, batch: &mut Batch<I::Frame>, others: Positions) {
         // counted up once a batch: the plan is shared with other workers
         let plan = Arc::clone(&self.plan);
-        for (position, frame) in batch.iter_mut().enumerate() {
-            let fate = self.leaves(&plan, frame);
-            if !matches!(fate, Fate::Sent) {
-                others |= 1 << position;
-            }
-            fates.push(fate);
-        }
-        if others == 0 {
-            return;
-        }
         let frames = core::mem::take(batch);
-        for (frame, fate) in frames.into_iter().zip(fates) {
-            if matches!(fate, Fate::Sent) {
-                batch.push(frame);
-                continue;
-            }
-            self.statistics.taken += 1;
+        for (position, mut frame) in frames.into_iter().enumerate() {
+            let fate = match others >> position & 1 {
+                0 => Fate::Sent,
+                _ => self.leaves(&plan, &mut frame),
+            };
+            self.statistics.taken += u64::from(!matches!(fate, Fate::Sent));
             match fate {
-                Fate::Sent => {}
+                Fate::Sent => batch.push(frame),
                 Fate::Held(next, segment) => {
                     if let Some(_oldest) = self.hold.keep(self.now, next, segment, frame) {
                         self.drop_frame(Drop::HoldFull);
@@ -115,7 +157,6 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// Finds a frame's way and addresses it.
-    #[inline(always)]
     fn leaves(&mut self, plan: &Plan, frame: &mut I::Frame) -> Fate {
         if frame.meta().egress == Egress::GiveBack {
             return Fate::Drop(Drop::NotOurs);
@@ -137,7 +178,7 @@ impl<I: FrameIo> Link<I> {
             }
             let next = way.gateway.unwrap_or(packet.destination);
             let segment = packet.segment.at(way.port);
-            match self.next_hop(&next, segment) {
+            match self.look_up(&next, segment) {
                 Ok(mac) => {
                     address(frame, &packet, (mac, port.mac));
                     frame.meta_mut().port = way.port;
@@ -152,26 +193,12 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// The Ethernet address of a next hop, or what becomes of a frame to there.
-    #[inline(always)]
-    fn next_hop(&mut self, next: &Address, segment: Segment) -> Result<[u8; 6], Fate> {
-        let low = u64::from_le_bytes([0, 0, next.0[10], next.0[11], next.0[12], next.0[13], next.0[14], next.0[15]]);
-        let hash = (low ^ segment.packed()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = (hash >> 57) as usize % REMEMBERED;
-        let known = &self.remembered[place];
-        let version = self.neighbours.version();
-        if known.address == *next && known.segment == segment && known.version == version && self.now < known.until {
-            return Ok(known.mac);
-        }
-        self.look_up(next, segment, place)
-    }
-
-    #[inline(never)]
-    fn look_up(&mut self, next: &Address, segment: Segment, place: usize) -> Result<[u8; 6], Fate> {
+    fn look_up(&mut self, next: &Address, segment: Segment) -> Result<[u8; 6], Fate> {
         // before the entry, so that a change in between is noticed
         let version = self.neighbours.version();
         match self.neighbours.find(next, segment) {
             Found::At { mac, until } if self.now < until => {
-                self.remembered[place] = NextHop { address: *next, segment, mac, version, until };
+                self.remembered[place(next, segment)] = NextHop { address: *next, segment, mac, version, until };
                 Ok(mac)
             }
             Found::At { mac, .. } => {
@@ -339,6 +366,14 @@ impl<I: FrameIo> Link<I> {
         self.depart(frame);
         true
     }
+}
+
+/// Where a next hop is remembered.
+#[inline(always)]
+fn place(next: &Address, segment: Segment) -> usize {
+    let low = u64::from_le_bytes([0, 0, next.0[10], next.0[11], next.0[12], next.0[13], next.0[14], next.0[15]]);
+    let hash = (low ^ segment.packed()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 57) as usize % REMEMBERED
 }
 
 /// Whether a packet longer than `mtu` is too big: of a super-packet, whether its segments are.

@@ -3,6 +3,7 @@
 use crate::flow::Address;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::net::IpAddr;
 use core::ops::Range;
 
@@ -19,13 +20,9 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
 }
 
-/// Bits of an IPv4-mapped address before the IPv4 address.
-const MAPPED_BITS: u8 = 96;
-
 /// One way to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    network: u128,
     /// The port packets leave by.
     pub(super) port: u16,
     /// Who takes them on, if it is not the destination itself.
@@ -35,87 +32,125 @@ pub(super) struct Way {
 impl Way {
     /// To whom is at `port` himself.
     pub(super) const fn to_neighbours(port: u16) -> Way {
-        Way { network: 0, port, gateway: None }
+        Way { port, gateway: None }
     }
 }
 
-/// Prefixes of one length.
+/// Prefixes of one length, longest first; `N`: addresses of the family as numbers.
 #[derive(Clone, Debug)]
-struct Length {
-    mask: u128,
+struct Length<N> {
+    mask: N,
     ways: Range<usize>,
-    ipv4: bool,
 }
 
-/// All routes. IPv4 ones are held as those of mapped addresses, 96 bits longer, and apart from IPv6's by `ipv4`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Routes {
-    lengths: Box<[Length]>,
+/// The routes of one family.
+#[derive(Clone, Debug)]
+struct Family<N> {
+    lengths: Box<[Length<N>]>,
+    /// By length, then by number.
+    networks: Box<[N]>,
+    /// Of the same positions.
     ways: Box<[Way]>,
 }
 
-fn mask(bits: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
+/// All routes.
+#[derive(Clone, Debug)]
+pub(super) struct Routes {
+    ipv4: Family<u32>,
+    ipv6: Family<u128>,
 }
 
-/// The first `prefix` bits of `address`, and how many that is among 128.
-fn masked(address: IpAddr, prefix: u8) -> (u128, u8) {
-    let bits = if address.is_ipv4() { MAPPED_BITS + prefix } else { prefix };
-    (u128::from_be_bytes(Address::from(address).0) & mask(bits), bits)
+/// Networks of one length that are looked at one after the other; more are searched by halves.
+const LINEAR_MAX: usize = 8;
+
+impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
+    /// Of networks, masks, lengths in bits and ways; of several to one network, in order of preference.
+    fn new(mut routes: Vec<(N, N, u8, Way)>) -> Family<N> {
+        // stable: routes to one network keep their order
+        routes.sort_by_key(|(network, _, bits, _)| (Reverse(*bits), *network));
+        let mut lengths: Vec<(u8, Length<N>)> = Vec::new();
+        for (at, &(_, mask, bits, _)) in routes.iter().enumerate() {
+            match lengths.last_mut() {
+                Some((of, last)) if *of == bits => last.ways.end = at + 1,
+                _ => lengths.push((bits, Length { mask, ways: at..at + 1 })),
+            }
+        }
+        Family {
+            lengths: lengths.into_iter().map(|(_, length)| length).collect(),
+            networks: routes.iter().map(|(network, ..)| *network).collect(),
+            ways: routes.iter().map(|(.., way)| *way).collect(),
+        }
+    }
+
+    #[inline(always)]
+    fn find(&self, address: N) -> &[Way] {
+        for length in &self.lengths {
+            let network = address & length.mask;
+            let networks = self.networks.get(length.ways.clone()).unwrap_or_default();
+            let first = match networks.len() {
+                ..=LINEAR_MAX => networks.iter().position(|other| *other == network),
+                _ => Some(networks.partition_point(|other| *other < network)),
+            };
+            let Some(first) = first.filter(|first| networks.get(*first) == Some(&network)) else { continue };
+            let count = networks[first..].iter().take_while(|other| **other == network).count();
+            let from = length.ways.start + first;
+            return self.ways.get(from..from + count).unwrap_or_default();
+        }
+        &[]
+    }
+}
+
+/// The first `bits` bits of an address.
+fn mask_v4(bits: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
+}
+
+fn mask_v6(bits: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
 }
 
 /// Whether `address` is in the network of `other` and `prefix`.
 pub(super) fn is_within(address: IpAddr, other: IpAddr, prefix: u8) -> bool {
-    address.is_ipv4() == other.is_ipv4() && masked(address, prefix) == masked(other, prefix)
+    match (address, other) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) & mask_v4(prefix) == 0,
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()) & mask_v6(prefix) == 0,
+        _ => false,
+    }
 }
 
 impl Routes {
     /// The table of `routes`, whose prefixes are in range. Of several to one network, the first that works is taken.
     pub(super) fn new(routes: &[Route]) -> Routes {
-        let mut sorted: Vec<(bool, u8, Way)> = routes
-            .iter()
-            .map(|route| {
-                let (network, bits) = masked(route.network, route.prefix);
-                let gateway = route.gateway.map(Address::from);
-                (route.network.is_ipv4(), bits, Way { network, port: route.port, gateway })
-            })
-            .collect();
-        // stable: routes to one network keep their order
-        sorted.sort_by_key(|(ipv4, bits, way)| (core::cmp::Reverse((*ipv4, *bits)), way.network));
-        let mut lengths: Vec<(Length, u8)> = Vec::new();
-        for (at, &(ipv4, bits, _)) in sorted.iter().enumerate() {
-            match lengths.last_mut() {
-                Some((last, of)) if last.ipv4 == ipv4 && *of == bits => last.ways.end = at + 1,
-                _ => lengths.push((Length { mask: mask(bits), ways: at..at + 1, ipv4 }, bits)),
+        let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
+        for route in routes {
+            let way = Way { port: route.port, gateway: route.gateway.map(Address::from) };
+            let bits = route.prefix;
+            match route.network {
+                IpAddr::V4(network) => {
+                    let mask = mask_v4(bits);
+                    ipv4.push((network.to_bits() & mask, mask, bits, way));
+                }
+                IpAddr::V6(network) => {
+                    let mask = mask_v6(bits);
+                    ipv6.push((network.to_bits() & mask, mask, bits, way));
+                }
             }
         }
-        Routes {
-            lengths: lengths.into_iter().map(|(length, _)| length).collect(),
-            ways: sorted.into_iter().map(|(_, _, way)| way).collect(),
-        }
+        Routes { ipv4: Family::new(ipv4), ipv6: Family::new(ipv6) }
     }
 
     /// The ways to the longest prefix that `destination` is in, in order of preference; none: nobody knows.
-    #[inline]
     pub(super) fn find(&self, destination: &Address) -> &[Way] {
-        let address = u128::from_be_bytes(destination.0);
-        let ipv4 = destination.is_ipv4();
-        for length in self.lengths.iter().filter(|length| length.ipv4 == ipv4) {
-            let network = address & length.mask;
-            let ways = self.ways.get(length.ways.clone()).unwrap_or_default();
-            let first = if ways.len() <= 8 {
-                ways.iter().position(|way| way.network == network)
-            } else {
-                let at = ways.partition_point(|way| way.network < network);
-                ways.get(at).filter(|way| way.network == network).map(|_| at)
-            };
-            if let Some(first) = first {
-                let found = &ways[first..];
-                let count = found.iter().position(|way| way.network != network).unwrap_or(found.len());
-                return &found[..count];
-            }
+        match destination.is_ipv4() {
+            true => self.find_v4(destination.ipv4_octets()),
+            false => self.ipv6.find(u128::from_be_bytes(destination.0)),
         }
-        &[]
+    }
+
+    /// The same for an address that is known to be IPv4's.
+    #[inline(always)]
+    pub(super) fn find_v4(&self, destination: [u8; 4]) -> &[Way] {
+        self.ipv4.find(u32::from_be_bytes(destination))
     }
 }
 
@@ -150,7 +185,7 @@ mod tests {
         assert_eq!(port(&routes, "2001:db8::1"), [5]);
         assert_eq!(port(&Routes::new(&[route("::", 0, 4, None)]), "10.0.0.1"), []);
         assert_eq!(port(&Routes::new(&[route("0.0.0.0", 0, 4, None)]), "::1"), []);
-        assert_eq!(port(&Routes::default(), "10.0.0.1"), []);
+        assert_eq!(port(&Routes::new(&[]), "10.0.0.1"), []);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::link::arp::{ETHERTYPE, Operation, Packet};
 use crate::link::{Drop, HELD_EACH, HELD_MAX, LinkOptions, Route, Segment, inward};
 use crate::time::Duration;
 use crate::wire::{Parsed, parse};
+use proptest::prelude::*;
 use std::vec::Vec;
 
 /// Port 0: 10.0.0.1/24, gateway .254 (Ethernet address 54). Port 1: 10.1.0.1/24, MTU 1400, neighbour .9 (19).
@@ -269,4 +270,41 @@ fn too_many_too_big_ones_are_dropped() {
     a.send(&frames);
     assert_eq!((a.link.waiting(), a.dropped(Drop::TooBig)), (64, 56));
     assert_eq!(a.receive().len(), 64);
+}
+
+proptest! {
+    /// What is known by heart and what is looked up leave alike, and a batch keeps its order whatever falls out of it.
+    #[test]
+    fn by_heart_or_not(kinds in prop::collection::vec(0usize..7, 1..60), once in any::<bool>()) {
+        let made = |kind: usize, number: usize| match kind {
+            0 => datagram("10.0.0.80", "192.0.2.1", 100 + number),
+            1 => datagram("10.0.0.80", "10.1.0.9", 100 + number),
+            2 => datagram("10.0.0.80", "172.16.0.1", 100 + number),
+            3 => {
+                let mut padded = datagram("10.0.0.80", "10.1.0.9", 30);
+                padded.data.resize(60, number as u8);
+                padded
+            }
+            4 => datagram("10.0.0.80", "10.1.0.9", 1401 + number),
+            5 => datagram("10.0.0.80", "10.1.0.77", 100 + number),
+            _ => datagram("2001:db8:1::80", "2001:db8:1::9", 100 + number),
+        };
+        let mut a = balancer();
+        let frames: Vec<VecFrame> = kinds.iter().enumerate().map(|(number, kind)| made(*kind, number)).collect();
+        let batch = a.send(&frames);
+        prop_assert!(batch.is_empty());
+        let together: Vec<_> = a.sent().into_iter().filter(|frame| ends(frame).0[0] == 2).map(|frame| frame.data).collect();
+        let mut b = balancer();
+        for frame in &frames {
+            if once {
+                b.link.forget();
+            }
+            b.send(core::slice::from_ref(frame));
+        }
+        let apart: Vec<_> = b.sent().into_iter().filter(|frame| ends(frame).0[0] == 2).map(|frame| frame.data).collect();
+        prop_assert_eq!(&together, &apart);
+        let expected = kinds.iter().filter(|kind| **kind < 4).count();
+        prop_assert_eq!(together.len(), expected);
+        prop_assert_eq!(a.link.statistics().drops, b.link.statistics().drops);
+    }
 }
