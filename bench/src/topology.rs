@@ -188,6 +188,26 @@ impl Topology {
         self.forget_path_mtus()
     }
 
+    /// Takes the balancer's interfaces away from its kernel, which keeps receiving what a packet socket receives: no
+    /// addresses, no IPv6, no forwarding. For a Hairpin that drives them itself.
+    pub fn release_interfaces(&self) -> Result<()> {
+        self.balancer.script(
+            "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0 net.ipv6.conf.all.disable_ipv6=1\n\
+             for interface in $(ls /proc/sys/net/ipv4/conf); do\n\
+             case $interface in all|default) ;; *) ip address flush dev $interface ;; esac\ndone\n",
+        )?;
+        Ok(())
+    }
+
+    /// The balancer's interfaces that carry traffic, each with the addresses it has there.
+    pub fn balancer_ports(&self) -> Vec<(String, [String; 2])> {
+        let addresses = |network: u16| {
+            let [v4, v6] = address_pair(network, 1);
+            [format!("{v4}/24"), format!("{v6}/64")]
+        };
+        (0..).zip(self.balancer_interfaces()).map(|(network, name)| (name, addresses(network))).collect()
+    }
+
     /// Makes every host forget the path MTUs it has learnt.
     pub fn forget_path_mtus(&self) -> Result<()> {
         for namespace in self.namespaces() {

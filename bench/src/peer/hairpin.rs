@@ -34,6 +34,9 @@ pub struct HairpinOptions {
     pub service: String,
     /// The cores it may use, as taskset's list; empty: all.
     pub cpus: &'static str,
+    /// Works on DPDK's ports over the interfaces, by this device with arguments (`net_af_packet{},iface={}`: a number and
+    /// the interface), instead of on the kernel's; empty: on these.
+    pub dpdk: &'static str,
 }
 
 /// A running Hairpin; stopped with everything it made when dropped.
@@ -72,6 +75,9 @@ impl Hairpin {
         Process::inherit_orphans()?;
         let directory = topology.scratch.file("hairpin");
         std::fs::create_dir_all(&directory)?;
+        if !options.dpdk.is_empty() {
+            topology.release_interfaces()?;
+        }
         let instance = topology.instance();
         let remnants = Remnants::of(&instance);
         let text = configuration(topology, &instance, &directory, services, options)?;
@@ -240,10 +246,17 @@ fn configuration(
     let mut interfaces = topology.balancer_interfaces();
     interfaces.extend(options.more_interfaces.iter().map(|name| (*name).to_owned()));
     let mut text = String::new();
-    writeln!(text, "instance = \"{instance}\"\ninterfaces = {interfaces:?}\n{}", options.top)?;
+    writeln!(text, "instance = \"{instance}\"\n{}", options.top)?;
+    match options.dpdk.is_empty() {
+        true => writeln!(text, "interfaces = {interfaces:?}")?,
+        false => writeln!(text, "plane = \"dpdk\"")?,
+    }
     writeln!(text, "[control]\ndirectory = {directory:?}\n")?;
     let pool = [Family::V4, Family::V6].map(|family| pool_address(family).to_string());
     writeln!(text, "[pool]\naddresses = {pool:?}\n{}\n{}", options.pool, options.tables)?;
+    if !options.dpdk.is_empty() {
+        ports(&mut text, topology, options.dpdk)?;
+    }
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
@@ -262,4 +275,14 @@ fn configuration(
         writeln!(text, "{}", service.tables)?;
     }
     Ok(text)
+}
+
+/// The dpdk plane's ports, without hugepages.
+fn ports(text: &mut String, topology: &Topology, device: &str) -> Result<()> {
+    writeln!(text, "[dpdk]\npages = \"none\"")?;
+    for (number, (interface, addresses)) in topology.balancer_ports().into_iter().enumerate() {
+        let device = device.replacen("{}", &number.to_string(), 1).replacen("{}", &interface, 1);
+        writeln!(text, "[[dpdk.port]]\ndevice = \"{device}\"\naddresses = {addresses:?}")?;
+    }
+    Ok(())
 }

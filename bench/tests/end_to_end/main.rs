@@ -8,6 +8,7 @@
 mod balance;
 mod commands;
 mod crash;
+mod dpdk;
 mod health;
 mod hostile;
 mod http;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         http::trials(),
         crash::trials(),
         leaks::trials(),
+        dpdk::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
     // All of them wait at once, each for its turn; one thread runs them in order.

@@ -1,5 +1,6 @@
 //! Networks the trials share.
 
+use crate::dpdk::{PORTS, is_built_in};
 use crate::lane;
 use anyhow::{Result, anyhow, bail};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
@@ -24,6 +25,8 @@ pub(crate) enum Which {
     Wire,
     /// Offloading cards, and nothing offloaded to the kernel engine.
     Software,
+    /// DPDK's ports over packet sockets; plain cards.
+    Dpdk,
     /// Routers in the middle, offloading cards.
     GsoRouters,
     /// Routers in the middle, plain cards.
@@ -37,6 +40,9 @@ pub(crate) struct Networks(Mutex<Option<(Which, Network)>>);
 impl Networks {
     /// Runs `body` with the network `which`, making it if it is not there.
     pub(crate) fn with(&self, which: Which, body: impl FnOnce(&mut Network) -> Result<()>) -> Result<()> {
+        if which == Which::Dpdk && !is_built_in()? {
+            return Ok(());
+        }
         let mut current: MutexGuard<'_, Option<(Which, Network)>> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_none_or(|(have, _)| *have != which) {
@@ -71,13 +77,15 @@ impl Networks {
 
 impl Network {
     fn create(which: Which) -> Result<Network> {
-        let cards = if matches!(which, Which::Wire | Which::WireRouters) { Cards::Wire } else { Cards::Gso };
+        let cards =
+            if matches!(which, Which::Wire | Which::WireRouters | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
         let routers = matches!(which, Which::GsoRouters | Which::WireRouters);
         let topology = Topology::create(Options { cards, routers })?;
         let servers = Servers::start(&topology)?;
-        let policy = if which == Which::Software { "never" } else { "always" };
-        let options =
-            HairpinOptions { tables: format!("[offload]\npolicy = \"{policy}\"\n"), ..HairpinOptions::default() };
+        let policy = if matches!(which, Which::Software | Which::Dpdk) { "never" } else { "always" };
+        let tables = format!("[offload]\npolicy = \"{policy}\"\n");
+        let dpdk = if which == Which::Dpdk { PORTS } else { "" };
+        let options = HairpinOptions { tables, dpdk, ..HairpinOptions::default() };
         // Behind the router is server1 alone.
         let mut services = services();
         if routers {

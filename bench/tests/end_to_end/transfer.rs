@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for which in [Which::Software, Which::Wire, Which::Gso] {
+    for which in [Which::Dpdk, Which::Software, Which::Wire, Which::Gso] {
         for name in HTTP {
             trials.push(networks.trial(&format!("transfer 100 mb {name}"), which, move |network| large(network, name)));
         }
@@ -30,7 +30,7 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
         for name in ECHO {
             trials.push(networks.trial(&format!("transfer udp {name}"), which, move |network| udp(network, name)));
         }
-        let share = if which == Which::Software { 0.0..=0.0 } else { 0.9..=1.0 };
+        let share = if matches!(which, Which::Software | Which::Dpdk) { 0.0..=0.0 } else { 0.9..=1.0 };
         for (name, family) in [("iperf4", Family::V4), ("iperf6", Family::V6)] {
             let share = share.clone();
             trials.push(networks.trial(&format!("transfer iperf3 {name}"), which, move |network| {

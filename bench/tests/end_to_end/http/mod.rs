@@ -19,6 +19,9 @@ use std::sync::Arc;
 pub(crate) fn trials() -> Vec<Trial> {
     let stages = Arc::new(Stages::default());
     let mut trials = Vec::new();
+    trials.extend(messages::trials(&stages, Which::Dpdk));
+    trials.extend(bodies::trials(&stages, Which::Dpdk));
+    trials.extend(loss::trials(&stages, Which::Dpdk));
     for which in [Which::Software, Which::Wire, Which::Gso] {
         trials.extend(messages::trials(&stages, which));
         trials.extend(bodies::trials(&stages, which));

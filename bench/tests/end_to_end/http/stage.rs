@@ -1,5 +1,6 @@
 //! The network of these trials: Hairpin's HTTP and TLS services, and all kinds of servers behind them.
 
+use crate::dpdk::{PORTS, is_built_in};
 use crate::lane;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::command;
@@ -66,6 +67,8 @@ pub(super) enum Which {
     Wire,
     /// Offloading cards, everything through the worker.
     Software,
+    /// DPDK's ports over packet sockets; plain cards.
+    Dpdk,
 }
 
 /// The network made so far; one at a time exists.
@@ -86,6 +89,9 @@ impl Stages {
     }
 
     fn with(&self, which: Which, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
+        if which == Which::Dpdk && !is_built_in()? {
+            return Ok(());
+        }
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_none_or(|(have, _)| *have != which) {
             // The old one goes before the new one comes.
@@ -109,7 +115,7 @@ impl Stages {
 
 impl Stage {
     fn create(which: Which) -> Result<Stage> {
-        let cards = if which == Which::Wire { Cards::Wire } else { Cards::Gso };
+        let cards = if matches!(which, Which::Wire | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
         let topology = Topology::create(Options { cards, ..Options::default() })?;
         let servers = Servers::start(&topology)?;
         let names = ["one", "two", "three"];
@@ -123,9 +129,10 @@ impl Stage {
                 processes.push(start(&topology)?);
             }
         }
-        let policy = if which == Which::Software { "never" } else { "always" };
-        let options =
-            HairpinOptions { tables: format!("[offload]\npolicy = \"{policy}\"\n"), ..HairpinOptions::default() };
+        let policy = if matches!(which, Which::Software | Which::Dpdk) { "never" } else { "always" };
+        let tables = format!("[offload]\npolicy = \"{policy}\"\n");
+        let dpdk = if which == Which::Dpdk { PORTS } else { "" };
+        let options = HairpinOptions { tables, dpdk, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
         Ok(Stage { hairpin, servers, recorders, _web: processes, topology })
     }

@@ -1,0 +1,249 @@
+//! The dpdk plane: what is its own. What goes through it is tried with the other networks (`Which::Dpdk`).
+//!
+//! Ports are packet sockets (`net_af_packet`) on the balancer's interfaces, whose kernel has neither addresses there nor
+//! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
+
+use super::network::{service, services, trial};
+use anyhow::{Context, Result, bail, ensure};
+use hairpin_bench::command;
+use hairpin_bench::load;
+use hairpin_bench::peer::{self, Hairpin, HairpinOptions};
+use hairpin_bench::servers::Servers;
+use hairpin_bench::tool::inside;
+use hairpin_bench::topology::{Cards, Family, Options, Topology, balancer_address, vip};
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Ports over packet sockets, with a queue for each of two workers.
+pub(crate) const PORTS: &str = "net_af_packet{},iface={},qpairs=2";
+/// The same with one queue.
+const ONE_QUEUE: &str = "net_af_packet{},iface={}";
+/// Frames taken from the interface before its kernel sees them.
+const XDP: &str = "net_af_xdp{},iface={}";
+
+/// Longest time anything here may take, on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trials: [(&str, fn() -> Result<()>); 6] = [
+        ("dpdk: addresses are answered for, ports and their frames are counted", answers),
+        ("dpdk: a connection goes on with the next process", restart),
+        ("dpdk: a service that is added is answered for", reload),
+        ("dpdk: workers without queues send through others", relay),
+        ("dpdk: ports take frames past the kernel (af_xdp)", xdp),
+        ("dpdk: what cannot be is refused in words", refusals),
+    ];
+    trials.into_iter().map(|(name, body)| trial(name, body)).collect()
+}
+
+/// Whether the program has DPDK; said once if it has not.
+pub(crate) fn is_built_in() -> Result<bool> {
+    static FOUND: OnceLock<std::result::Result<bool, String>> = OnceLock::new();
+    let look = || {
+        let text = "plane = \"dpdk\"\n[[dpdk.port]]\ndevice = \"net_null0\"\naddresses = \"10.0.0.1/24\"\n[[service]]\n\
+                    listen = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.2:80\"]\n";
+        let mut validate = Command::new(peer::hairpin_program()?);
+        match command::output_with_input(validate.args(["validate", "-c", "/dev/stdin"]), text) {
+            Ok(_) => Ok(true),
+            Err(error) if format!("{error:#}").contains("built without") => {
+                println!("skipped: the dpdk plane needs a hairpin with it (cargo build -p hairpin --features dpdk)");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    };
+    FOUND
+        .get_or_init(|| look().map_err(|error: anyhow::Error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+}
+
+struct Net {
+    hairpin: Hairpin,
+    _servers: Servers,
+    topology: Topology,
+}
+
+/// The network with Hairpin in it; `None` if the program has no DPDK.
+fn net(options: HairpinOptions) -> Result<Option<Net>> {
+    if !is_built_in()? {
+        return Ok(None);
+    }
+    let topology = Topology::create(Options { cards: Cards::Wire, routers: false })?;
+    let servers = Servers::start(&topology)?;
+    let hairpin = Hairpin::start(&topology, &services(), &options)?;
+    Ok(Some(Net { hairpin, _servers: servers, topology }))
+}
+
+fn options(dpdk: &'static str) -> HairpinOptions {
+    HairpinOptions { dpdk, ..HairpinOptions::default() }
+}
+
+/// All of the status: what others do not read of it, too.
+fn status(hairpin: &Hairpin) -> Result<Value> {
+    let answer = peer::control::ask(&hairpin.socket(), &json!({"request": "status"}))?;
+    answer.get("status").cloned().context("no status")
+}
+
+fn works(net: &Net) -> Result<()> {
+    for name in ["http4", "http6", "full-http4", "full-http6"] {
+        load::curl(&net.topology.client, &net.topology, &service(name).listen(), "128k", "works")?;
+    }
+    Ok(())
+}
+
+/// Echo of both families, of Hairpin's own addresses and of services'; what is nobody's is not answered.
+fn answers() -> Result<()> {
+    let Some(mut net) = net(options(PORTS))? else { return Ok(()) };
+    let ping = |address: String| {
+        let mut ping = net.topology.client.command("ping");
+        command::output(ping.args(["-c", "2", "-i", "0.2", "-W", "5", &address]))
+    };
+    for family in [Family::V4, Family::V6] {
+        ping(balancer_address(family).to_string())?;
+        ping(vip(family).to_string())?;
+    }
+    ensure!(ping("10.0.0.77".to_string()).is_err(), "somebody answers for 10.0.0.77");
+    works(&net)?;
+    let status = status(&net.hairpin)?;
+    let ports = status["ports"].as_array().context("no ports in the status")?;
+    ensure!(ports.len() == 5, "{} ports", ports.len());
+    for port in ports {
+        ensure!(port["driver"] == "net_af_packet" && port["up"] == true, "{port}");
+        ensure!(port["queues"] == 2 && port["mtu"] == 1500, "{port}");
+    }
+    // Everybody who took part was asked for or has asked.
+    let client = &ports[0];
+    ensure!(client["received"].as_u64() > Some(100) && client["transmitted"].as_u64() > Some(100), "{client}");
+    let event = |name: &str| status["events"][format!("device.{name}")]["total"].as_u64().unwrap_or(0);
+    ensure!(event("echo-answered") >= 8, "{}", status["events"]);
+    ensure!(event("resolution-asked") > 0 && event("resolution-answered") > 0, "{}", status["events"]);
+    // Two workers, each with a connection's packets of the other now and then.
+    ensure!(event("handed-over") > 0, "{}", status["events"]);
+    let table = net.hairpin.status_table()?;
+    ensure!(table.contains("steering: 2 workers hand over to each other"), "{table}");
+    ensure!(status["offload"]["policy"] == "never" && status["offload"]["rules_max"] == 0, "{}", status["offload"]);
+    // What was made goes with the process.
+    let instance = net.hairpin.instance().to_owned();
+    net.hairpin.stop(true)?;
+    let left = hairpin_bench::remnants::of(&instance);
+    ensure!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+/// A connection that is kept open, and a question on it.
+fn ask(stream: &mut TcpStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n")?;
+    let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+    while !answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").is_some_and(|at| answer.len() >= at + 4 + 1024) {
+        let length = stream.read(&mut part)?;
+        ensure!(length > 0, "closed before the answer was complete");
+        answer.extend_from_slice(&part[..length]);
+    }
+    Ok(())
+}
+
+fn restart() -> Result<()> {
+    let Some(mut net) = net(options(PORTS))? else { return Ok(()) };
+    let to: SocketAddr = service("http4").listen().parse()?;
+    let mut stream = inside::run(&net.topology.client, move || {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        ask(&mut stream)?;
+        Ok(stream)
+    })?;
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        net.hairpin.end(signal)?;
+        net.hairpin.start_again(&net.topology, &[])?;
+        let status = net.hairpin.status()?;
+        ensure!(status.began == "restart" && status.adopted_connections >= 1, "{status:?}");
+        ask(&mut stream).with_context(|| format!("after {signal}"))?;
+    }
+    // Nobody can take ports over from a living process.
+    let refused = net.hairpin.tell(&net.topology, &["upgrade"]);
+    let refused = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    ensure!(refused.contains("cannot be passed on"), "an upgrade was answered {refused:?}");
+    ask(&mut stream)?;
+    works(&net)
+}
+
+fn reload() -> Result<()> {
+    let Some(net) = net(options(PORTS))? else { return Ok(()) };
+    let mut services = services();
+    // An address that nobody had.
+    let text = "[[service]]\nname = \"added\"\nlisten = \"10.0.100.77:80/tcp\"\nbackends = [\"10.0.2.2:80\"]\n";
+    let last = services.last_mut().context("services")?;
+    last.tables = text.to_owned();
+    net.hairpin.configure(&net.topology, &services, &options(PORTS))?;
+    let target = "10.0.100.77:80";
+    let page = || load::curl(&net.topology.client, &net.topology, target, "1k", "added");
+    let before = inside::run(&net.topology.client, move || {
+        Ok(TcpStream::connect_timeout(&target.parse()?, Duration::from_millis(500)).is_ok())
+    })?;
+    ensure!(!before, "somebody answers at {target} before the reload");
+    net.hairpin.tell(&net.topology, &["reload"])?;
+    page()?;
+    works(&net)
+}
+
+/// Two workers, and ports with one queue.
+fn relay() -> Result<()> {
+    let Some(net) = net(HairpinOptions { top: "workers = 2".to_owned(), ..options(ONE_QUEUE) })? else { return Ok(()) };
+    for _ in 0..4 {
+        works(&net)?;
+    }
+    let table = net.hairpin.status_table()?;
+    ensure!(table.contains("2 workers hand over to each other, 1 of them with queues"), "{table}");
+    let status = status(&net.hairpin)?;
+    for worker in status["workers"].as_array().context("no workers")? {
+        ensure!(worker["forwarded"].as_u64() > Some(0), "{}", status["workers"]);
+    }
+    Ok(())
+}
+
+fn xdp() -> Result<()> {
+    if !is_built_in()? {
+        return Ok(());
+    }
+    match net(HairpinOptions { top: "workers = 1".to_owned(), ..options(XDP) }) {
+        Ok(Some(net)) => {
+            works(&net)?;
+            let status = status(&net.hairpin)?;
+            ensure!(status["ports"][0]["driver"] == "net_af_xdp", "{}", status["ports"]);
+            Ok(())
+        }
+        Ok(None) => Ok(()),
+        Err(error) if format!("{error:#}").contains("Cannot find device") => {
+            println!("skipped: this DPDK has no driver for af_xdp");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn refusals() -> Result<()> {
+    if !is_built_in()? {
+        return Ok(());
+    }
+    for (dpdk, tables, expected) in [
+        ("net_af_packet{},iface=none-{}", "", "cannot open a port"),
+        ("net_nonsense{},iface={}", "", "cannot open a port"),
+        (PORTS, "[service.health]\ncheck = \"tcp\"\n", "the kernel does not own the ports of the dpdk plane"),
+    ] {
+        let topology = Topology::create(Options { cards: Cards::Wire, routers: false })?;
+        let mut services = services();
+        services.truncate(1);
+        services[0].tables = tables.to_owned();
+        match Hairpin::start(&topology, &services, &options(dpdk)) {
+            Ok(_) => bail!("{dpdk} with {tables:?} was taken"),
+            Err(error) => ensure!(format!("{error:#}").contains(expected), "{dpdk}, {tables:?}: {error:#}"),
+        }
+    }
+    Ok(())
+}
