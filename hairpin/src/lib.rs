@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 pub mod diff;
 pub mod health;
+mod lab;
 pub mod metrics;
 mod probe;
 pub mod registry;

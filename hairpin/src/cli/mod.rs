@@ -9,6 +9,7 @@ mod target;
 
 use crate::capture::Wish;
 use crate::config;
+use crate::lab::LabCommand;
 use crate::probe;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -203,6 +204,12 @@ enum Action {
         #[arg(long)]
         flush: bool,
     },
+    /// Measure connection tables and devices on real packets: generator, device under test and sink.
+    #[command(after_help = "Example: hairpin lab run scenarios/smoke.toml")]
+    Lab {
+        #[command(subcommand)]
+        command: LabCommand,
+    },
     /// Print a commented configuration file: every field with its default.
     #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
     Config {
@@ -227,7 +234,7 @@ enum Action {
 
 /// Whom the output is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(crate) enum Output {
     /// Tables.
     Table,
     /// JSON.
@@ -284,6 +291,7 @@ impl Action {
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),
             Action::Stop { target, flush } => process::stop(&target, flush),
+            Action::Lab { command } => return command.perform(),
             Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
             Action::Man { directory } => pages::manual(directory.as_deref()),
             Action::Completions { shell } => pages::completions(shell),
@@ -292,7 +300,7 @@ impl Action {
     }
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     // Standard output keeps an unfinished line to itself, and says nothing when it cannot get rid of it at the end.

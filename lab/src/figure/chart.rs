@@ -17,6 +17,8 @@ const NAME_MAX: usize = 40;
 pub(super) struct Series {
     /// Its name.
     pub(super) name: String,
+    /// Which color.
+    pub(super) color: usize,
     /// Which place, and its value.
     pub(super) points: Vec<(usize, Summary)>,
 }
@@ -29,6 +31,8 @@ pub(super) struct Places {
     pub(super) beside: &'static str,
     /// What is written at each place.
     pub(super) labels: Vec<String>,
+    /// How many colors there are.
+    pub(super) colors: usize,
     pub(super) series: Vec<Series>,
 }
 
@@ -40,7 +44,8 @@ pub(super) struct Curves {
     pub(super) beside: &'static str,
     /// Logarithmic below.
     pub(super) logarithmic: bool,
-    /// Name, points, and whether it is one of several of the name (thin, not named again).
+    /// How many colors there are.
+    pub(super) colors: usize,
     pub(super) curves: Vec<Curve>,
 }
 
@@ -49,7 +54,7 @@ pub(super) struct Curves {
 pub(super) struct Curve {
     pub(super) name: String,
     /// Which color.
-    pub(super) series: usize,
+    pub(super) color: usize,
     /// Thin, and not in the legend.
     pub(super) is_detail: bool,
     pub(super) points: Vec<(f64, f64)>,
@@ -121,6 +126,7 @@ impl Places {
             chart
                 .configure_mesh()
                 .disable_x_mesh()
+                .light_line_style(WHITE)
                 .label_style(("sans-serif", 14))
                 .x_labels((2.0 * (last * 1.5 + 0.8)) as usize + 2)
                 .x_label_formatter(&label)
@@ -129,7 +135,7 @@ impl Places {
                 .draw()
                 .map_err(|error| failed(&error))?;
             for (index, series) in self.series.iter().enumerate() {
-                let color = color(index, self.series.len());
+                let color = color(series.color, self.colors);
                 let style = color.stroke_width(2);
                 // Beside each other, so that error bars can be told apart.
                 let aside = (index as f64 - (self.series.len() - 1) as f64 / 2.0) * 0.012;
@@ -165,7 +171,7 @@ impl Places {
             for (index, series) in self.series.iter().enumerate() {
                 // The first one on top.
                 let row = rows - 1 - index;
-                let color = color(index, rows);
+                let color = color(series.color, self.colors);
                 for (_, value) in &series.points {
                     let (low, high) = (SegmentValue::Exact(row), SegmentValue::Exact(row + 1));
                     let mut bar = Rectangle::new([(0.0, low), (value.mean, high)], color.filled());
@@ -281,9 +287,8 @@ impl Curves {
             .y_desc(self.beside)
             .draw()
             .map_err(|error| failed(&error))?;
-        let count = self.curves.iter().map(|curve| curve.series + 1).max().unwrap_or(1);
         for curve in &self.curves {
-            let color = color(curve.series, count);
+            let color = color(curve.color, self.colors);
             let style = if curve.is_detail { color.mix(0.3).stroke_width(1) } else { color.stroke_width(2) };
             let line = LineSeries::new(curve.points.iter().copied(), style);
             let drawn = chart.draw_series(line).map_err(|error| failed(&error))?;
@@ -346,10 +351,17 @@ mod tests {
     fn places(labels: &[&str], series: &[(&str, &[&[f64]])]) -> Places {
         let series = series.iter().map(|(name, values)| {
             let points = values.iter().enumerate().filter_map(|(i, all)| Some((i, Summary::of(all)?))).collect();
-            Series { name: (*name).to_owned(), points }
+            Series { name: (*name).to_owned(), color: 0, points }
         });
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        Places { title: "t <&>".to_owned(), below: "cores", beside: "Mpps", labels, series: series.collect() }
+        Places {
+            title: "t <&>".to_owned(),
+            below: "cores",
+            beside: "Mpps",
+            labels,
+            colors: 1,
+            series: series.collect(),
+        }
     }
 
     #[test]
@@ -370,7 +382,8 @@ mod tests {
     #[test]
     fn nothing_is_not_drawn() {
         assert_eq!(places(&["1", "2"], &[("a", &[&[], &[]])]).svg().unwrap(), None);
-        let curves = Curves { title: String::new(), below: "", beside: "", logarithmic: true, curves: Vec::new() };
+        let curves =
+            Curves { title: String::new(), below: "", beside: "", logarithmic: true, colors: 0, curves: Vec::new() };
         assert_eq!(curves.svg().unwrap(), None);
         assert_eq!(Shares { title: String::new(), parts: Vec::new(), rows: Vec::new() }.svg().unwrap(), None);
     }
@@ -380,9 +393,15 @@ mod tests {
         for (logarithmic, points) in
             [(true, vec![(0.0, 0.0)]), (false, vec![(5.0, 0.0)]), (true, vec![(1.0, 0.5), (1e6, 1.0)])]
         {
-            let curve = Curve { name: "x".to_owned(), series: 0, is_detail: false, points };
-            let curves =
-                Curves { title: "t".to_owned(), below: "us", beside: "share", logarithmic, curves: vec![curve] };
+            let curve = Curve { name: "x".to_owned(), color: 0, is_detail: false, points };
+            let curves = Curves {
+                title: "t".to_owned(),
+                below: "us",
+                beside: "share",
+                logarithmic,
+                colors: 1,
+                curves: vec![curve],
+            };
             assert!(curves.svg().unwrap().unwrap().contains("<polyline"));
         }
     }

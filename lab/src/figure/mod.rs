@@ -112,6 +112,8 @@ impl Axis {
 pub(crate) fn count(number: u32) -> String {
     match number {
         n if n >= 1_000_000 && n % 100_000 == 0 => format!("{} M", f64::from(n) / 1e6),
+        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} Mi", n >> 20),
+        n if n >= 1 << 12 && n % (1 << 10) == 0 => format!("{} Ki", n >> 10),
         n if n >= 1000 && n % 100 == 0 => format!("{} k", f64::from(n) / 1e3),
         n => n.to_string(),
     }
@@ -248,7 +250,7 @@ fn by_device<'a>(
 
 fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&Cell], context: &Cell) -> Places {
     let mut series = Vec::new();
-    for subject in &results.experiment.subjects {
+    for (color, subject) in results.experiment.subjects.iter().enumerate() {
         let mut points = Vec::new();
         for (place, at) in places.iter().enumerate() {
             let moved = axis.at(context, at);
@@ -259,17 +261,18 @@ fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&C
             }
         }
         if !points.is_empty() {
-            series.push(Series { name: subject.name.clone(), points });
+            series.push(Series { name: subject.name.clone(), color, points });
         }
     }
     let labels = places.iter().map(|cell| axis.label(cell)).collect();
-    Places { title: String::new(), below: axis.name(), beside: quantity.axis, labels, series }
+    let colors = results.experiment.subjects.len();
+    Places { title: String::new(), below: axis.name(), beside: quantity.axis, labels, colors, series }
 }
 
 /// Of the repetitions the middle one at each share of packets.
 fn cumulative(results: &Results<'_>, context: &Cell) -> Curves {
     let mut curves = Vec::new();
-    for (series, name, all) in by_device(results, context) {
+    for (color, name, all) in by_device(results, context) {
         let shares = (1..=POINTS_MAX).map(|i| 1.0 - (1.0 - i as f64 / POINTS_MAX as f64).powf(2.0));
         let points: Vec<(f64, f64)> = shares
             .filter_map(|share| {
@@ -280,16 +283,17 @@ fn cumulative(results: &Results<'_>, context: &Cell) -> Curves {
                 Some((Summary::of(&at.collect::<Vec<_>>())?.median, share))
             })
             .collect();
-        curves.push(Curve { name: name.to_owned(), series, is_detail: false, points });
+        curves.push(Curve { name: name.to_owned(), color, is_detail: false, points });
     }
     let (below, beside) = ("latency, us", "share of packets");
-    Curves { title: String::new(), below, beside, logarithmic: true, curves }
+    let colors = results.experiment.subjects.len();
+    Curves { title: String::new(), below, beside, logarithmic: true, colors, curves }
 }
 
 /// The mean of all repetitions, and each of them.
 fn over_time(results: &Results<'_>, context: &Cell) -> Curves {
     let mut curves = Vec::new();
-    for (series, name, all) in by_device(results, context) {
+    for (color, name, all) in by_device(results, context) {
         let name = name.to_owned();
         let rate = |sample: &crate::testbed::Sample| sample.received as f64 / sample.length.max(1e-9) / 1e6;
         let most = all.iter().map(|measured| measured.over_time.len()).max().unwrap_or(0);
@@ -305,13 +309,14 @@ fn over_time(results: &Results<'_>, context: &Cell) -> Curves {
         if all.len() > 1 {
             for measured in all {
                 let points = measured.over_time.iter().step_by(step).map(|sample| (sample.at, rate(sample))).collect();
-                curves.push(Curve { name: name.clone(), series, is_detail: true, points });
+                curves.push(Curve { name: name.clone(), color, is_detail: true, points });
             }
         }
-        curves.push(Curve { name, series, is_detail: false, points: mean });
+        curves.push(Curve { name, color, is_detail: false, points: mean });
     }
     let (below, beside) = ("seconds", "Mpps received");
-    Curves { title: String::new(), below, beside, logarithmic: false, curves }
+    let colors = results.experiment.subjects.len();
+    Curves { title: String::new(), below, beside, logarithmic: false, colors, curves }
 }
 
 fn shares(results: &Results<'_>, context: &Cell) -> Shares {
@@ -331,6 +336,6 @@ mod tests {
     #[test]
     fn numbers_as_people_say_them() {
         let said = [7, 1000, 4096, 2_000_000, 2_500_000, 1 << 21].map(count);
-        assert_eq!(said, ["7", "1 k", "4096", "2 M", "2.5 M", "2097152"]);
+        assert_eq!(said, ["7", "1 k", "4 Ki", "2 M", "2.5 M", "2 Mi"]);
     }
 }

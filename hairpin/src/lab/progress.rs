@@ -1,0 +1,86 @@
+//! How far something is, on standard error: a line that is written over on a terminal, a line now and then elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often a line is written over.
+const ON_TERMINAL: Duration = Duration::from_millis(200);
+/// How often there is a line elsewhere.
+const ELSEWHERE: Duration = Duration::from_secs(10);
+
+/// Where progress goes.
+pub(super) struct Progress {
+    is_terminal: bool,
+    is_quiet: bool,
+    last: Option<Instant>,
+    /// Characters of the line that stands there.
+    width: usize,
+}
+
+impl Progress {
+    /// On standard error, or nowhere.
+    pub(super) fn new(is_quiet: bool) -> Progress {
+        Progress { is_terminal: std::io::stderr().is_terminal(), is_quiet, last: None, width: 0 }
+    }
+
+    /// Something that will be written over soon; left out if the last one is not long ago.
+    pub(super) fn state(&mut self, text: impl FnOnce() -> String) {
+        let every = if self.is_terminal { ON_TERMINAL } else { ELSEWHERE };
+        if self.is_quiet || self.last.is_some_and(|last| last.elapsed() < every) {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let text = text();
+        if self.is_terminal {
+            let width = text.chars().count();
+            // Nobody reads it if it cannot be written.
+            let _ = write!(std::io::stderr(), "\r{text}{:1$}", "", self.width.saturating_sub(width));
+            self.width = width;
+        } else {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// Something that stays.
+    pub(super) fn line(&mut self, text: &str) {
+        if self.is_quiet {
+            return;
+        }
+        self.clear();
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+
+    /// Takes the line away that would be written over.
+    pub(super) fn clear(&mut self) {
+        if self.width > 0 {
+            let _ = write!(std::io::stderr(), "\r{:1$}\r", "", self.width);
+            self.width = 0;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A time as people say it: hours and minutes, minutes and seconds, or seconds.
+pub(super) fn about(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds if seconds >= 3600 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        seconds if seconds >= 60 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let said = [0, 59, 60, 3599, 7260].map(|seconds| about(Duration::from_secs(seconds)));
+        assert_eq!(said, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "2 h 1 min"]);
+    }
+}
