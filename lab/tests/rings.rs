@@ -71,8 +71,7 @@ fn every_frame_is_accounted_for() {
     // A table too small for the flows: datagrams move, established connections stay and others find no room.
     let measured = measure(&mut testbed, &Trial { table_entries: 128, ..short.clone() });
     assert!(!measured.consistent);
-    let source =
-        Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
+    let source = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
     let measured = measure(&mut testbed, &Trial { table_entries: 128, run: 2, source, ..short.clone() });
     assert!(measured.consistent && measured.lost_by_reason.iter().any(|(reason, _)| reason == "table-full"));
 

@@ -115,7 +115,7 @@ impl<IO: FrameIo> Serving<IO> {
                 }
                 continue;
             }
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Acquire) {
                 if stopping.is_some() {
                     return;
                 }
@@ -123,6 +123,11 @@ impl<IO: FrameIo> Serving<IO> {
             }
             std::hint::spin_loop();
         }
+    }
+
+    /// Frames received and sent so far.
+    pub fn carried(&self) -> (u64, u64) {
+        (self.received, self.sent)
     }
 
     /// What it has done so far.

@@ -33,6 +33,7 @@ pub struct Generator<O: Outlet, T: Traffic> {
     /// Made, and not yet taken.
     held: Batch<O::Frame>,
     until: u64,
+    introduced: u64,
     /// Packets that were due at the end, and not sent any more.
     left: u64,
     sent: Sent,
@@ -50,6 +51,7 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
             session,
             held: Batch::new(),
             until: 0,
+            introduced: 0,
             left: 0,
             sent: Sent::default(),
             timeline,
@@ -74,8 +76,15 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
                 return false;
             }
         }
+        let before = self.held.len();
         self.outlet.send(&mut self.held);
+        self.introduced += (before - self.held.len()) as u64;
         true
+    }
+
+    /// Packets sent to make flows known.
+    pub fn introduced(&self) -> u64 {
+        self.introduced
     }
 
     /// The clock starts at `start`: sends `share` of `rate` for `duration` (all in nanoseconds).

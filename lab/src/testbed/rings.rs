@@ -31,8 +31,10 @@ use std::time::Duration;
 const RING: u32 = 1024;
 /// Frames that are in nobody's ring: in bursts, and in the caches of lcores.
 const IN_HAND: u32 = 1024;
-/// How long a sink waits for what is still under way, in nanoseconds.
-const QUIET: u64 = 100_000_000;
+/// How long a generator whose time is over tries to get rid of what it has, in nanoseconds.
+const PATIENCE: u64 = 1_000_000_000;
+/// How long flows that become connections may be under way before something is taken to be stuck, in nanoseconds.
+const STUCK: u64 = 10_000_000_000;
 /// Steps of a thread between two looks at what others want.
 const STEPS: u32 = 64;
 
@@ -115,12 +117,20 @@ impl FrameIo for Both {
 /// What the threads of a trial have in common.
 #[derive(Default)]
 struct Stage {
+    /// What comes from now on is measured.
+    measuring: AtomicBool,
+    /// Cores of the device that do not know that yet.
+    unaware: AtomicU32,
     /// When the clock starts, in nanoseconds; 0: not yet.
     start: AtomicU64,
     /// Generators that are not done.
     generating: AtomicU32,
-    /// The sinks are done.
+    /// They are: the device is to finish what it has.
     device_stops: AtomicBool,
+    /// Cores of the device that are not done.
+    serving: AtomicU32,
+    /// What each core of the device had received and sent when it last had nothing to do, before the clock starts.
+    idle: Vec<(AtomicU64, AtomicU64)>,
     /// Something went wrong, or will: all are to leave.
     leave: AtomicBool,
     sent: AtomicU64,
@@ -134,28 +144,26 @@ struct Collector {
     from: In,
     sink: Sink,
     batch: Batch<Mbuf>,
-    /// When something last came.
-    last: u64,
 }
 
 impl Collector {
-    fn step(&mut self) {
+    /// Whether anything had come.
+    fn step(&mut self) -> bool {
         self.from.receive(&mut self.batch);
         if self.batch.is_empty() {
-            return;
+            return false;
         }
-        let now = clock::now();
-        self.sink.take(now, &self.batch);
+        self.sink.take(clock::now(), &self.batch);
         self.from.release(&mut self.batch);
-        self.last = now;
+        true
     }
 
-    /// Takes frames that are not measured.
-    fn discard(&mut self) -> bool {
+    /// Takes frames that are not measured; how many.
+    fn discard(&mut self) -> u64 {
         self.from.receive(&mut self.batch);
-        let any = !self.batch.is_empty();
+        let count = self.batch.len() as u64;
         self.from.release(&mut self.batch);
-        any
+        count
     }
 }
 
@@ -246,10 +254,11 @@ impl RingTestbed {
             let (to, back) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             generators.push(Generator::new(Out { ring, pool: pool.clone() }, traffic, session));
             devices.push(Serving::new(core, Both { from, to, pool: pool.clone() }));
-            collectors.push(Collector { from: In(back), sink: Sink::new(options, 0), batch: Batch::new(), last: 0 });
+            collectors.push(Collector { from: In(back), sink: Sink::new(options, 0), batch: Batch::new() });
         }
-        let stage = Stage::default();
-        stage.generating.store(u32::from(lanes), Ordering::Relaxed);
+        let count = || AtomicU32::new(u32::from(lanes));
+        let idle = (0..lanes).map(|_| Default::default()).collect();
+        let stage = Stage { unaware: count(), generating: count(), serving: count(), idle, ..Stage::default() };
         let done = std::thread::scope(|scope| {
             self.perform(scope, &stage, trial, plan, (generators, collectors, devices), progress)
         });
@@ -274,14 +283,15 @@ impl RingTestbed {
         let serving: Vec<_> = devices
             .into_iter()
             .zip(&plan.device)
-            .map(|(device, &cpu)| {
+            .enumerate()
+            .map(|(lane, (device, &cpu))| {
                 let (threads, eal) = (threads.clone(), &self.eal);
-                scope.spawn(move || serve(device, cpu, eal, stage, threads))
+                scope.spawn(move || serve(device, lane, cpu, eal, stage, threads))
             })
             .collect();
         drop(threads);
         let device = told.iter().take(serving.len()).collect();
-        self.introduce(trial, plan, &mut generators, &mut collectors, progress)?;
+        self.introduce(stage, trial, plan, (&mut generators, &mut collectors), progress)?;
         let mut testing: Vec<ScopedJoinHandle<'_, Result<Tested>>> = Vec::new();
         let mut by_cpu: std::collections::BTreeMap<usize, Tasks> = std::collections::BTreeMap::new();
         for (generator, &cpu) in generators.into_iter().zip(&plan.generators) {
@@ -294,9 +304,16 @@ impl RingTestbed {
             let eal = &self.eal;
             testing.push(scope.spawn(move || test(tasks, trial, cpu, eal, stage)));
         }
+        stage.measuring.store(true, Ordering::Release);
+        while stage.unaware.load(Ordering::Acquire) > 0 {
+            // A core that could not begin is not aware of anything; it will say why.
+            if stage.serving.load(Ordering::Acquire) < u32::from(trial.cores) {
+                break;
+            }
+            std::thread::yield_now();
+        }
         progress(Progress::Started { device });
-        // All threads are there by then.
-        let start = clock::now() + 10_000_000;
+        let start = clock::now();
         stage.start.store(start, Ordering::Release);
         watch(stage, trial, start, &testing, progress);
         let mut done = Done::default();
@@ -305,23 +322,20 @@ impl RingTestbed {
             done.generators.extend(tested.generators);
             done.collectors.extend(tested.collectors);
         }
-        stage.device_stops.store(true, Ordering::Relaxed);
         for device in serving {
             let (device, before) = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
             done.handled.push(device.handled().since(&before));
         }
-        // What the device still had in hand, in rings that nobody sends into any more.
-        done.collectors.iter_mut().for_each(Collector::step);
         Ok(done)
     }
 
-    /// Makes the flows known to the device, if the trial wants that: on the calling thread, lane by lane.
+    /// Makes the flows known to the device, if the trial wants that: lane by lane, on the first generator's processor.
     fn introduce(
         &self,
+        stage: &Stage,
         trial: &Trial,
         plan: &Plan,
-        generators: &mut [LaneGenerator],
-        collectors: &mut [Collector],
+        lanes: (&mut [LaneGenerator], &mut [Collector]),
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
         if trial.run < 2 {
@@ -332,21 +346,35 @@ impl RingTestbed {
             let thread = scope.spawn(|| -> Result<()> {
                 pin(plan.generators[0])?;
                 let _registered = self.eal.register_thread()?;
-                for (generator, collector) in generators.iter_mut().zip(collectors) {
-                    while generator.introduce() {
-                        collector.discard();
-                    }
-                    let mut quiet = clock::now();
-                    while clock::now().saturating_sub(quiet) < QUIET {
-                        if collector.discard() {
-                            quiet = clock::now();
-                        }
-                    }
+                let lanes = lanes.0.iter_mut().zip(lanes.1).zip(&stage.idle);
+                for ((generator, collector), idle) in lanes {
+                    introduce(generator, collector, idle)?;
                 }
                 Ok(())
             });
             thread.join().map_err(|_| anyhow!("the introducing thread has panicked"))?
         })
+    }
+}
+
+/// Makes a lane's flows known, and waits until nothing of it is under way.
+fn introduce(generator: &mut LaneGenerator, collector: &mut Collector, idle: &(AtomicU64, AtomicU64)) -> Result<()> {
+    let mut back = 0;
+    while generator.introduce() {
+        back += collector.discard();
+    }
+    let since = clock::now();
+    loop {
+        back += collector.discard();
+        let (received, sent) = (idle.0.load(Ordering::Acquire), idle.1.load(Ordering::Acquire));
+        if received == generator.introduced() && sent == back {
+            return Ok(());
+        }
+        let all = generator.introduced();
+        ensure!(
+            clock::now().saturating_sub(since) < STUCK,
+            "of {all} packets that make flows known the device has taken {received} and sent {sent}, of which {back} came"
+        );
     }
 }
 
@@ -356,7 +384,7 @@ struct Leave<'a>(&'a Stage);
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         self.0.leave.store(true, Ordering::Relaxed);
-        self.0.device_stops.store(true, Ordering::Relaxed);
+        self.0.device_stops.store(true, Ordering::Release);
     }
 }
 
@@ -402,23 +430,41 @@ fn device_cores(trial: &Trial, steering: Steering, seeds: [u64; 4], eal: &Eal) -
 /// The device's thread: what it had done when the clock started is given back with it.
 fn serve(
     mut device: Serving<Both>,
+    lane: usize,
     cpu: usize,
     eal: &Eal,
     stage: &Stage,
     threads: std::sync::mpsc::Sender<u32>,
 ) -> Result<(Serving<Both>, Handled)> {
+    // Also where it cannot begin: the sinks wait for it.
+    let _done = Count(&stage.serving);
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let _ = threads.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     drop(threads);
-    while stage.start.load(Ordering::Acquire) == 0 && !stage.leave.load(Ordering::Relaxed) {
-        for _ in 0..STEPS {
-            device.turn();
+    while !stage.measuring.load(Ordering::Acquire) && !stage.leave.load(Ordering::Relaxed) {
+        if device.turn() {
+            continue;
+        }
+        let (received, sent) = device.carried();
+        if let Some(idle) = stage.idle.get(lane) {
+            idle.0.store(received, Ordering::Release);
+            idle.1.store(sent, Ordering::Release);
         }
     }
     let before = device.handled();
+    stage.unaware.fetch_sub(1, Ordering::AcqRel);
     device.serve(&stage.device_stops);
     Ok((device, before))
+}
+
+/// One less when it is dropped.
+struct Count<'a>(&'a AtomicU32);
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A generator's and sink's thread.
@@ -435,16 +481,15 @@ fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage: &Stage) -
     let duration = trial.duration.as_nanos() as u64;
     let share = 1.0 / f64::from(trial.cores);
     tasks.generators.iter_mut().for_each(|generator| generator.start(trial.rate, share, start, duration));
-    for collector in &mut tasks.collectors {
-        collector.sink.start(start);
-        collector.last = start;
-    }
+    tasks.collectors.iter_mut().for_each(|collector| collector.sink.start(start));
     let mut generating = true;
     let mut told = (0, 0);
     loop {
         for _ in 0..STEPS {
             tasks.generators.iter_mut().for_each(Generator::step);
-            tasks.collectors.iter_mut().for_each(Collector::step);
+            tasks.collectors.iter_mut().for_each(|collector| {
+                collector.step();
+            });
         }
         let sent: u64 = tasks.generators.iter().map(|generator| generator.sent().packets).sum();
         let received: u64 = tasks.collectors.iter().map(|collector| collector.sink.counts().received).sum();
@@ -454,13 +499,14 @@ fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage: &Stage) -
         if generating && (tasks.generators.iter().all(Generator::is_done) || is_overdue(start + duration)) {
             generating = false;
             tasks.generators.iter_mut().for_each(Generator::stop);
-            stage.generating.fetch_sub(tasks.generators.len() as u32, Ordering::Relaxed);
+            let count = tasks.generators.len() as u32;
+            if count > 0 && stage.generating.fetch_sub(count, Ordering::AcqRel) == count {
+                stage.device_stops.store(true, Ordering::Release);
+            }
         }
-        if generating || stage.generating.load(Ordering::Relaxed) > 0 {
-            continue;
-        }
-        let quiet_since = tasks.collectors.iter().map(|collector| collector.last).max().unwrap_or(0);
-        if clock::now().saturating_sub(quiet_since.max(start + duration)) > QUIET {
+        // The device finishes what it has, and then nothing is sent into the rings any more.
+        if !generating && stage.serving.load(Ordering::Acquire) == 0 {
+            while tasks.collectors.iter_mut().any(Collector::step) {}
             return Ok(tasks);
         }
     }
@@ -468,7 +514,7 @@ fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage: &Stage) -
 
 /// Whether a generator whose time was over at `end` has tried long enough to get rid of what it has.
 fn is_overdue(end: u64) -> bool {
-    clock::now() > end + 10 * QUIET
+    clock::now() > end + PATIENCE
 }
 
 /// Tells how it goes until all testers are done.
