@@ -45,6 +45,6 @@ pub use memory::Pages;
 pub use pool::{Pool, PoolOptions};
 pub use port::{Chained, Port, PortOptions, PortStatistics, Queue};
 pub use ring::{Ring, RingKind, RingReceiver, RingSender};
-pub use rss::{Rss, Spread};
+pub use rss::{Rss, Spread, SpreadAbilities};
 pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING};
 pub use transactions::Transactions;

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::ffi::port::{self, RawChains, RawInfo, RawOptions, RawRing, RawStatistics};
 use crate::mbuf::{Mbuf, forget_first};
 use crate::pool::Pool;
-use crate::rss::{Rss, Spread};
+use crate::rss::{Rss, Spread, SpreadAbilities};
 use crate::segment::Cut;
 use hairpin_core::frame::{Batch, Checksum, Frame};
 use std::ffi::{CStr, CString, c_char};
@@ -252,6 +252,11 @@ impl Port {
     /// How it spreads flows over its queues, as far as the driver says.
     pub fn rss(&self) -> Spread {
         self.0.info.spread
+    }
+
+    /// How it could, as far as the driver says.
+    pub fn rss_abilities(&self) -> SpreadAbilities {
+        SpreadAbilities::of(&self.0.info.raw)
     }
 
     /// Whether the link is up now.

@@ -39,6 +39,37 @@ pub enum Spread {
     Destination,
 }
 
+/// By what a device can spread flows, as its driver says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpreadAbilities {
+    /// Addresses.
+    pub addresses: bool,
+    /// Addresses and ports of TCP and UDP.
+    pub ports: bool,
+    /// One address alone. It may still be refused for some kinds of packet.
+    pub one_address: bool,
+    /// A key of ours in place of its own, of so many bytes; 0: the driver does not say, and 40 is what is tried.
+    pub key_bytes: u8,
+}
+
+/// `RTE_ETH_RSS_IPV4` and `RTE_ETH_RSS_IPV6`.
+const ADDRESSES: u64 = 1 << 2 | 1 << 8;
+/// `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and so on: TCP and UDP over both.
+const PORTS: u64 = 1 << 4 | 1 << 5 | 1 << 10 | 1 << 11;
+
+impl SpreadAbilities {
+    /// Those of a port.
+    pub(crate) fn of(info: &RawInfo) -> SpreadAbilities {
+        let all = |types: u64| info.rss_types & types == types;
+        SpreadAbilities {
+            addresses: all(ADDRESSES),
+            ports: all(PORTS),
+            one_address: all(SOURCE_ONLY | DESTINATION_ONLY),
+            key_bytes: info.rss_key_length,
+        }
+    }
+}
+
 /// `RTE_ETH_RSS_L3_SRC_ONLY`.
 const SOURCE_ONLY: u64 = 1 << 63;
 /// `RTE_ETH_RSS_L3_DST_ONLY`.

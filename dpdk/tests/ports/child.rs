@@ -32,6 +32,11 @@ pub(crate) fn run() {
             start(EalPages::Huge);
             super::memory::with_hugepages();
         }
+        "none" => super::memory::without_hugepages(),
+        "auto" => {
+            start(EalPages::Auto);
+            super::memory::with_ordinary_pages();
+        }
         part => panic!("{part} is no part"),
     }
 }

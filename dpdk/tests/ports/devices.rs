@@ -5,7 +5,7 @@ use super::{Case, Whole, command, device, frame, in_namespace, send};
 use crate::eal;
 use hairpin_core::frame::{Batch, Checksum, Frame};
 use hairpin_core::wire::{self, Parsed};
-use hairpin_dpdk::{Error, Mbuf, Port, PortOptions, Rss, Spread};
+use hairpin_dpdk::{Error, Mbuf, Port, PortOptions, Rss, Spread, SpreadAbilities};
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -80,6 +80,8 @@ fn null_rss() {
     ] {
         let port = open(&PortOptions { rss, queues: 4, ..options(device("net_null", "copy=0")) }, &whole);
         assert_eq!((port.queues(), port.rss()), (4, spread), "{rss:?}");
+        let can = port.rss_abilities();
+        assert!(can.addresses && can.ports && !can.one_address, "{can:?}");
     }
 }
 
@@ -201,6 +203,7 @@ fn af_packet() {
             how.queues = queues;
             let port = open(&how, &whole);
             assert_eq!((port.mac(), port.mtu(), port.is_up()), (MACS[1], 1500, true));
+            assert_eq!(port.rss_abilities(), SpreadAbilities::default(), "the driver knows of none");
             talk(&port, &whole);
         }
     });

@@ -3,7 +3,7 @@
 use super::{Case, Whole, child, frame};
 use crate::eal;
 use hairpin_core::frame::{Batch, Checksum, Frame};
-use hairpin_dpdk::{Error, Mbuf, Pool, PoolOptions, Port, PortOptions, Ring, RingKind};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Error, Mbuf, Pool, PoolOptions, Port, PortOptions, Ring, RingKind};
 use std::fs;
 
 pub(crate) fn all() -> Vec<Case> {
@@ -20,6 +20,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("threads pass frames on", threads),
         ("what a thread has kept of a pool is everybody's when it ends", caches),
         ("hugepages", hugepages),
+        ("no hugepages", no_hugepages),
     ]
 }
 
@@ -233,6 +234,30 @@ fn hugepages() {
         Some(status) => assert!(status.expect("it ran").success()),
         None => eprintln!("skipped: no memory for hugepages"),
     }
+}
+
+/// Where none are reserved, or all are taken, EAL says so; unless it was left the choice.
+fn no_hugepages() {
+    let free = fs::read_to_string(RESERVED.replace("nr_", "free_"));
+    if free.is_ok_and(|free| free.trim() != "0") {
+        return eprintln!("skipped: there are hugepages");
+    }
+    for part in ["none", "auto"] {
+        assert!(child::spawn(part, "").wait().expect("it ran").success(), "{part}");
+    }
+}
+
+/// In the one process.
+pub(crate) fn without_hugepages() {
+    let options = EalOptions { pages: EalPages::Huge, ..EalOptions::default() };
+    let error = Eal::start(options).expect_err("there are none").to_string();
+    assert!(error.starts_with("DPDK's EAL did not start") && error.contains("huge"), "{error}");
+}
+
+/// In the other.
+pub(crate) fn with_ordinary_pages() {
+    let whole = Whole::new(1000, 2048);
+    drop(frame(&whole.0, b"x"));
 }
 
 /// In that process.
