@@ -4,10 +4,15 @@ use super::{Case, Whole, child, device, frame, packets, receive, send};
 use crate::eal;
 use hairpin_core::frame::{Batch, Frame};
 use hairpin_dpdk::{Mbuf, Port, PortOptions};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 pub(crate) fn all() -> Vec<Case> {
-    vec![("memif within a process", within), ("memif between processes", between)]
+    vec![
+        ("memif within a process", within),
+        ("memif between processes", between),
+        ("memif with dpdk-testpmd at the other end", testpmd),
+    ]
 }
 
 /// An abstract socket, so that nothing of it stays.
@@ -95,6 +100,43 @@ fn between() {
     assert_eq!((port.statistics().received, port.statistics().transmitted), (FRAMES as u64, FRAMES as u64));
     // It goes when this end has gone.
     out.clear();
+    drop((port, queue));
+    assert!(other.wait().expect("it ran").success());
+}
+
+/// DPDK's own program sends every frame back, its Ethernet addresses swapped.
+fn testpmd() {
+    let whole = Whole::new(5000, 2048);
+    let socket = socket("testpmd");
+    let port = open("server", &socket, 1, &whole);
+    let client = format!("--vdev=net_memif0,role=client,socket-abstract=yes,socket={socket},rsize=8");
+    let prefix = format!("--file-prefix={socket}");
+    let mut command = Command::new("dpdk-testpmd");
+    command.args(["--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--no-shconf", "--iova-mode=va"]);
+    command.args(["--lcores", "(0,1)@(0-1)", &client, &prefix, "--"]);
+    command.args(["--forward-mode=macswap", "--port-topology=loop", "--total-num-mbufs=4096", "--nb-cores=1"]);
+    // It ends when it reads something.
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut other) = command.spawn() else { return eprintln!("skipped: there is no dpdk-testpmd") };
+    connected(&port);
+    let mut queue = port.queue(0).expect("a queue");
+    let sent = packets::udp(b"to be swapped");
+    let start = Instant::now();
+    let (mut batch, mut came) = (Batch::new(), 0);
+    while came < 1000 {
+        assert!(start.elapsed() < super::PATIENCE, "{came} came back");
+        if batch.is_empty() {
+            batch.push(frame(&whole.0, &sent));
+        }
+        queue.transmit(&mut batch);
+        let mut back: Batch<Mbuf> = Batch::new();
+        came += queue.receive(&mut back);
+        for frame in &back {
+            let bytes = frame.bytes();
+            assert_eq!((&bytes[..6], &bytes[6..12], &bytes[12..]), (&sent[6..12], &sent[..6], &sent[12..]));
+        }
+    }
+    drop(other.stdin.take());
     drop((port, queue));
     assert!(other.wait().expect("it ran").success());
 }
