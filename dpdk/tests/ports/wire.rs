@@ -19,6 +19,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("of a super-packet that finds no mbufs the rest is sent later", no_mbufs),
         ("a worker's queues are one source and one sink", io),
         ("pairs of ports come and go", come_and_go),
+        ("whatever is done, no frame is lost, doubled or kept", drawn),
     ]
 }
 
@@ -268,4 +269,67 @@ fn come_and_go() {
         assert_eq!(first.queue(3).expect("a queue").transmit(&mut batch), 1);
         assert_eq!(second.queue(3).expect("a queue").receive(&mut batch), 1);
     }
+}
+
+/// Drawn by number: two wires with too little room, a pool with too few mbufs. Every frame that is sent comes once, in
+/// order, or is where it is expected to be.
+fn drawn() {
+    for seed in 0..150 {
+        let mut draw = fastrand::Rng::with_seed(seed);
+        let whole = Whole::new(draw.u32(50..120), 2048);
+        let wires: Vec<(Port, Port)> = (0..2).map(|_| pair(&whole.0, 1, draw.u16(1..40))).collect();
+        let near = wires.iter().map(|(near, _)| near.queue(0).expect("a queue")).collect();
+        let mut far: Vec<Queue> = wires.iter().map(|(_, far)| far.queue(0).expect("a queue")).collect();
+        let mut io = PortIo::new(near, whole.0.clone());
+        let (mut next, mut last) = ([1_u32; 2], [0_u32; 2]);
+        let (mut came, mut thrown) = (0, 0);
+        let (mut out, mut held) = (Batch::<Mbuf>::new(), Vec::new());
+        for step in 0..400 {
+            match draw.u32(0..6) {
+                // Some more to send, as far as there are mbufs and room.
+                0 | 1 => {
+                    for _ in 0..draw.usize(0..=out.remaining_capacity()) {
+                        let Some(mut frame) = io.allocate() else { break };
+                        let way = draw.usize(0..2);
+                        assert!(frame.resize(64));
+                        frame.bytes_mut()[..4].copy_from_slice(&next[way].to_be_bytes());
+                        frame.meta_mut().port = way as u16;
+                        next[way] += 1;
+                        out.push(frame);
+                    }
+                }
+                2 | 3 => io.transmit(&mut out),
+                4 if !out.is_empty() => {
+                    out.remove(draw.usize(0..out.len()));
+                    thrown += 1;
+                }
+                4 => held.clear(),
+                _ => {
+                    let way = draw.usize(0..2);
+                    came += take(&mut far[way], &mut last[way], &mut held, (seed, step));
+                }
+            }
+        }
+        let left = out.len() as u32;
+        for (queue, last) in far.iter_mut().zip(&mut last) {
+            while let more @ 1.. = take(queue, last, &mut held, (seed, 400)) {
+                came += more;
+            }
+        }
+        assert_eq!(came + thrown + left, next[0] + next[1] - 2, "seed {seed}");
+    }
+}
+
+/// Receives some, whose numbers must go up, and returns how many.
+fn take(queue: &mut Queue, last: &mut u32, held: &mut Vec<Batch<Mbuf>>, at: (u64, u32)) -> u32 {
+    let mut batch = Batch::new();
+    queue.receive(&mut batch);
+    for frame in &batch {
+        let number = frame.bytes()[..4].iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
+        assert!(number > *last, "seed and step {at:?}: {number} after {last}");
+        *last = number;
+    }
+    let count = batch.len() as u32;
+    held.push(batch);
+    count
 }
