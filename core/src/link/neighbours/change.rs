@@ -1,7 +1,9 @@
 //! How entries change: with the table's lock, by what frames need, by what others say, by the clock.
 
 use super::slot::{Entry, Slot};
-use super::{ASK_INTERVAL, ASKS_MAX, Ask, Asks, Claim, FAILED, FAILED_KEPT, LEARNT_MAX, LOCK_TIME, Needed, Neighbours};
+use super::{
+    ASK_INTERVAL, ASKS_MAX, Ask, Asks, Claim, FAILED, FAILED_KEPT, LEARNT_MAX, LOCK_TIME, Needed, Neighbours, Places,
+};
 use super::{REACHABLE, STALE, SWEEP_INTERVAL, SWEEP_PLACES, State, UNRESOLVED_MAX};
 use crate::flow::Address;
 use crate::link::segment::Segment;
@@ -24,8 +26,8 @@ impl Writing<'_> {
     }
 
     pub(super) fn need(&self, now: Time, address: &Address, segment: Segment, keep: bool) -> Needed {
-        let bucket = self.0.bucket(address, segment);
-        let there = bucket.iter().find(|slot| slot.owned().is(address, segment));
+        let places = self.0.places(address, segment);
+        let there = places.iter().find(|slot| slot.owned().is(address, segment));
         if let Some(slot) = there {
             let entry = slot.owned();
             let kept = entry.kept || keep;
@@ -45,7 +47,7 @@ impl Writing<'_> {
             }
             return Needed::Known;
         }
-        let Some(slot) = place(bucket, keep) else { return Needed::Full };
+        let Some(slot) = place(places, keep) else { return Needed::Full };
         let state = Some(State::Incomplete);
         let (tries, due) = if keep { (0, now) } else { (1, now + ASK_INTERVAL) };
         let entry =
@@ -55,9 +57,9 @@ impl Writing<'_> {
     }
 
     pub(super) fn hear(&self, now: Time, claim: &Claim) -> bool {
-        let bucket = self.0.bucket(&claim.address, claim.segment);
-        let Some(slot) = bucket.iter().find(|slot| slot.owned().is(&claim.address, claim.segment)) else {
-            return claim.learn && self.learn(now, claim, bucket);
+        let places = self.0.places(&claim.address, claim.segment);
+        let Some(slot) = places.iter().find(|slot| slot.owned().is(&claim.address, claim.segment)) else {
+            return claim.learn && self.learn(now, claim, places);
         };
         let entry = slot.owned();
         let Some(changed) = heard(now, &entry, claim) else { return false };
@@ -66,12 +68,12 @@ impl Writing<'_> {
     }
 
     /// Remembers who asked for us, if there is a place that no frame of ours needs.
-    fn learn(&self, now: Time, claim: &Claim, bucket: &[Slot]) -> bool {
+    fn learn(&self, now: Time, claim: &Claim, places: Places<'_>) -> bool {
         let Some(mac) = claim.mac else { return false };
         let is_learnt = |slot: &&Slot| slot.owned().state.is_some() && slot.owned().learnt;
-        let slot = match bucket.iter().filter(is_learnt).count() < LEARNT_MAX {
-            true => bucket.iter().find(|slot| slot.owned().state.is_none()),
-            false => bucket.iter().filter(is_learnt).min_by_key(|slot| slot.owned().confirmed),
+        let slot = match places.iter().filter(is_learnt).count() < LEARNT_MAX {
+            true => places.iter().find(|slot| slot.owned().state.is_none()),
+            false => places.iter().filter(is_learnt).min_by_key(|slot| slot.owned().confirmed),
         };
         let Some(slot) = slot else { return false };
         let (address, segment, state) = (claim.address, claim.segment, Some(State::Stale));
@@ -164,14 +166,14 @@ fn heard(now: Time, entry: &Entry, claim: &Claim) -> Option<Entry> {
 }
 
 /// The place for a new entry; see the module's documentation.
-fn place(bucket: &[Slot], keep: bool) -> Option<&Slot> {
+fn place(places: Places<'_>, keep: bool) -> Option<&Slot> {
     let oldest = |wanted: fn(&Entry) -> bool| {
-        let candidates = bucket.iter().filter(|slot| !slot.owned().kept && wanted(&slot.owned()));
+        let candidates = places.iter().filter(|slot| !slot.owned().kept && wanted(&slot.owned()));
         candidates.min_by_key(|slot| slot.owned().confirmed)
     };
     let unresolved = |entry: &Entry| matches!(entry.state, Some(State::Incomplete | State::Failed));
-    let full = bucket.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= UNRESOLVED_MAX;
-    let free = bucket.iter().find(|slot| slot.owned().state.is_none());
+    let full = places.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= UNRESOLVED_MAX;
+    let free = places.iter().find(|slot| slot.owned().state.is_none());
     let free = free.filter(|_| !full || keep);
     free.or_else(|| oldest(|entry| entry.state == Some(State::Failed)))
         .or_else(|| full.then(|| oldest(|entry| entry.state == Some(State::Incomplete))).flatten())

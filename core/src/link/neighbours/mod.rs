@@ -15,15 +15,16 @@
 //!
 //! # Who is believed
 //! An entry comes into being because a frame of ours needs it, because the plan names it (*kept*), or because a neighbour
-//! asked for us (*learnt*: at most [`LEARNT_MAX`] of a bucket, none instead of an entry that a frame needed). What
+//! asked for us (*learnt*: at most [`LEARNT_MAX`] among its places, none instead of an entry that a frame needed). What
 //! answers or announces changes existing entries only, of the same address in the same [`Segment`]. Within a second of
 //! an answer nobody else's is believed, so that of two answers to one request the first counts.
 //!
 //! # When it is full
-//! An address has one bucket of [`WAYS`] places, by a keyed hash. A new entry takes a free place, else that of the entry
-//! longest failed, longest incomplete where these are [`UNRESOLVED_MAX`], longest stale; else there is none. Reachable
-//! entries do not give way, except to kept ones; kept ones never. So who makes us send to addresses that nobody has (a
-//! scan of a connected network) drives out other such addresses only.
+//! An address has two buckets of [`WAYS`] places each, by a keyed hash, so that a table half full has room for
+//! everybody. A new entry takes a free place, else that of the entry longest failed, longest incomplete where these are
+//! [`UNRESOLVED_MAX`] or more, longest stale; else there is none. Reachable entries do not give way, except to kept ones;
+//! kept ones never. So who makes us send to addresses that nobody has (a scan of a connected network) drives out other
+//! such addresses only.
 //!
 //! # Concurrency
 //! Readers see whole entries or none ([`slot`]). A writer takes the table's lock by compare-and-swap; one that does not
@@ -60,12 +61,12 @@ pub const FAILED_KEPT: Duration = Duration::from_secs(5);
 pub const STALE: Duration = Duration::from_secs(600);
 /// How long the first answer stands against others.
 pub const LOCK_TIME: Duration = Duration::from_secs(1);
-/// Places an address may have.
+/// Places in a bucket; an address may have any of two buckets.
 pub const WAYS: usize = 8;
-/// Of these, without an Ethernet address at most.
-pub const UNRESOLVED_MAX: usize = 4;
-/// Of these, learnt from who asked us at most.
-pub const LEARNT_MAX: usize = 2;
+/// Entries without an Ethernet address among these places, where another one would be the one too many.
+pub const UNRESOLVED_MAX: usize = WAYS;
+/// Entries there that were learnt from who asked us, at most.
+pub const LEARNT_MAX: usize = WAYS / 2;
 /// Entries there can be at most.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
@@ -189,6 +190,16 @@ pub(super) struct Claim {
     pub(super) learn: bool,
 }
 
+/// The places that an address may have.
+#[derive(Clone, Copy)]
+struct Places<'a>(&'a [Slot], &'a [Slot]);
+
+impl<'a> Places<'a> {
+    fn iter(self) -> impl Iterator<Item = &'a Slot> {
+        self.0.iter().chain(self.1)
+    }
+}
+
 /// The table.
 pub struct Neighbours {
     slots: Box<[Slot]>,
@@ -266,18 +277,20 @@ impl Neighbours {
         self.version.load(Ordering::Acquire)
     }
 
-    fn bucket(&self, address: &Address, segment: Segment) -> &[Slot] {
+    fn places(&self, address: &Address, segment: Segment) -> Places<'_> {
         let mut key = [0; 24];
         key[..16].copy_from_slice(&address.0);
         key[16..].copy_from_slice(&segment.packed().to_le_bytes());
-        let buckets = self.slots.len() / WAYS;
-        let number = key.hash(&self.hasher).0 as usize & (buckets - 1);
-        self.slots.get(number * WAYS..(number + 1) * WAYS).unwrap_or_default()
+        let hash = key.hash(&self.hasher).0;
+        let mask = self.slots.len() / WAYS - 1;
+        let (first, second) = (hash as usize & mask, (hash >> 32) as usize & mask);
+        let bucket = |number: usize| self.slots.get(number * WAYS..(number + 1) * WAYS).unwrap_or_default();
+        Places(bucket(first), if first == second { &[] } else { bucket(second) })
     }
 
     /// What is known of a neighbour.
     pub(super) fn find(&self, address: &Address, segment: Segment) -> Found {
-        for slot in self.bucket(address, segment) {
+        for slot in self.places(address, segment).iter() {
             let Some(entry) = slot.read() else { return Found::Busy };
             if entry.is(address, segment) {
                 return match entry.state {
@@ -341,7 +354,7 @@ impl Neighbours {
 
     /// Takes in what somebody says. Whether that changed anything that a frame may wait for.
     pub(super) fn hear(&self, now: Time, claim: &Claim) -> bool {
-        let known = self.bucket(&claim.address, claim.segment).iter().any(|slot| {
+        let known = self.places(&claim.address, claim.segment).iter().any(|slot| {
             // one that cannot be read is looked at under the lock
             slot.read().is_none_or(|entry| entry.is(&claim.address, claim.segment))
         });

@@ -97,7 +97,7 @@ fn whoever_has_the_lock_too_long_is_not_waited_for() {
     assert_eq!(table.entries().count(), 1);
 }
 
-/// A full bucket: whom a new one replaces.
+/// A table of one bucket: whom a new one replaces.
 #[test]
 fn who_gives_way() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
@@ -139,4 +139,20 @@ fn who_gives_way() {
         table.need(second(36), &address(number), SEGMENT);
     }
     assert!(there(20));
+}
+
+/// Twice as many places as neighbours are enough for all of them, kept or not.
+#[test]
+fn half_full_is_room_for_all() {
+    let table = Neighbours::new(4096, [3; 4]);
+    let mut kept: Vec<(Address, u16)> = (0..1024).map(|number| (address(number), 3)).collect();
+    kept.sort_unstable();
+    assert!(table.keep(Time::ZERO, &kept));
+    for number in 1024..2048 {
+        let now = Time::from_nanos(u64::from(number));
+        assert!(matches!(table.need(now, &address(number), SEGMENT), Needed::Ask(_)), "{number}");
+        assert!(table.hear(now, &claim(address(number), [2; 6])));
+    }
+    assert_eq!(table.entries().filter(|entry| entry.kept).count(), 1024);
+    assert_eq!(table.entries().count(), 2048);
 }
