@@ -61,7 +61,7 @@ impl Error {
 }
 
 /// DPDK's words for an errno.
-fn describe(code: i32) -> String {
+pub(crate) fn describe(code: i32) -> String {
     // SAFETY: rte_strerror returns a string that stays valid until this thread calls it again; it is copied at once.
     unsafe { CStr::from_ptr(ffi::hairpin_strerror(code)) }.to_string_lossy().into_owned()
 }

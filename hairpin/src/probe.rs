@@ -14,6 +14,9 @@ pub(crate) struct Wanted {
     /// Also print the rules that were tried, as rte_flow's items and actions.
     #[arg(long)]
     rules: bool,
+    /// Put so many rules in and take them out again, by batches of 1, 8, 64 and 512, and say how long it takes.
+    #[arg(long, value_name = "RULES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
 }
 
 /// Opens the device, tries, and tells; `json` for programs.
@@ -28,14 +31,18 @@ pub(crate) use with_dpdk::run;
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use super::{Result, Wanted};
-    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Turn, probe};
+    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Turn, Way, probe, trial};
     use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
+    use std::time::Duration;
 
     /// Address space for DPDK itself.
     const MEMORY_MIB: u32 = 256;
     /// Buffers: as many as a port's receive queue holds, and some.
     const MBUFS: u32 = 4096;
+
+    /// Rules asked for at once.
+    const BATCHES: [u32; 4] = [1, 8, 64, 512];
 
     /// What was found out, for programs.
     #[derive(Debug, Serialize)]
@@ -48,6 +55,23 @@ mod with_dpdk {
         engine: Option<Engine>,
         services: Vec<Service>,
         tried: Vec<Tried>,
+        rates: Vec<Rate>,
+        #[serde(skip)]
+        has_no_rules: bool,
+    }
+
+    /// How long rules took, by batch.
+    #[derive(Debug, Serialize)]
+    struct Rate {
+        way: &'static str,
+        batch: u32,
+        asked: u32,
+        installed: u32,
+        counted: u32,
+        removed: u32,
+        install_us_each: f64,
+        remove_us_each: f64,
+        trouble: Option<String>,
     }
 
     #[derive(Debug, Serialize)]
@@ -84,7 +108,8 @@ mod with_dpdk {
         let port = Port::open(&eal, &PortOptions { device: wanted.device.clone(), ..PortOptions::default() }, &pool)?;
         let depth = if wanted.create { Depth::Create } else { Depth::Validate };
         let findings = probe(&EnginePort::of(&port), depth);
-        let report = report(&port, &findings, wanted.rules);
+        let mut report = report(&port, &findings, wanted.rules);
+        report.rates = rates(eal, &port, &findings, wanted.rate);
         if json { Ok(serde_json::to_string(&report)? + "\n") } else { Ok(render(&report)) }
     }
 
@@ -111,8 +136,50 @@ mod with_dpdk {
             hairpin_queues: findings.hairpin_queues,
             engine,
             services,
+            rates: Vec::new(),
+            has_no_rules: findings.has_no_rules(),
             tried: findings.attempts.iter().map(|attempt| tried(attempt, rules)).collect(),
         }
+    }
+
+    /// What rules take in each way that there is, by batch.
+    fn rates(eal: Eal, port: &Port, findings: &Findings, rules: Option<u32>) -> Vec<Rate> {
+        let (Some(rules), Some(terms)) = (rules, findings.terms) else { return Vec::new() };
+        let ways = [("one at a time", Way::Synchronous), ("templates", Way::Templates)];
+        let ways = ways.into_iter().filter(|(_, way)| findings.templates || *way == Way::Synchronous);
+        let mut rates = Vec::new();
+        for (name, way) in ways {
+            for batch in BATCHES {
+                let engine_port = EnginePort::of(port);
+                let each = |time: Duration, count: u32| time.as_secs_f64() * 1e6 / f64::from(count.max(1));
+                let mut rate = Rate {
+                    way: name,
+                    batch,
+                    asked: rules,
+                    installed: 0,
+                    counted: 0,
+                    removed: 0,
+                    install_us_each: 0.0,
+                    remove_us_each: 0.0,
+                    trouble: None,
+                };
+                match trial(Some(eal), (&engine_port, port.mac()), (terms, way), (rules, batch)) {
+                    Ok(found) => {
+                        (rate.installed, rate.counted, rate.removed) = (found.installed, found.counted, found.removed);
+                        rate.install_us_each = each(found.installing, found.installed);
+                        rate.remove_us_each = each(found.removing, found.removed);
+                        rate.trouble = match (found.silent, found.refusal) {
+                            (true, _) => Some("the device stopped answering".into()),
+                            (false, Some(refusal)) => Some(format!("refused: {refusal:?}")),
+                            (false, None) => None,
+                        };
+                    }
+                    Err(error) => rate.trouble = Some(error.to_string()),
+                }
+                rates.push(rate);
+            }
+        }
+        rates
     }
 
     fn tried(attempt: &Attempt, rules: bool) -> Tried {
@@ -138,17 +205,10 @@ mod with_dpdk {
             queues => out += &format!("hairpin queues: {queues} at most\n"),
         }
         out += "\nTRIED (by rte_flow; not yet run on hardware)\n";
-        for tried in &report.tried {
-            match &tried.refusal {
-                None => out += &format!("  yes  {}\n", tried.what),
-                Some(refusal) => {
-                    out += &format!("  no   {}: {refusal}\n", tried.what);
-                    out += &format!("         {}\n", tried.without_it.unwrap_or_default());
-                }
-            }
-            for line in tried.rule.iter().flat_map(|rule| rule.lines()) {
-                out += &format!("         {line}\n");
-            }
+        if report.has_no_rules {
+            out += "  no   anything: the driver has no rules\n";
+        } else {
+            report.tried.iter().for_each(|tried| render_tried(&mut out, tried));
         }
         out += "\nENGINE\n";
         out += &match &report.engine {
@@ -173,6 +233,36 @@ mod with_dpdk {
                 Some(why) => out += &format!("  {}: in software: {why}\n", service.kind),
             }
         }
+        if !report.rates.is_empty() {
+            out += "\nRATES (microseconds a rule)\n";
+        }
+        for rate in &report.rates {
+            out += &format!(
+                "  {}, batches of {}: in {:.2}, out {:.2}; {} of {} in, {} counted, {} out{}\n",
+                rate.way,
+                rate.batch,
+                rate.install_us_each,
+                rate.remove_us_each,
+                rate.installed,
+                rate.asked,
+                rate.counted,
+                rate.removed,
+                rate.trouble.iter().map(|trouble| format!("; {trouble}")).collect::<String>(),
+            );
+        }
         out
+    }
+
+    fn render_tried(out: &mut String, tried: &Tried) {
+        match &tried.refusal {
+            None => *out += &format!("  yes  {}\n", tried.what),
+            Some(refusal) => {
+                *out += &format!("  no   {}: {refusal}\n", tried.what);
+                *out += &format!("         {}\n", tried.without_it.unwrap_or_default());
+            }
+        }
+        for line in tried.rule.iter().flat_map(|rule| rule.lines()) {
+            *out += &format!("         {line}\n");
+        }
     }
 }

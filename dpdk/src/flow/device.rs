@@ -75,11 +75,12 @@ impl FlowError {
 
 impl fmt::Display for FlowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", std::io::Error::from_raw_os_error(self.code))?;
+        let text = crate::error::describe(self.code);
+        f.write_str(&text)?;
         if !self.about().is_empty() {
-            write!(f, "; {}", self.about())?;
+            write!(f, ", {}", self.about())?;
         }
-        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
+        if self.message.is_empty() || self.message == text { Ok(()) } else { write!(f, ": {}", self.message) }
     }
 }
 

@@ -33,6 +33,7 @@ mod statistics;
 #[cfg(all(test, feature = "fake-flow"))]
 mod tests;
 mod translate;
+mod trial;
 
 pub use description::{Description, Does, Family, How, Match, NoText};
 pub use device::FlowError;
@@ -41,3 +42,4 @@ pub use hops::{Hop, Hops};
 pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
 pub use statistics::Statistics;
 pub use translate::{EnginePort, Terms, Turn, mark};
+pub use trial::{TRIAL_MAX, Trial, trial};

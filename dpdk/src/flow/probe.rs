@@ -178,6 +178,12 @@ impl Findings {
         self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
     }
 
+    /// Whether the driver has no rules at all: everything was answered with `ENOSYS`.
+    pub fn has_no_rules(&self) -> bool {
+        let mut tried = self.attempts.iter().filter(|attempt| attempt.rule.is_some());
+        tried.all(|attempt| attempt.outcome.as_ref().is_err_and(|error| error.code == libc::ENOSYS))
+    }
+
     /// For each kind of service, why its connections stay in software; `None` if they do not.
     pub fn services(&self) -> Vec<(&'static str, Option<String>)> {
         let mut services = Vec::new();
@@ -192,6 +198,9 @@ impl Findings {
 
     /// The first thing missing without which no such connection is carried.
     fn why_not(&self, family: Family, protocol: Protocol) -> String {
+        if self.has_no_rules() {
+            return "the driver has no rules (rte_flow)".into();
+        }
         let refused = |subject: Subject| {
             self.attempts.iter().find(|attempt| attempt.subject == subject && attempt.outcome.is_err())
         };

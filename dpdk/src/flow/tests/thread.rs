@@ -2,7 +2,7 @@
 
 use super::fake::{self, FakeOptions};
 use super::world::{BOTH_WAYS, TERMS, TestHops, alone, connection, ports};
-use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Way};
+use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Trial, Way, trial};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
 use std::time::Duration;
@@ -132,4 +132,26 @@ fn what_cannot_stand_before_ends_it() {
     let _alone = alone(&FakeOptions { no_templates: 1, ..FakeOptions::default() });
     let failed = Offload::start(options(Way::Templates, 16, 1), Box::new(TestHops::default()));
     assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
+}
+
+#[test]
+fn a_trial_leaves_nothing() {
+    for way in BOTH_WAYS {
+        let _alone = alone(&FakeOptions { capacity: 1000, delay: 1, ..FakeOptions::default() });
+        let port = (&ports()[0], [2, 0, 0, 0, 1, 0]);
+        for batch in [1, 16, 300] {
+            let (terms, found) = ((TERMS, way), trial(None, port, (TERMS, way), (600, batch)).expect("it starts"));
+            let Trial { installed, counted, removed, silent, refusal, .. } = found;
+            assert_eq!(
+                (installed, counted, removed, silent, refusal),
+                (600, 600, 600, false, None),
+                "{terms:?} {batch}"
+            );
+        }
+        let full = trial(None, port, (TERMS, way), (1200, 300)).expect("it starts");
+        assert_eq!(full.refusal, Some(Refusal::Full));
+        assert!(full.installed < 1000 && full.removed == full.installed, "{full:?}");
+        let state = fake::state();
+        assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
+    }
 }
