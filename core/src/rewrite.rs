@@ -4,7 +4,7 @@ use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
 use crate::wire::bytes::{array_at, array_at_mut, u32_at};
 use crate::wire::checksum::{Difference, Sum};
-use crate::wire::{Transport, ipv4, ipv6, tcp, udp};
+use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP numbers (wrapping).
 ///
@@ -50,6 +50,36 @@ impl Rewrite {
             Protocol::Udp => self.apply_udp(transport, addresses, checksum),
             Protocol::Tcp => self.apply_tcp(transport, addresses, checksum, at.payload.saturating_sub(at.l4)),
         }
+    }
+
+    /// [`Rewrite::apply`] of a rewrite that only changes the ends, for a [plain](plain::Plain) packet.
+    #[inline(always)]
+    pub(crate) fn readdress_plain(
+        head: &mut plain::Head,
+        ends: [&Endpoint; 2],
+        protocol: Protocol,
+        checksum: Checksum,
+    ) {
+        let [source, destination] = ends.map(|end| end.address.ipv4_octets());
+        let (network, transport) = head.split_at_mut(plain::L4);
+        let header = &mut network[plain::L3..];
+        let Some(addresses) = ipv4::readdress(header, source, destination, true) else { return };
+        let mut ports = Difference::NONE;
+        if let Some(field) = array_at_mut::<4>(transport, 0) {
+            let ([a, b], [c, d]) = (ends[0].port.to_be_bytes(), ends[1].port.to_be_bytes());
+            ports.words(*field, [a, b, c, d]);
+            *field = [a, b, c, d];
+        }
+        let udp = protocol == Protocol::Udp;
+        let Some(field) = array_at_mut::<2>(transport, if udp { udp::CHECKSUM } else { tcp::CHECKSUM }) else { return };
+        let old = u16::from_be_bytes(*field);
+        let new = updated(old, checksum, addresses, ports);
+        *field = match (udp, old) {
+            (true, 0) => 0,
+            (true, _) => udp::mangled(new),
+            (false, _) => new,
+        }
+        .to_be_bytes();
     }
 
     #[inline(always)]

@@ -301,13 +301,29 @@ impl Connection {
         }
     }
 
+    /// Whether `key` is that of one of its flows.
+    #[inline]
+    pub fn is_of(&self, direction: Direction, key: &FlowKey) -> bool {
+        let (source, destination) = match direction {
+            Direction::FromClient => (&self.client, &self.vip),
+            Direction::FromBackend => (&self.backend, &self.source),
+        };
+        key.source == *source && key.destination == *destination && key.protocol == self.protocol
+    }
+
+    /// New source and destination of packets of one of its flows: all that [`Connection::rewrite`] changes.
+    #[inline]
+    pub fn ends(&self, direction: Direction) -> [&Endpoint; 2] {
+        match direction {
+            Direction::FromClient => [&self.source, &self.backend],
+            Direction::FromBackend => [&self.vip, &self.client],
+        }
+    }
+
     /// What is done to packets of one of its flows.
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
-        let (source, destination) = match direction {
-            Direction::FromClient => (self.source, self.backend),
-            Direction::FromBackend => (self.vip, self.client),
-        };
-        Rewrite { source, destination, ..Rewrite::default() }
+        let [source, destination] = self.ends(direction);
+        Rewrite { source: *source, destination: *destination, ..Rewrite::default() }
     }
 
     /// Takes what the engine tells of one rule in force.

@@ -249,6 +249,14 @@ impl<T: Copy + 'static> Slab<T> {
         position < self.fresh && self.slots.get(position as usize).is_some_and(Slot::is_present)
     }
 
+    /// The entry at `position`, if there is one.
+    #[inline]
+    pub fn entry(&self, position: Position) -> Option<&T> {
+        let slot = self.slots.get(position as usize).filter(|slot| position < self.fresh && slot.is_present())?;
+        // SAFETY: as in `at`.
+        Some(unsafe { slot.value.assume_init_ref() })
+    }
+
     /// The positions of all entries, ascending. Goes through all slots ever used.
     pub fn positions(&self) -> impl Iterator<Item = Position> + '_ {
         (0..self.fresh).filter(|&position| self.slots[position as usize].is_present())
@@ -259,6 +267,18 @@ impl<T: Copy + 'static> Slab<T> {
     pub fn prefetch(&self, position: Position) {
         if let Some(slot) = self.slots.get(position as usize) {
             prefetch_line(slot);
+        }
+    }
+
+    /// Starts to bring all of `position` into the cache.
+    #[inline]
+    pub fn prefetch_whole(&self, position: Position) {
+        const LINE: usize = 64;
+        if let Some(slot) = self.slots.get(position as usize) {
+            let start = core::ptr::from_ref(slot).cast::<u8>();
+            for line in (0..size_of::<Slot<T>>()).step_by(LINE) {
+                prefetch_line(start.wrapping_add(line));
+            }
         }
     }
 }

@@ -25,6 +25,14 @@ impl Stateless {
         Stateless { hasher, backends }
     }
 
+    /// The number of the backend, of `backends`, that `key` has; `None` only if there are none.
+    #[inline]
+    pub fn place<K: Key>(key: &K, hasher: &Hasher, backends: u32) -> Option<u32> {
+        // Below the number of backends, so it fits.
+        let scaled = ((key.hash(hasher).0 >> 32) * u64::from(backends)) >> 32;
+        (backends > 0).then_some(scaled as u32)
+    }
+
     /// How many backends there are.
     pub fn backends(&self) -> u32 {
         self.backends
@@ -34,9 +42,7 @@ impl Stateless {
 impl<K: Key> Lookup<K> for Stateless {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, _: &E) -> Option<u32> {
-        // Below the number of backends, so it fits.
-        let scaled = ((key.hash(&self.hasher).0 >> 32) * u64::from(self.backends)) >> 32;
-        (self.backends > 0).then_some(scaled as u32)
+        Stateless::place(key, &self.hasher, self.backends)
     }
 }
 

@@ -63,7 +63,8 @@ impl core::ops::Add for Sum {
     }
 }
 
-/// What changes of checksummed words add up to. Fits any number of changes a packet has room for.
+/// What changes of checksummed words add up to, in the machine's byte order: sums do not depend on it (RFC 1071, 2(B)).
+/// Fits any number of changes a packet has room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Difference(u64);
 
@@ -73,19 +74,21 @@ impl Difference {
 
     /// From what the covered bytes summed up to `before` to what they do `after`.
     pub fn between(before: Sum, after: Sum) -> Difference {
-        Difference(u64::from(!before.folded()) + u64::from(after.folded()))
+        let mut difference = Difference::NONE;
+        difference.word(before.folded(), after.folded());
+        difference
     }
 
     /// A 16-bit word at an even offset became another.
     #[inline(always)]
     pub fn word(&mut self, old: u16, new: u16) {
-        self.0 += u64::from(!old) + u64::from(new);
+        self.0 += u64::from(!old.to_be()) + u64::from(new.to_be());
     }
 
     /// Two 16-bit words in a row, at an even offset, became others.
     #[inline(always)]
     pub fn words(&mut self, old: [u8; 4], new: [u8; 4]) {
-        self.0 += u64::from(!u32::from_be_bytes(old)) + u64::from(u32::from_be_bytes(new));
+        self.0 += u64::from(!u32::from_ne_bytes(old)) + u64::from(u32::from_ne_bytes(new));
     }
 
     /// An IPv6 address, at an even offset, became another.
@@ -99,14 +102,14 @@ impl Difference {
     /// The checksum that was `checksum` before the changes: HC' = ~(~HC + ~m + m'). Never 0xffff.
     #[inline(always)]
     pub fn update(self, checksum: u16) -> u16 {
-        !fold(self.0 + u64::from(!checksum) + 0xffff)
+        u16::from_be(!fold(self.0 + u64::from(!checksum.to_be()) + 0xffff))
     }
 
     /// The sum (not complemented) that was `sum` before the changes, as a packet holds whose checksum a device fills
     /// in.
     #[inline(always)]
     pub fn update_partial(self, sum: u16) -> u16 {
-        fold(self.0 + u64::from(sum))
+        u16::from_be(fold(self.0 + u64::from(sum.to_be())))
     }
 }
 
@@ -116,13 +119,12 @@ impl core::ops::AddAssign for Difference {
     }
 }
 
-/// Adds the 16-bit words of `sum` with end-around carry: 0 only for 0.
+/// Adds the 16-bit words of `sum` with end-around carry: 0 only for 0. A number plus itself with its halves exchanged has
+/// their sum in its upper half, with what the lower half carries over.
 #[inline(always)]
 fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod ethernet;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
+pub(crate) mod plain;
 pub mod tcp;
 pub mod udp;
 

@@ -174,6 +174,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn index(&mut self, position: Position, connection: &Connection) -> bool {
         let from_client = connection.key(Direction::FromClient);
         let from_backend = connection.key(Direction::FromBackend);
+        self.index_changes += 1;
         if self.table.insert(&from_client, value(position, Direction::FromClient)).is_err() {
             return false;
         }
@@ -188,6 +189,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn insert_pass(&mut self, now: Time, key: &FlowKey) -> Option<Position> {
         let ends = [key.destination, Endpoint::default(), key.source, key.destination];
         let position = self.slab.insert(Connection::new(now, key.protocol, State::Pass, ends))?;
+        self.index_changes += 1;
         if self.table.insert(key, value(position, Direction::FromBackend)).is_err() {
             self.slab.remove(position);
             return None;
@@ -216,6 +218,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Ledger::Offloaded if self.queue_has_room() => {}
             _ => return false,
         }
+        self.index_changes += 1;
         for direction in [Direction::FromClient, Direction::FromBackend] {
             self.table.remove(&connection.key(direction), value(position, direction));
         }

@@ -15,7 +15,9 @@ mod ageing;
 mod answers;
 mod create;
 mod embryos;
+mod ends;
 mod known;
+mod lane;
 mod lifecycle;
 mod packets;
 mod passive;
@@ -42,7 +44,7 @@ pub use update::{Retired, Update};
 use crate::balance::{Balancer, Loads, Standings, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
-use crate::flow::{Direction, Endpoint, FlowKey, Protocol, Steering};
+use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
@@ -54,11 +56,12 @@ use crate::table::{AnyTable, Entries, Hasher, Position, Table};
 use crate::time::Duration;
 use adopt::Unfinished;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use embryos::Embryos;
+use ends::Ends;
 use survey::Survey;
 use sweep::Sweep;
 
@@ -107,10 +110,12 @@ pub struct Worker<P, T = AnyTable> {
     steering: Steering,
     table: T,
     stateless: Option<Stateless>,
+    /// How often the index has changed: what a probe has found holds as long as this stays the same.
+    index_changes: u64,
     slab: Slab<Connection>,
     stamps: Stamps,
-    services: BTreeMap<(Endpoint, Protocol), u16>,
-    backends: BTreeMap<(Endpoint, Protocol), u16>,
+    services: Ends,
+    backends: Ends,
     balancers: Vec<Balancer>,
     ports: PortPool,
     loads: Loads,
@@ -155,6 +160,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             ports,
             table,
             stateless,
+            index_changes: 0,
             stamps: Stamps::new(capacity, TICK),
             statistics,
             slab: Slab::new(memory),
@@ -237,21 +243,24 @@ impl Entries<FlowKey> for Flows<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         let (position, direction) = parts(value);
-        self.0.contains(position) && self.0.at(position).key(direction) == *key
+        self.0.entry(position).is_some_and(|connection| connection.is_of(direction, key))
     }
 
+    /// All of it: what carries a packet reads and writes every line.
     #[inline]
     fn prefetch(&self, value: u32) {
-        self.0.prefetch(parts(value).0);
+        self.0.prefetch_whole(parts(value).0);
     }
 }
 
 /// The index's value for one flow of a connection.
+#[inline]
 fn value(position: Position, direction: Direction) -> u32 {
     position << 1 | direction as u32
 }
 
 /// The connection and flow of an index value.
+#[inline]
 fn parts(value: u32) -> (Position, Direction) {
     let direction = if value & 1 == 0 { Direction::FromClient } else { Direction::FromBackend };
     (value >> 1, direction)

@@ -1,4 +1,5 @@
-//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop).
+//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop). Most packets
+//! take the fast lane ([`lane`](super::lane)).
 
 use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
@@ -9,6 +10,7 @@ use crate::l4::{icmp, tcp};
 use crate::offload::OffloadPolicy;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
+use crate::wire::plain::Plain;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
@@ -57,9 +59,20 @@ impl View {
 
 /// TCP flags that no honest packet has.
 fn impossible(at: &Transport) -> bool {
-    let odd = at.tcp_flags & (SYN | FIN | RST);
-    at.key.protocol == Protocol::Tcp
-        && (odd.count_ones() > 1 && odd & SYN != 0 || at.tcp_flags & (SYN | FIN | RST | ACK) == 0)
+    at.key.protocol == Protocol::Tcp && impossible_flags(at.tcp_flags)
+}
+
+fn impossible_flags(tcp_flags: u8) -> bool {
+    let odd = tcp_flags & (SYN | FIN | RST);
+    odd & SYN != 0 && odd != SYN || tcp_flags & (SYN | FIN | RST | ACK) == 0
+}
+
+/// What the first pass makes of nearly all frames, at once; the others have a [`View`].
+#[inline(always)]
+pub(super) fn plain<F: Frame>(frame: &F) -> Option<(FlowKey, Plain)> {
+    let (key, plain) = Plain::of(frame.bytes())?;
+    let honest = key.protocol == Protocol::Udp || !impossible_flags(plain.tcp_flags);
+    (honest && frame.meta().arrival == Arrival::Received).then_some((key, plain))
 }
 
 /// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
@@ -71,6 +84,12 @@ pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
         size => payload.div_ceil(size).max(1),
     };
     (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
+}
+
+/// The same of a plain packet.
+#[inline(always)]
+pub(super) fn volume_of(meta: &Meta, plain: Plain) -> (u64, u64) {
+    if meta.gso_size == 0 { (1, u64::from(plain.length())) } else { volume(meta, &plain.transport(FlowKey::default())) }
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -89,46 +108,87 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
         }
-        let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
         // no connection has the key that stands for none
         let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
+        let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
+        // of those that are not plain
+        let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
         for frame in rx.iter() {
-            let view = View::of(frame);
-            keys.push(view.key().unwrap_or_default());
-            views.push(view);
+            if let Some((key, plain)) = plain(frame) {
+                keys.push(key);
+                plains.push(Some(plain));
+            } else {
+                let view = View::of(frame);
+                keys.push(view.key().unwrap_or_default());
+                plains.push(None);
+                views.push(view);
+            }
         }
         let mut found = [None; BATCH_MAX];
         let found = &mut found[..keys.len()];
         self.table.find_burst(&keys, &Flows(&self.slab), found);
 
         self.statistics.frames += rx.len() as u64;
-        for ((frame, view), found) in rx.drain(..).zip(views).zip(found.iter()) {
-            // the table may have changed since the probe: what was found is checked again, what was not is sought again
-            let key = view.key();
-            let found = key.and_then(|key| match *found {
-                Some(value) if Flows(&self.slab).is(value, &key) => Some(super::parts(value)),
-                _ => self.find(&key),
-            });
-            match view {
-                View::Packet(at) => match found {
-                    Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
-                    None => self.spliced(now, io, frame, at, tx),
-                },
-                View::TooBig(at, mtu) if found.is_none() => {
-                    if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
-                        self.too_big(now, io, frame, (at, mtu), None, tx);
+        let probed = self.index_changes;
+        let mut views = views.into_iter();
+        for (i, mut frame) in rx.drain(..).enumerate() {
+            let (key, plain, found) = (&keys[i], plains[i], found[i]);
+            let found =
+                if self.index_changes == probed { found.map(super::parts) } else { self.find_again(key, found) };
+            match (plain, found) {
+                (Some(plain), Some((position, direction))) => {
+                    if self.ride(now, &mut frame, plain, position, direction) {
+                        self.send(frame, tx);
+                    } else {
+                        self.carry(now, frame, plain.transport(*key), position, direction, tx);
                     }
                 }
-                View::TooBig(at, mtu) => {
-                    let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
-                    self.too_big(now, io, frame, (at, mtu), found, tx)
+                (Some(plain), None) => self.spliced(now, io, frame, plain.transport(*key), tx),
+                (None, found) => {
+                    if let Some(view) = views.next() {
+                        self.act(now, io, (frame, view), found, tx);
+                    }
                 }
-                View::Icmp(error) if found.is_none() && self.splice_error(now, io, &error, tx) => {}
-                View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
-                View::Other => self.give_back(frame, tx),
-                View::Bad(Ok(reason)) => self.drop_frame(reason),
-                View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
             }
+        }
+    }
+
+    /// What the probe has found, after the index has changed: that is checked again; what was not found is sought again.
+    fn find_again(&self, key: &FlowKey, found: Option<u32>) -> Option<(Position, Direction)> {
+        match found {
+            Some(value) if Flows(&self.slab).is(value, key) => Some(super::parts(value)),
+            _ => self.find(key),
+        }
+    }
+
+    /// A frame that is not plain, and what was made of it.
+    fn act<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        (frame, view): (IO::Frame, View),
+        found: Option<(Position, Direction)>,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        match view {
+            View::Packet(at) => match found {
+                Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
+                None => self.spliced(now, io, frame, at, tx),
+            },
+            View::TooBig(at, mtu) if found.is_none() => {
+                if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
+                    self.too_big(now, io, frame, (at, mtu), None, tx);
+                }
+            }
+            View::TooBig(at, mtu) => {
+                let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
+                self.too_big(now, io, frame, (at, mtu), found, tx)
+            }
+            View::Icmp(error) if found.is_none() && self.splice_error(now, io, &error, tx) => {}
+            View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
+            View::Other => self.give_back(frame, tx),
+            View::Bad(Ok(reason)) => self.drop_frame(reason),
+            View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
         }
     }
 
@@ -283,11 +343,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// A packet of no known connection.
     pub(super) fn stranger<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
-        if let Some(&service) = self.services.get(&(at.key.destination, at.key.protocol)) {
+        if let Some(service) = self.services.at(&at.key.destination, at.key.protocol) {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.newcomer(now, frame, at, service, tx);
         }
-        if self.backends.contains_key(&(at.key.source, at.key.protocol)) && at.tcp_flags & (SYN | FIN | RST) == 0 {
+        if self.backends.at(&at.key.source, at.key.protocol).is_some() && at.tcp_flags & (SYN | FIN | RST) == 0 {
             self.pass(now, &at.key);
         }
         self.give_back(frame, tx);

@@ -62,7 +62,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 let (splices, mut context) = lend!(self, now, io, tx);
                 return splices.carry(&mut context, frame, &at, found);
             }
-            if let Some(&service) = self.services.get(&(at.key.destination, at.key.protocol))
+            if let Some(service) = self.services.at(&at.key.destination, at.key.protocol)
                 && self.snapshot.services.get(usize::from(service)).is_some_and(|service| service.kind.is_spliced())
             {
                 if at.ttl <= 1 {
@@ -85,7 +85,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether a packet can only be of a splice's connection to a backend that is gone: its port is the pool's, and the
     /// backend serves no service of layer 4. Whoever leaves it to the kernel would leave the next connection's to it too.
     fn is_of_forgotten_back(&self, key: &FlowKey) -> bool {
-        let Some(&number) = self.backends.get(&(key.source, key.protocol)) else { return false };
+        let Some(number) = self.backends.at(&key.source, key.protocol) else { return false };
         let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group();
         self.snapshot.backend(number).is_some_and(|(service, _)| spliced(&service.kind))
             && self.ports.owns(&key.destination)

@@ -12,15 +12,17 @@
 //! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
-use super::packets::{View, volume};
+use super::packets::{View, plain, volume, volume_of};
 use super::{Drop, Worker};
-use crate::flow::{Direction, FlowKey, Protocol};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::connection::{Connection, State};
 use crate::offload::OffloadPolicy;
+use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
-use crate::table::{Entries, Hasher, Lookup, Table};
+use crate::table::{Hasher, Table};
 use crate::time::Time;
+use crate::wire::plain::Plain;
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
 
@@ -47,13 +49,13 @@ enum Astray {
     NoBackend(u16),
 }
 
-/// Nobody needs to be asked whether an entry is the one meant.
-struct Nothing;
-
-impl Entries<FlowKey> for Nothing {
-    fn is(&self, _: u32, _: &FlowKey) -> bool {
-        false
-    }
+/// Who serves a flow.
+struct Party<'a> {
+    /// The backend's and the service's.
+    ends: [&'a Endpoint; 2],
+    /// The backend's.
+    number: u16,
+    direction: Direction,
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -66,7 +68,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         tx: &mut Batch<IO::Frame>,
     ) {
         self.statistics.frames += rx.len() as u64;
-        for frame in rx.drain(..) {
+        for mut frame in rx.drain(..) {
+            if let Some((key, plain)) = plain(&frame)
+                && self.ride_untracked(&mut frame, &key, plain)
+            {
+                self.send(frame, tx);
+                continue;
+            }
             match View::of(&frame) {
                 View::Packet(at) => match self.way(now, &at.key) {
                     Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
@@ -85,22 +93,48 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// The connection that a flow must be of, as if it began now, and the flow's direction.
-    fn way(&self, now: Time, key: &FlowKey) -> Result<(Connection, Direction), Astray> {
-        let services = &self.snapshot.services;
-        if let Some(&number) = self.services.get(&(key.destination, key.protocol)) {
-            let service = &services[usize::from(number)];
+    /// The backend's end, its number, the service's end, and the direction of a flow.
+    #[inline]
+    fn party(&self, key: &FlowKey) -> Result<Party<'_>, Astray> {
+        if let Some(number) = self.services.at(&key.destination, key.protocol) {
+            let service = self.snapshot.services.get(usize::from(number)).ok_or(Astray::NotOurs)?;
             let chosen = self.chosen(number, key).and_then(|index| service.backends.get(usize::from(index)));
             let backend = chosen.ok_or(Astray::NoBackend(number))?;
-            let ends = [key.source, key.destination, backend.endpoint, key.source];
-            let connection = Connection::new(now, key.protocol, State::Established, ends);
-            return Ok((Connection { backend_number: backend.number, ..connection }, Direction::FromClient));
+            let (ends, direction) = ([&backend.endpoint, &service.endpoint], Direction::FromClient);
+            return Ok(Party { ends, number: backend.number, direction });
         }
-        let number = *self.backends.get(&(key.source, key.protocol)).ok_or(Astray::NotOurs)?;
-        let (service, _) = self.snapshot.backend(number).ok_or(Astray::NotOurs)?;
-        let ends = [key.destination, service.endpoint, key.source, key.destination];
-        let connection = Connection::new(now, key.protocol, State::Established, ends);
-        Ok((Connection { backend_number: number, ..connection }, Direction::FromBackend))
+        let number = self.backends.at(&key.source, key.protocol).ok_or(Astray::NotOurs)?;
+        let (service, backend) = self.snapshot.backend(number).ok_or(Astray::NotOurs)?;
+        Ok(Party { ends: [&backend.endpoint, &service.endpoint], number, direction: Direction::FromBackend })
+    }
+
+    /// The connection that a flow must be of, as if it began now, and the flow's direction.
+    fn way(&self, now: Time, key: &FlowKey) -> Result<(Connection, Direction), Astray> {
+        let Party { ends: [backend, service], number, direction } = self.party(key)?;
+        let client = match direction {
+            Direction::FromClient => key.source,
+            Direction::FromBackend => key.destination,
+        };
+        let connection = Connection::new(now, key.protocol, State::Established, [client, *service, *backend, client]);
+        Ok((Connection { backend_number: number, ..connection }, direction))
+    }
+
+    /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
+    /// happened, if it is not so simple.
+    #[inline]
+    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, key: &FlowKey, plain: Plain) -> bool {
+        let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
+        let Ok(Party { ends: [backend, service], number, direction }) = self.party(key) else { return false };
+        let Some(head) = frame.bytes_mut().first_chunk_mut().filter(|_| plain.ttl > 1) else { return false };
+        let ends = match direction {
+            Direction::FromClient => [&key.source, backend],
+            Direction::FromBackend => [service, &key.destination],
+        };
+        Rewrite::readdress_plain(head, ends, key.protocol, checksum);
+        if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
+            backend.software[direction as usize].add(packets, bytes);
+        }
+        true
     }
 
     /// The backend (its index) that a client's flow goes to now.
@@ -109,8 +143,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         match self.stateless.as_ref()? {
             Stateless::Hash(hasher) => {
                 let open = balancer.open();
-                let place = Scatter::new(open.len() as u32, hasher.clone()).find(key, &Nothing)?;
-                open.get(place as usize).copied()
+                open.get(Scatter::place(key, hasher, open.len() as u32)? as usize).copied()
             }
             Stateless::Maglev => balancer.pick_up(key),
         }

@@ -13,6 +13,7 @@
 //! Connections of a backend that is [`Disabled`](BackendState::Disabled); UDP connections of one that goes down; and what
 //! the update says. All of that by `sweep`, in small pieces.
 
+use super::ends::Ends;
 use super::statistics::{BackendStatistics, ServiceStatistics};
 use super::{Which, Worker};
 use crate::balance::{Balancer, Loads, Tables};
@@ -35,9 +36,9 @@ use core::mem::swap;
 pub struct Update {
     pub(super) snapshot: Arc<Snapshot>,
     /// The services that take connections.
-    pub(super) services: BTreeMap<(Endpoint, Protocol), u16>,
+    pub(super) services: Ends,
     /// The ends of all backends, with the number of one that has it.
-    pub(super) backends: BTreeMap<(Endpoint, Protocol), u16>,
+    pub(super) backends: Ends,
     pub(super) balancers: Vec<Balancer>,
     pub(super) ports: PortPool,
     service_statistics: Box<[ServiceStatistics]>,
@@ -63,8 +64,8 @@ impl Update {
         worker: u16,
         seed: u64,
     ) -> Update {
-        let mut services = BTreeMap::new();
-        let mut backends = BTreeMap::new();
+        let mut services: BTreeMap<(Endpoint, Protocol), u16> = BTreeMap::new();
+        let mut backends: BTreeMap<(Endpoint, Protocol), u16> = BTreeMap::new();
         let mut balancers = Vec::with_capacity(snapshot.services.len());
         for (number, service) in (0..).zip(&snapshot.services) {
             if service.state == ServiceState::Active && !service.kind.is_group() {
@@ -83,8 +84,8 @@ impl Update {
             balancers.push(Balancer::with_table(service, (tables, number), loads.clone(), share, seed));
         }
         Update {
-            services,
-            backends,
+            services: Ends::from(&services),
+            backends: Ends::from(&backends),
             balancers,
             ports: PortPool::for_snapshot(&snapshot, steering, worker, seed),
             service_statistics: vec![ServiceStatistics::default(); snapshot.services.len()].into(),

@@ -6,6 +6,7 @@ mod change;
 mod crashes;
 mod drawn;
 mod house;
+mod lane;
 mod passive;
 mod policy;
 mod realm;
