@@ -1,10 +1,8 @@
 //! How entries change: with the table's lock, by what frames need, by what others say, by the clock.
 
 use super::slot::{Entry, Slot};
-use super::{
-    ASK_INTERVAL, ASKS_MAX, Ask, Asks, Claim, FAILED, FAILED_KEPT, LEARNT_MAX, LOCK_TIME, Needed, Neighbours, Places,
-};
-use super::{REACHABLE, STALE, SWEEP_INTERVAL, SWEEP_PLACES, State, UNRESOLVED_MAX};
+use super::{ASK_INTERVAL, ASKS_MAX, Ask, Asks, Claim, FAILED, FAILED_KEPT, LOCK_TIME, Needed, Neighbours, Places};
+use super::{REACHABLE, STALE, SWEEP_INTERVAL, SWEEP_PLACES, State};
 use crate::flow::Address;
 use crate::link::segment::Segment;
 use crate::time::Time;
@@ -71,7 +69,7 @@ impl Writing<'_> {
     fn learn(&self, now: Time, claim: &Claim, places: Places<'_>) -> bool {
         let Some(mac) = claim.mac else { return false };
         let is_learnt = |slot: &&Slot| slot.owned().state.is_some() && slot.owned().learnt;
-        let slot = match places.iter().filter(is_learnt).count() < LEARNT_MAX {
+        let slot = match places.iter().filter(is_learnt).count() < places.len() / 4 {
             true => places.iter().find(|slot| slot.owned().state.is_none()),
             false => places.iter().filter(is_learnt).min_by_key(|slot| slot.owned().confirmed),
         };
@@ -172,7 +170,7 @@ fn place(places: Places<'_>, keep: bool) -> Option<&Slot> {
         candidates.min_by_key(|slot| slot.owned().confirmed)
     };
     let unresolved = |entry: &Entry| matches!(entry.state, Some(State::Incomplete | State::Failed));
-    let full = places.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= UNRESOLVED_MAX;
+    let full = places.iter().filter(|slot| !slot.owned().kept && unresolved(&slot.owned())).count() >= places.len() / 2;
     let free = places.iter().find(|slot| slot.owned().state.is_none());
     let free = free.filter(|_| !full || keep);
     free.or_else(|| oldest(|entry| entry.state == Some(State::Failed)))

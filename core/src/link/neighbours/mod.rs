@@ -15,19 +15,19 @@
 //!
 //! # Who is believed
 //! An entry comes into being because a frame of ours needs it, because the plan names it (*kept*), or because a neighbour
-//! asked for us (*learnt*: at most [`LEARNT_MAX`] among its places, none instead of an entry that a frame needed). What
+//! asked for us (*learnt*: in at most a quarter of its places, none instead of an entry that a frame needed). What
 //! answers or announces changes existing entries only, of the same address in the same [`Segment`]. Within a second of
 //! an answer nobody else's is believed, so that of two answers to one request the first counts.
 //!
 //! # When it is full
 //! An address has two buckets of [`WAYS`] places each, by a keyed hash, so that a table half full has room for
-//! everybody. A new entry takes a free place, else that of the entry longest failed, longest incomplete where these are
-//! [`UNRESOLVED_MAX`] or more, longest stale; else there is none. Reachable entries do not give way, except to kept ones;
-//! kept ones never. So who makes us send to addresses that nobody has (a scan of a connected network) drives out other
-//! such addresses only.
+//! everybody. A new entry takes a free place, else that of the entry longest failed, longest incomplete where half of
+//! the places have no Ethernet address, longest stale; else there is none. Reachable entries do not give way, except to
+//! kept ones; kept ones never. So who makes us send to addresses that nobody has (a scan of a connected network) drives
+//! out other such addresses, and at worst neighbours that nothing has been sent to for long.
 //!
 //! # Concurrency
-//! Readers see whole entries or none ([`slot`]). A writer takes the table's lock by compare-and-swap; one that does not
+//! Readers see whole entries or none (`slot.rs`). A writer takes the table's lock by compare-and-swap; one that does not
 //! get it in a bounded number of tries gives up, and says so. [`Neighbours::version`] changes behind every change of an
 //! entry, so that a reader may remember what it has read.
 
@@ -63,10 +63,6 @@ pub const STALE: Duration = Duration::from_secs(600);
 pub const LOCK_TIME: Duration = Duration::from_secs(1);
 /// Places in a bucket; an address may have any of two buckets.
 pub const WAYS: usize = 8;
-/// Entries without an Ethernet address among these places, where another one would be the one too many.
-pub const UNRESOLVED_MAX: usize = WAYS;
-/// Entries there that were learnt from who asked us, at most.
-pub const LEARNT_MAX: usize = WAYS / 2;
 /// Entries there can be at most.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
@@ -198,6 +194,10 @@ impl<'a> Places<'a> {
     fn iter(self) -> impl Iterator<Item = &'a Slot> {
         self.0.iter().chain(self.1)
     }
+
+    fn len(self) -> usize {
+        self.0.len() + self.1.len()
+    }
 }
 
 /// The table.
@@ -285,7 +285,11 @@ impl Neighbours {
         let mask = self.slots.len() / WAYS - 1;
         let (first, second) = (hash as usize & mask, (hash >> 32) as usize & mask);
         let bucket = |number: usize| self.slots.get(number * WAYS..(number + 1) * WAYS).unwrap_or_default();
-        Places(bucket(first), if first == second { &[] } else { bucket(second) })
+        match first == second {
+            false => Places(bucket(first), bucket(second)),
+            true if mask > 0 => Places(bucket(first), bucket(first ^ 1)),
+            true => Places(bucket(first), &[]),
+        }
     }
 
     /// What is known of a neighbour.
