@@ -28,7 +28,7 @@
 //!
 //! # Concurrency
 //! Readers see whole entries or none (`slot.rs`). A writer takes the table's lock by compare-and-swap; one that does not
-//! get it in a bounded number of tries gives up, and says so. [`Neighbours::version`] changes behind every change of an
+//! get it in a bounded number of tries gives up, and says so. A version of the table changes behind every change of an
 //! entry, so that a reader may remember what it has read.
 
 mod change;
