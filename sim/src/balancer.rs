@@ -1,6 +1,8 @@
 //! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
 
+use crate::carrier::Carrier;
 use crate::engine::{Engine, EngineBug, EngineOptions, Outcome};
+use crate::nic::{Nic, Profile};
 use crate::port::{LentFrame, Port};
 use crate::segments::{self, transport};
 use crate::trace::{Place, Trace};
@@ -49,6 +51,8 @@ pub struct BalancerOptions {
     pub snapshot: Snapshot,
     /// Its engine.
     pub engine: EngineOptions,
+    /// A card in place of that.
+    pub card: Option<Profile>,
     /// Connections go to the engine after so many packets; `None`: never.
     pub offload_after: Option<u64>,
     /// How long frames wait for others to be put together with; `None`: they are not put together.
@@ -87,7 +91,7 @@ pub struct Balancer {
     /// Its worker.
     pub worker: Worker<AfterPackets>,
     /// Its engine.
-    pub engine: Engine,
+    pub engine: Carrier,
     loads: Loads,
     services: BTreeSet<Endpoint>,
     backends: BTreeSet<Endpoint>,
@@ -132,7 +136,10 @@ impl Balancer {
             loads: loads.clone(),
             standings: Standings::new(),
             known: Known::default(),
-            caps: engine_options.caps,
+            caps: match &options.card {
+                None => engine_options.caps,
+                Some(profile) => profile.caps(),
+            },
             policy: AfterPackets(options.offload_after),
             splices_max: 64,
             cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
@@ -144,7 +151,10 @@ impl Balancer {
         let own = services.iter().map(|end| end.address).chain(snapshot.pool.addresses.iter().copied()).collect();
         Balancer {
             worker,
-            engine: Engine::new(engine_options, random.fork()),
+            engine: match &options.card {
+                None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
+                Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
+            },
             loads,
             backends: backends.map(|backend| backend.endpoint).collect(),
             services,
@@ -261,8 +271,7 @@ impl Balancer {
             return;
         }
         world.trace.frame(now, Place::Worker, &frame);
-        self.engine.given += 1;
-        frame.meta.ticket = self.engine.given as u32;
+        frame.meta.ticket = self.engine.give() as u32;
         self.port.waiting.push_back(frame);
         let soon = (now + self.options.turn / 2).max(self.rested);
         self.turn_at = Some(self.turn_at.map_or(soon, |at| at.min(soon)));
@@ -316,7 +325,7 @@ impl Balancer {
         if self.to_send.is_empty()
             && let Some(ticket) = self.ticket.take()
         {
-            self.engine.finished = ticket;
+            self.engine.finish(ticket);
         }
     }
 
@@ -494,8 +503,8 @@ impl Balancer {
             ("forwarded", statistics.forwarded),
             ("answered", statistics.answered),
             ("given back", statistics.given_back),
-            ("offloaded", self.engine.carried),
-            ("guarded", self.engine.guarded),
+            ("offloaded", self.engine.carried().0),
+            ("guarded", self.engine.carried().1),
             ("overflows", self.overflows),
         ])
     }

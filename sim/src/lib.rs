@@ -8,7 +8,9 @@
 //! | [`link`](mod@link) | one direction of a wire: delay, reordering, loss, duplication, corruption, bandwidth |
 //! | [`host`] | smoltcp, and [`host::Role`]s that speak over it |
 //! | [`balancer`] | the middle as Hairpin: engine, worker, kernel; the mistakes it can be told to make |
+//! | [`carrier`] | one of the two that follow |
 //! | [`engine`] | a flow engine whose rules come late, or not at all |
+//! | [`nic`] | a card with rules: as fast, as roomy and as late as a profile says |
 //! | [`segments`] | super-packets put together and taken apart |
 //! | [`stream`] | exact bytes both ways, every kind of ending |
 //! | [`http`] | HTTP/1.1 clients and servers, and what a service promises them |
@@ -20,11 +22,13 @@
 //! formed; and that in the end the worker has no connection, the engine no rule, and every frame was given back.
 
 pub mod balancer;
+pub mod carrier;
 pub mod engine;
 pub mod host;
 pub mod http;
 pub mod link;
 pub mod network;
+pub mod nic;
 mod port;
 pub mod scenario;
 pub mod segments;

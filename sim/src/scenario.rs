@@ -1,10 +1,12 @@
 //! What a seed means: a network drawn from it, run to its end and checked.
 
 use crate::balancer::{Balancer, BalancerOptions, Bug};
+use crate::carrier::Carrier;
 use crate::engine::EngineOptions;
 use crate::host::{Host, SocketOptions};
 use crate::link::Faults;
 use crate::network::{Middle, Network};
+use crate::nic::Profile;
 use crate::stream::{Book, Ending, Stream, StreamPlan};
 use crate::trace::Trace;
 use fastrand::Rng;
@@ -26,6 +28,14 @@ use std::rc::Rc;
 const OVER_BY: Duration = Duration::from_secs(3_000);
 /// And Hairpin must have forgotten them so much later.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1_000);
+/// Cards.
+const CARDS: [&str; 5] = [
+    include_str!("../../profiles/agilio.toml"),
+    include_str!("../../profiles/bluefield-2.toml"),
+    include_str!("../../profiles/connectx-5.toml"),
+    include_str!("../../profiles/connectx-6.toml"),
+    include_str!("../../profiles/liquidio3.toml"),
+];
 /// The port servers listen at.
 pub const SERVER_PORT: u16 = 8000;
 
@@ -59,6 +69,8 @@ pub struct Summary {
     pub connections: u64,
     /// Frames that the engine carried.
     pub offloaded: u64,
+    /// Those of them that a card carried.
+    pub by_cards: u64,
     /// Frames that a guard kept for software.
     pub guarded: u64,
     /// Frames that the worker took.
@@ -72,6 +84,7 @@ impl std::ops::AddAssign for Summary {
         self.events += other.events;
         self.connections += other.connections;
         self.offloaded += other.offloaded;
+        self.by_cards += other.by_cards;
         self.guarded += other.guarded;
         self.frames += other.frames;
         self.lasted += other.lasted;
@@ -183,10 +196,27 @@ pub fn engine(random: &mut Rng) -> EngineOptions {
     }
 }
 
-/// A balancer's options, drawn, but for its snapshot.
+/// A card of those there are profiles of, drawn; some of them with hardly any room, and insertions that fail.
+pub fn card(random: &mut Rng) -> Profile {
+    let text = random.choice(CARDS).unwrap_or(CARDS[0]);
+    let mut profile = Profile::parse(text).expect("the profiles that come along are right");
+    if random.u8(..4) == 0 {
+        profile.tables.rules_max = random.u32(2..8);
+    }
+    if random.u8(..4) == 0 {
+        profile.updates.failing_ppm = 200_000;
+    }
+    profile
+}
+
+/// A balancer's options, drawn, but for its snapshot. One in four has a card in place of the kernel's engine.
 pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> BalancerOptions {
-    BalancerOptions {
+    // Of its own, so that the other seeds mean what they meant before there were cards.
+    let mut chance = Rng::with_seed(random.get_seed());
+    let card = (bug.is_none() && chance.u8(..4) == 0).then(|| card(&mut chance));
+    let mut options = BalancerOptions {
         snapshot,
+        card: None,
         engine: engine(random),
         offload_after: (random.u8(..4) > 0).then(|| random.u64(..20)),
         coalesce: random.bool().then(|| Duration::from_micros(random.u64(10..2_000))),
@@ -194,7 +224,12 @@ pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> Balan
         blocks: random.u8(..4) == 0,
         capacity: 128,
         bug,
+    };
+    if card.is_some() {
+        // Cards see packets one by one.
+        (options.card, options.coalesce) = (card, None);
     }
+    options
 }
 
 /// Runs a network to its end and checks what every run must show; `more` adds what else is wrong.
@@ -218,8 +253,8 @@ pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<Stri
     summary.connections = network.hosts.iter().map(|host| host.ended as u64).sum::<u64>() / 2;
     if let Middle::Balancer(balancer) = &mut network.middle {
         wrong.append(&mut balancer.failures);
-        summary.offloaded = balancer.engine.carried;
-        summary.guarded = balancer.engine.guarded;
+        (summary.offloaded, summary.guarded) = balancer.engine.carried();
+        summary.by_cards = if matches!(balancer.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
         summary.frames = balancer.worker.statistics().frames;
         if !wrong.is_empty() {
             wrong.push(format!("{:?}", balancer.tally()));

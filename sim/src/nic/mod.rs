@@ -1,0 +1,336 @@
+//! A card with match-action rules in virtual time (papers/001, papers/002): rules come and go at the speed of its firmware, in
+//! batches, are confirmed late and out of order, refused when it is full; packets that match are turned round at its own
+//! speed, which suffers while rules change.
+//!
+//! Everything follows from a [`Profile`] and a seed. Unlike the kernel's engine a card knows nothing of packets that are
+//! still inside the worker: what it takes over may overtake those.
+
+mod profile;
+mod rules;
+
+pub use profile::{Abilities, ByBatch, Counting, Forwarding, Profile, Tables, Updates, Wrong};
+
+use fastrand::Rng;
+use hairpin_core::engine::{Completion, Completions, EngineCaps, Fate, FlowEngine, Refusal, RuleId, RuleOp, Samples};
+use hairpin_core::flow::{FlowKey, Protocol};
+use hairpin_core::frame::{Frame, VecFrame};
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::Transport;
+use hairpin_core::wire::tcp::{FIN, RST, SYN};
+use profile::each_ns;
+use rules::Rules;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Bytes of a packet on the wire beyond the frame: preamble, checksum, gap.
+const WIRE: usize = 24;
+
+/// What a packet meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// A rule has rewritten it; it leaves then.
+    Forward(Time),
+    /// It is not Hairpin's.
+    Pass,
+    /// No rule takes it: it is the worker's.
+    Miss,
+    /// The card was too slow, and its buffer full.
+    Lost,
+}
+
+/// What a card has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets turned round.
+    pub forwarded: u64,
+    /// Bytes of those, from the Ethernet header on.
+    pub bytes: u64,
+    /// Packets lost in its buffer.
+    pub lost: u64,
+    /// Packets that a guard kept for software.
+    pub guarded: u64,
+    /// Rules put in.
+    pub inserted: u64,
+    /// Rules taken out.
+    pub deleted: u64,
+    /// Insertions refused because it was full.
+    pub full: u64,
+    /// Insertions that failed.
+    pub failed: u64,
+    /// The most rules it had at a time.
+    pub rules_peak: u32,
+    /// Nanoseconds in which rules changed.
+    pub changing_ns: u64,
+}
+
+/// A confirmation on its way: when, in which order it was made, and what it says.
+struct Answer(Time, u64, Completion);
+
+impl PartialEq for Answer {
+    fn eq(&self, other: &Answer) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+
+impl Eq for Answer {}
+
+impl PartialOrd for Answer {
+    fn partial_cmp(&self, other: &Answer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Answer {
+    fn cmp(&self, other: &Answer) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// The card.
+pub struct Nic {
+    profile: Profile,
+    rules: Rules,
+    /// Asked for, not handed over.
+    queued: VecDeque<RuleOp>,
+    /// Handed over.
+    waiting: VecDeque<RuleOp>,
+    /// The batch at hand: when each change takes effect.
+    changing: VecDeque<(Time, RuleOp)>,
+    /// When the firmware last had nothing left to do, or will.
+    idle_from: Time,
+    answers: BinaryHeap<Reverse<Answer>>,
+    answered: u64,
+    /// When what waits to be turned round has left.
+    free_from: Time,
+    tally: Tally,
+    random: Rng,
+}
+
+impl Nic {
+    /// A card without rules.
+    pub fn new(profile: Profile, random: Rng) -> Nic {
+        Nic {
+            rules: Rules::new(profile.tables, profile.counters),
+            profile,
+            queued: VecDeque::new(),
+            waiting: VecDeque::new(),
+            changing: VecDeque::new(),
+            idle_from: Time::ZERO,
+            answers: BinaryHeap::new(),
+            answered: 0,
+            free_from: Time::ZERO,
+            tally: Tally::default(),
+            random,
+        }
+    }
+
+    /// What it is like.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// What it has done.
+    pub fn tally(&self) -> Tally {
+        Tally { rules_peak: self.rules.peak(), ..self.tally }
+    }
+
+    /// Rules in force.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Their flows, sorted.
+    pub fn keys(&self) -> Vec<FlowKey> {
+        self.rules.keys()
+    }
+
+    /// The flow that a rule makes of this one, if there is one.
+    pub fn leads_to(&self, key: &FlowKey) -> Option<FlowKey> {
+        self.rules.rule(key).filter(|rule| rule.fate == Fate::Forward).map(|rule| rule.rewrite.rewritten(key))
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.under_way() == 0
+    }
+
+    /// When it next has something to do, or an answer.
+    pub fn next(&self) -> Option<Time> {
+        let change = self.changing.front().map(|(at, _)| *at);
+        let batch = (!self.waiting.is_empty() && change.is_none()).then_some(self.idle_from);
+        [change, batch, self.answers.peek().map(|Reverse(answer)| answer.0)].into_iter().flatten().min()
+    }
+
+    fn under_way(&self) -> usize {
+        self.queued.len() + self.waiting.len() + self.changing.len() + self.answers.len()
+    }
+
+    /// Lets its firmware work until `now`.
+    pub fn advance(&mut self, now: Time) {
+        self.rules.tell(now);
+        loop {
+            while self.changing.front().is_some_and(|(at, _)| *at <= now)
+                && let Some((at, op)) = self.changing.pop_front()
+            {
+                self.change(at, op);
+            }
+            if !self.changing.is_empty() || self.waiting.is_empty() || self.idle_from > now {
+                return;
+            }
+            self.begin(self.idle_from);
+        }
+    }
+
+    /// Begins with a batch of what waits.
+    fn begin(&mut self, now: Time) {
+        let size = self.waiting.len().min(self.profile.updates.batch_max as usize);
+        let inserts = self.waiting.iter().take(size).filter(|op| matches!(op, RuleOp::Install(_))).count();
+        let insert_ns = each_ns(&self.profile.updates.insert_us, inserts);
+        let delete_ns = each_ns(&self.profile.updates.delete_us, size - inserts);
+        let (mut at, mut fresh) = (now, 0);
+        for op in self.waiting.drain(..size) {
+            let (plain, in_first) = match &op {
+                RuleOp::Install(_) => {
+                    fresh += 1;
+                    (insert_ns, self.rules.goes_first(fresh - 1))
+                }
+                RuleOp::Remove { key, .. } => (delete_ns, self.rules.is_first(key)),
+            };
+            let takes = if in_first { (plain as f64 * self.profile.tables.first_factor) as u64 } else { plain };
+            at = at + Duration::from_nanos(takes);
+            self.changing.push_back((at, op));
+        }
+        self.tally.changing_ns += at.since(now).as_nanos() as u64;
+        self.idle_from = at;
+    }
+
+    /// Makes a change, and answers it.
+    fn change(&mut self, at: Time, op: RuleOp) {
+        let answer = match op {
+            RuleOp::Install(rule) if !self.can(&rule) => Completion::Rejected(rule.id, Refusal::Unsupported),
+            RuleOp::Install(rule) if self.random.u32(..1_000_000) < self.profile.updates.failing_ppm => {
+                self.tally.failed += 1;
+                Completion::Rejected(rule.id, Refusal::Failed)
+            }
+            RuleOp::Install(rule) => match self.rules.insert(rule) {
+                true => {
+                    self.tally.inserted += 1;
+                    Completion::Installed(rule.id)
+                }
+                false => {
+                    self.tally.full += 1;
+                    Completion::Rejected(rule.id, Refusal::Full)
+                }
+            },
+            RuleOp::Remove { id, key } => {
+                let counters = self.rules.remove(id, &key);
+                self.tally.deleted += u64::from(counters.is_some());
+                Completion::Removed(id, counters)
+            }
+        };
+        let (least, most) = self.profile.updates.confirmed_us;
+        let late = (least + (most - least) * self.random.f64()) * 1000.0;
+        self.answered += 1;
+        self.answers.push(Reverse(Answer(at + Duration::from_nanos(late as u64), self.answered, answer)));
+    }
+
+    /// Whether it can do what a rule asks.
+    fn can(&self, rule: &hairpin_core::engine::Rule) -> bool {
+        let (abilities, rewrite) = (&self.profile.abilities, &rule.rewrite);
+        let numbers = rewrite.sequence_delta != 0 || rewrite.acknowledgement_delta != 0;
+        (abilities.rewrites_sequence || !numbers)
+            && (abilities.rewrites_window || rewrite.window_shift == 0)
+            && (abilities.checks_guards || rule.guard.is_none())
+    }
+
+    /// A packet arrives, of so many bytes from the Ethernet header on: what becomes of it, without its bytes. (SYN, FIN and
+    /// RST never match; who asks sees to that.)
+    pub fn packet(&mut self, now: Time, key: &FlowKey, length: usize) -> Passage {
+        self.advance(now);
+        let Some(fate) = self.rules.fate(key) else { return Passage::Miss };
+        if fate == Fate::Pass {
+            self.rules.count(now, key, 0, 0);
+            return Passage::Pass;
+        }
+        let Some(leaves) = self.turn_round(now, length) else {
+            self.tally.lost += 1;
+            return Passage::Lost;
+        };
+        self.rules.count(now, key, 1, length.saturating_sub(14) as u64);
+        self.tally.forwarded += 1;
+        self.tally.bytes += length as u64;
+        Passage::Forward(leaves)
+    }
+
+    /// The same for a frame, which a rule rewrites.
+    pub fn frame(&mut self, now: Time, frame: &mut VecFrame, at: &Transport) -> Passage {
+        self.advance(now);
+        let controls = at.key.protocol == Protocol::Tcp && at.tcp_flags & (SYN | FIN | RST) != 0;
+        let Some(rule) = self.rules.rule(&at.key).filter(|_| !controls && at.ttl > 1) else { return Passage::Miss };
+        if rule.guard.is_some_and(|guard| !guard.admits_packet(&frame.data, at)) {
+            self.tally.guarded += 1;
+            return Passage::Miss;
+        }
+        let passage = self.packet(now, &at.key, frame.data.len());
+        if matches!(passage, Passage::Forward(_)) {
+            let checksum = frame.meta.checksum;
+            rule.rewrite.apply(frame.bytes_mut(), at, checksum);
+        }
+        passage
+    }
+
+    /// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
+    fn turn_round(&mut self, now: Time, length: usize) -> Option<Time> {
+        let forwarding = &self.profile.forwarding;
+        let on_wire_ns = (length + WIRE) as f64 * 8.0 / forwarding.gbit_s;
+        let speed = if self.changing.is_empty() { 1.0 } else { forwarding.while_changing };
+        let takes = (on_wire_ns.max(1000.0 / forwarding.mpps) / speed).ceil().max(1.0) as u64;
+        let begins = self.free_from.max(now);
+        if begins.since(now).as_nanos() as u64 / takes >= u64::from(forwarding.waiting_max) {
+            return None;
+        }
+        self.free_from = begins + Duration::from_nanos(takes);
+        Some(self.free_from + Duration::from_nanos((forwarding.latency_us * 1000.0) as u64))
+    }
+}
+
+impl FlowEngine for Nic {
+    fn caps(&self) -> EngineCaps {
+        self.profile.caps()
+    }
+
+    fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
+        if self.under_way() >= self.profile.updates.waiting_max as usize {
+            return Err(op);
+        }
+        self.queued.push_back(op);
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.advance(now);
+        if self.waiting.is_empty() && self.changing.is_empty() {
+            self.idle_from = self.idle_from.max(now);
+        }
+        self.waiting.append(&mut self.queued);
+        self.advance(now);
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Completions) {
+        self.advance(now);
+        while !out.is_full() && self.answers.peek().is_some_and(|Reverse(answer)| answer.0 <= now) {
+            if let Some(Reverse(Answer(_, _, completion))) = self.answers.pop() {
+                out.push(completion);
+            }
+        }
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        for (id, key) in rules {
+            out.push(self.rules.sample(*id, key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
