@@ -24,7 +24,9 @@ pub const DPDK: Section = Section {
             Kind::Text,
             Value("512 MiB"),
             "\"2 GiB\"",
-            "Memory of DPDK's: packet buffers and what drivers take. A number and MiB or GiB, 64 MiB to 1024 GiB.",
+            "Memory of DPDK's own on ordinary pages: what drivers take, and packet buffers where PCI devices fetch from them. \
+             Hugepages are taken as they are needed, and virtual devices' packet buffers beside it. A number and MiB or GiB, \
+             64 MiB to 1024 GiB.",
         ),
         field(
             "mbufs",

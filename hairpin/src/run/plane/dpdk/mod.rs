@@ -69,7 +69,10 @@ impl DpdkPlane {
         };
         let pci = settings.ports.iter().any(|port| is_pci(&port.device));
         let options = EalOptions { memory_mib: settings.memory_mib, pages, pci };
-        let eal = eal::started(options)?;
+        let eal = eal::started(options).with_context(|| match settings.pages {
+            Pages::Huge => "is there a reserve of hugepages (sysctl -w vm.nr_hugepages=1024)? Or use pages = \"auto\"",
+            Pages::Auto | Pages::None => "the dpdk plane needs it",
+        })?;
         let pool = pool(&eal, settings, steering.workers)?;
         let mut ports = Vec::new();
         for port in &settings.ports {
@@ -209,8 +212,8 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
     let options = PoolOptions { name: "frames".to_string(), mbufs, data_room, cache };
     Pool::create(eal, options).with_context(|| {
         format!(
-            "{mbufs} packet buffers of {data_room} bytes do not fit into [dpdk] memory = \"{} MiB\"; raise it, or lower \
-             `mbufs`",
+            "no memory for {mbufs} packet buffers of {data_room} bytes: raise `memory` in [dpdk] ({} MiB) or the reserve \
+             of hugepages, or lower `mbufs` or the ports' descriptors",
             settings.memory_mib
         )
     })
