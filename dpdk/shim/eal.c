@@ -129,9 +129,8 @@ int hairpin_eal_start(unsigned int memory_mib, int huge, int pci)
 	/* EAL may have taken another stream for its own. */
 	rte_openlog_stream(stream);
 	rte_log_set_global_level(RTE_LOG_CRIT);
-	/* With --no-shconf nothing is in the directory that EAL made all the same. */
-	if (error == 0)
-		rmdir(rte_eal_get_runtime_dir());
+	/* With --no-shconf nothing is in the directory that EAL made all the same, also if it did not start then. */
+	rmdir(rte_eal_get_runtime_dir());
 	return error;
 }
 
