@@ -295,8 +295,10 @@ impl<I: FrameIo> Link<I> {
         self.statistics.conflicts += 1;
         if self.now >= self.defended {
             self.defended = self.now + DEFEND_INTERVAL;
-            self.announce();
-            self.announcing.rounds = 1;
+            if self.announcing.rounds == 0 {
+                self.announce();
+                self.announcing.rounds = 1;
+            }
         }
     }
 }

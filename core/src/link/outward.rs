@@ -16,16 +16,20 @@ use crate::wire::bytes::{array_at, array_at_mut};
 use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use alloc::sync::Arc;
 
-/// A next hop known by heart; by default, nobody's.
+/// A next hop known by heart, and all that a frame to there needs; by default, nobody's. (A cache line.)
 #[derive(Clone, Copy, Default)]
+#[repr(align(64))]
 pub(super) struct NextHop {
     address: Address,
     segment: Segment,
-    mac: [u8; 6],
     /// The table's version when it was read.
     version: u64,
     /// Until when it may be used without asking again.
     until: Time,
+    /// Ethernet addresses: to, from.
+    ends: [u8; 12],
+    /// Of the port.
+    mtu: u16,
 }
 
 /// What becomes of a frame.
@@ -105,20 +109,19 @@ impl<I: FrameIo> Link<I> {
         };
         let [way] = ways else { return false };
         let next = way.gateway.unwrap_or(destination);
-        let known = &self.remembered[place(&next, Segment::untagged(way.port))];
-        let Some(port) = self.plan.ports.get(usize::from(way.port)) else { return false };
+        let segment = Segment::untagged(way.port);
+        let known = &self.remembered[place(&next, segment)];
         let is_known = known.version == version && self.now < known.until;
-        if !is_known || known.address != next || known.segment != Segment::untagged(way.port) {
+        if !is_known || known.segment != segment || known.address != next {
             return false;
         }
         let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
-        let fits = length <= usize::from(port.mtu) && frame.bytes().len() <= whole;
+        let fits = length <= usize::from(known.mtu) && bytes.len() <= whole;
         if !fits || frame.meta().egress == Egress::GiveBack {
             return false;
         }
-        if let Some(addresses) = array_at_mut::<12>(frame.bytes_mut(), 0) {
-            addresses[..6].copy_from_slice(&known.mac);
-            addresses[6..].copy_from_slice(&port.mac);
+        if let Some(ends) = frame.bytes_mut().first_chunk_mut() {
+            *ends = known.ends;
         }
         frame.meta_mut().port = way.port;
         true
@@ -198,7 +201,13 @@ impl<I: FrameIo> Link<I> {
         let version = self.neighbours.version();
         match self.neighbours.find(next, segment) {
             Found::At { mac, until } if self.now < until => {
-                self.remembered[place(next, segment)] = NextHop { address: *next, segment, mac, version, until };
+                if let Some(port) = self.plan.ports.get(usize::from(segment.port())) {
+                    let mut ends = [0; 12];
+                    ends[..6].copy_from_slice(&mac);
+                    ends[6..].copy_from_slice(&port.mac);
+                    let known = NextHop { address: *next, segment, version, until, ends, mtu: port.mtu };
+                    self.remembered[place(next, segment)] = known;
+                }
                 Ok(mac)
             }
             Found::At { mac, .. } => {
