@@ -13,7 +13,7 @@ const UNPROTECTED: [&str; 2] = ["rte-hash/none", "rte-hash/multi-writer"];
 /// Trials that a search takes, about, until some have been seen.
 const SEARCH_TRIALS: f64 = 35.0;
 /// The least time a profile is taken for.
-const PROFILE_MIN: Duration = Duration::from_secs(2);
+const PROFILE_MIN: Duration = Duration::from_secs(1);
 
 /// One cell of the matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

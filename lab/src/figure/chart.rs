@@ -90,7 +90,7 @@ fn draw(size: (u32, u32), paint: impl FnOnce(&Area<'_>) -> Result<()>) -> Result
 
 /// One color for each, as different as can be.
 fn color(index: usize, count: usize) -> HSLColor {
-    let lightness = if index % 2 == 0 { 0.42 } else { 0.58 };
+    let lightness = if index.is_multiple_of(2) { 0.42 } else { 0.58 };
     HSLColor(index as f64 / count.max(1) as f64, 0.75, lightness)
 }
 

@@ -2,7 +2,7 @@
 
 use addr2line::Loader;
 use std::fs::{read_link, read_to_string};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The program's own crates, by their directories: debug information without types names functions without their path,
 /// so the path is made of the source file's.
@@ -74,7 +74,7 @@ fn module(file: &str) -> Option<String> {
 }
 
 /// The program's ranges and its bias, from what `/proc/self/maps` says.
-fn mapped(maps: &str, program: &PathBuf) -> Option<(Vec<(u64, u64)>, u64)> {
+fn mapped(maps: &str, program: &Path) -> Option<(Vec<(u64, u64)>, u64)> {
     let mut ranges = Vec::new();
     let mut bias = None;
     for line in maps.lines() {
@@ -113,9 +113,9 @@ mod tests {
     fn the_bias_is_where_the_file_begins() {
         let maps = "5500000-5600000 r--p 00000000 fe:00 42   /bin/x\n5600000-5700000 r-xp 00100000 fe:00 42   /bin/x\n\
                     7f00000-7f10000 r-xp 00000000 fe:00 43   /lib/libc.so\n7f20000-7f30000 rw-p 00000000 00:00 0\n";
-        let (ranges, bias) = mapped(maps, &PathBuf::from("/bin/x")).unwrap();
+        let (ranges, bias) = mapped(maps, Path::new("/bin/x")).unwrap();
         assert_eq!((ranges, bias), (vec![(0x550_0000, 0x560_0000), (0x560_0000, 0x570_0000)], 0x550_0000));
-        assert!(mapped(maps, &PathBuf::from("/bin/y")).is_none());
+        assert!(mapped(maps, Path::new("/bin/y")).is_none());
     }
 
     #[test]
