@@ -14,6 +14,7 @@
 #include <rte_ethdev.h>
 #include <rte_prefetch.h>
 
+#include "flow.h"
 #include "port.h"
 
 /* As long as any device's. A key of one repeated 16-bit word hashes both directions of a flow alike. */
@@ -106,11 +107,12 @@ static int configure(uint16_t port, const struct hairpin_port_options *options, 
 	} else {
 		conf.rx_adv_conf.rss_conf.rss_hf = 0;
 	}
-	int error = rte_eth_dev_configure(port, options->queues, options->queues, &conf);
+	uint16_t queues = options->queues + options->hairpins;
+	int error = rte_eth_dev_configure(port, queues, queues, &conf);
 	/* Half of the address alone is the rarest of abilities, and not announced: it is tried. */
 	if (error != 0 && conf.rx_adv_conf.rss_conf.rss_hf != 0 && is_partial(options->rss)) {
 		conf.rx_adv_conf.rss_conf.rss_hf &= TRANSPORTS;
-		error = rte_eth_dev_configure(port, options->queues, options->queues, &conf);
+		error = rte_eth_dev_configure(port, queues, queues, &conf);
 	}
 	return error;
 }
@@ -160,6 +162,10 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 		if ((error = rte_eth_tx_queue_setup(port, queue, tx, (unsigned int)socket, NULL)) != 0)
 			return -error;
 	}
+	*what = "tying a receive queue to a transmit queue (hairpin)";
+	for (uint16_t queue = options->queues; queue < options->queues + options->hairpins; queue++)
+		if ((error = hairpin_flow_hairpin_queue(port, queue, port, queue, rx)) != 0)
+			return error;
 	/* Virtual devices have no MTU of their own to set, or refuse: what holds is asked for afterwards. */
 	if (options->mtu != 0)
 		rte_eth_dev_set_mtu(port, options->mtu);

@@ -49,6 +49,8 @@ struct hairpin_port_options {
 	uint16_t mtu;
 	uint8_t promiscuous;
 	uint8_t rss;
+	/* Pairs of queues behind the others that are tied to each other (flow.h). */
+	uint16_t hairpins;
 };
 
 struct hairpin_port_info {

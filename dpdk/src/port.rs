@@ -117,6 +117,7 @@ struct Information {
     driver: String,
     raw: RawInfo,
     spread: Spread,
+    hairpins: u16,
 }
 
 impl Port {
@@ -125,9 +126,18 @@ impl Port {
     /// # Errors
     /// [`Error::Device`] with what failed, and what the driver said.
     pub fn open(eal: &Eal, options: &PortOptions, pool: &Pool) -> Result<Port, Error> {
+        Port::open_with_hairpins(eal, options, pool, 0)
+    }
+
+    /// The same with so many hairpin queues behind the others: what a rule puts into one leaves by the port again, without
+    /// having been in memory of ours. Not yet run on hardware.
+    ///
+    /// # Errors
+    /// [`Error::Device`], also where the device has no such queues.
+    pub fn open_with_hairpins(eal: &Eal, options: &PortOptions, pool: &Pool, hairpins: u16) -> Result<Port, Error> {
         let device =
             CString::new(options.device.as_str()).map_err(|_| refused(&options.device, "a name without NUL"))?;
-        let raw = raw_options(options);
+        let raw = RawOptions { hairpins, ..raw_options(options) };
         let mut id = 0;
         let mut what = std::ptr::null();
         let (code, log) = eal.listen(|| {
@@ -137,7 +147,7 @@ impl Port {
         if code != 0 {
             return Err(failure(&options.device, what, code, log));
         }
-        Port::opened(id, options.rss, pool, None)
+        Port::opened((id, hairpins), options.rss, pool, None)
     }
 
     /// Two ports that are each other's wire: what one sends the other receives, queue by queue, over rings in which
@@ -174,18 +184,20 @@ impl Port {
             return Err(failure("a pair of ports", what, code, log));
         }
         let wire = Arc::new(Wire(rings.into_iter().filter_map(NonNull::new).collect()));
-        let first = Port::opened(ids[0], options.rss, pool, Some(Arc::clone(&wire)));
-        let second = Port::opened(ids[1], options.rss, pool, Some(wire));
+        let first = Port::opened((ids[0], 0), options.rss, pool, Some(Arc::clone(&wire)));
+        let second = Port::opened((ids[1], 0), options.rss, pool, Some(wire));
         Ok((first?, second?))
     }
 
-    fn opened(id: u16, wanted: Rss, pool: &Pool, wire: Option<Arc<Wire>>) -> Result<Port, Error> {
+    fn opened((id, hairpins): (u16, u16), wanted: Rss, pool: &Pool, wire: Option<Arc<Wire>>) -> Result<Port, Error> {
         let mut raw = RawInfo::EMPTY;
         // SAFETY: writes what it was given.
         let code = unsafe { port::hairpin_port_info(id, &raw mut raw) };
+        // Nobody receives from those.
+        raw.queues = raw.queues.saturating_sub(hairpins);
         let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned();
         let spread = Spread::of(wanted, &raw);
-        let info = Information { name: text(&raw.name), driver: text(&raw.driver), raw, spread };
+        let info = Information { name: text(&raw.name), driver: text(&raw.driver), raw, spread, hairpins };
         let taken = (0..raw.queues).map(|_| AtomicBool::new(false)).collect();
         // From here on dropping closes it.
         let port = Port(Arc::new(Inner { id, info, taken, pool: pool.clone(), _wire: wire }));
@@ -222,6 +234,11 @@ impl Port {
     /// Pairs of queues.
     pub fn queues(&self) -> u16 {
         self.0.info.raw.queues
+    }
+
+    /// Hairpin queues, which are numbered from [`Port::queues`] on.
+    pub fn hairpins(&self) -> u16 {
+        self.0.info.hairpins
     }
 
     /// Pairs of queues that the device could have.
@@ -450,6 +467,7 @@ fn raw_options(options: &PortOptions) -> RawOptions {
         mtu: options.mtu,
         promiscuous: u8::from(options.promiscuous),
         rss: options.rss as u8,
+        hairpins: 0,
     }
 }
 

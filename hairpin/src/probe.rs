@@ -105,9 +105,22 @@ mod with_dpdk {
         let pci = !wanted.device.starts_with("net_");
         let eal = Eal::start(EalOptions { memory_mib: MEMORY_MIB, pages: EalPages::Auto, pci })?;
         let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
-        let port = Port::open(&eal, &PortOptions { device: wanted.device.clone(), ..PortOptions::default() }, &pool)?;
+        let options = PortOptions { device: wanted.device.clone(), ..PortOptions::default() };
+        let mut port = Port::open(&eal, &options, &pool)?;
         let depth = if wanted.create { Depth::Create } else { Depth::Validate };
-        let findings = probe(&EnginePort::of(&port), depth);
+        let mut findings = probe(&EnginePort::of(0, &port), depth);
+        // Once more with what it said that it has. A driver may say so and refuse: then it is as it was.
+        if findings.hairpin_queues > 0 {
+            drop(port);
+            match Port::open_with_hairpins(&eal, &options, &pool, 1) {
+                Ok(open) => port = open,
+                Err(error) => {
+                    eprintln!("no hairpin queue, though the driver says that there are some: {error}");
+                    port = Port::open(&eal, &options, &pool)?;
+                }
+            }
+            findings = probe(&EnginePort::of(0, &port), depth);
+        }
         let mut report = report(&port, &findings, wanted.rules);
         report.rates = rates(eal, &port, &findings, wanted.rate);
         if json { Ok(serde_json::to_string(&report)? + "\n") } else { Ok(render(&report)) }
@@ -150,7 +163,7 @@ mod with_dpdk {
         let mut rates = Vec::new();
         for (name, way) in ways {
             for batch in BATCHES {
-                let engine_port = EnginePort::of(port);
+                let engine_port = EnginePort::of(0, port);
                 let each = |time: Duration, count: u32| time.as_secs_f64() * 1e6 / f64::from(count.max(1));
                 let mut rate = Rate {
                     way: name,

@@ -38,6 +38,7 @@ pub(crate) struct RawOptions {
     pub(crate) mtu: u16,
     pub(crate) promiscuous: u8,
     pub(crate) rss: u8,
+    pub(crate) hairpins: u16,
 }
 
 /// `struct hairpin_port_info`.

@@ -97,9 +97,11 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// A port as it is, without hairpin queues.
-    pub fn of(port: &crate::port::Port) -> EnginePort {
-        EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, hairpins: Vec::new() }
+    /// The port that the plane counts as `number`, as it is. Its hairpin queues lead back out of it: those between two
+    /// ports would have to be tied before either starts.
+    pub fn of(number: u16, port: &crate::port::Port) -> EnginePort {
+        let hairpins = if port.hairpins() > 0 { vec![(number, port.queues())] } else { Vec::new() };
+        EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, hairpins }
     }
 }
 
