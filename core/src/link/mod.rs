@@ -34,6 +34,7 @@ mod discovery;
 mod echo;
 pub mod header;
 mod held;
+mod hop;
 mod inward;
 pub mod neighbours;
 mod outward;
@@ -45,6 +46,7 @@ mod statistics;
 mod tests;
 
 pub use held::{HELD_EACH, HELD_MAX};
+pub use hop::{Hop, hop, hops_version};
 pub use neighbours::{Neighbour, Neighbours};
 pub use plan::{ADDRESSES_MAX, LinkError, LinkOptions, MTU_MIN, PORTS_MAX, Plan, PortAddresses, ROUTES_MAX};
 pub use routes::Route;

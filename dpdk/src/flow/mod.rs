@@ -4,7 +4,8 @@
 //!
 //! A [`Description`] is a rule in plain words, of which the shim makes rte_flow's arrays. [`probe`] tries what a port
 //! takes and what not, and in which [`Terms`]. [`Offload`] is the thread that has the ports' rules, [`RteFlowEngine`] a
-//! worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets go next.
+//! worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets go next;
+//! [`LinkHops`] are those of the workers' link layer.
 //!
 //! What a rule is made of: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
 //! Ethernet addresses, addresses and ports, lowers the TTL, counts, and sends the packet out again by a hairpin queue or
@@ -38,7 +39,7 @@ mod trial;
 pub use description::{Description, Does, Family, How, Match, NoText};
 pub use device::FlowError;
 pub use engine::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Way};
-pub use hops::{Hop, Hops};
+pub use hops::{Hop, Hops, LinkHops};
 pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
 pub use statistics::Statistics;
 pub use translate::{EnginePort, Terms, Turn, mark};
