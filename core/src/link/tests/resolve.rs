@@ -192,7 +192,7 @@ fn reachable_turns_stale_and_is_forgotten_unless_used() {
         assert_eq!((a.neighbour(to).unwrap().state, requests(&a)), (State::Reachable, vec![]));
         a.wait(Duration::from_millis(1200));
         assert_eq!(a.neighbour(to).unwrap().state, State::Stale);
-        a.wait(STALE + Duration::from_millis(200));
+        a.wait(STALE + Duration::from_millis(500));
         assert_eq!((a.neighbour(to), requests(&a)), (None, vec![]));
     }
 }

@@ -115,8 +115,9 @@ impl Station {
     /// Lets time pass in steps in which everything that is due gets done.
     pub(super) fn wait(&mut self, time: Duration) {
         let end = self.now + time;
+        let step = Duration::from_millis(if time < Duration::from_secs(60) { 25 } else { 250 });
         while self.now < end {
-            self.now = (self.now + Duration::from_millis(25)).min(end);
+            self.now = (self.now + step).min(end);
             self.turn();
         }
     }
