@@ -180,7 +180,7 @@ pub(super) fn with_tag_sse2(lanes: &[u16; LANES], tag: u16) -> u32 {
 #[cfg(any(test, not(target_arch = "x86_64"), miri))]
 #[inline]
 pub(super) fn with_tag_words(lanes: &[u16; LANES], tag: u16) -> u32 {
-    let equal = |(lane, &mark): (usize, &u16)| u32::from(mark & !CHOICE == tag) * 3 << (2 * lane);
+    let equal = |(lane, &mark): (usize, &u16)| (u32::from(mark & !CHOICE == tag) * 3) << (2 * lane);
     lanes.iter().enumerate().map(equal).fold(0, |all, lane| all | lane)
 }
 

@@ -2,7 +2,7 @@
 //! chosen by an enemy can do.
 
 use super::bucket::{CHOICE, Head, LANES, LISTED, SLOTS, UNLISTED_MAX, with_tag_words};
-use super::{Broken, Inline, MOVED_MAX, Place};
+use super::{Broken, Inline, MOVED_MAX};
 use crate::flow::FlowKey;
 use crate::table::{Full, Hash, Hasher, Key};
 use core::sync::atomic::Ordering;
