@@ -23,6 +23,9 @@ pub struct Status {
     /// The ports it drives itself, on the dpdk plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortStatus>,
+    /// Its packet buffers, on the dpdk plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mbufs: Option<BufferStatus>,
     /// How its workers find a packet's connection: the name of the connection table, as in the configuration.
     #[serde(default)]
     pub connection_table: String,
@@ -52,6 +55,17 @@ pub struct Status {
     /// Connections adopted from the process before.
     #[serde(default)]
     pub adopted_connections: u64,
+}
+
+/// Packet buffers. Those that drivers hold for packets to come are in use.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BufferStatus {
+    /// In use now.
+    pub in_use: u32,
+    /// How many there are.
+    pub max: u32,
+    /// Bytes of a frame that one takes.
+    pub bytes: u16,
 }
 
 /// A port of the dpdk plane. Counts are its driver's, since it was opened; what a driver does not count is 0.

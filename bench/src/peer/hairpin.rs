@@ -35,7 +35,8 @@ pub struct HairpinOptions {
     /// The cores it may use, as taskset's list; empty: all.
     pub cpus: &'static str,
     /// Works on DPDK's ports over the interfaces, by this device with arguments (`net_af_packet{},iface={}`: a number and
-    /// the interface), instead of on the kernel's; empty: on these.
+    /// the interface), instead of on the kernel's; empty: on these. What stands before a `|` is for the client's interface
+    /// only.
     pub dpdk: &'static str,
 }
 
@@ -280,7 +281,9 @@ fn configuration(
 /// The dpdk plane's ports, without hugepages.
 fn ports(text: &mut String, topology: &Topology, device: &str) -> Result<()> {
     writeln!(text, "[dpdk]\npages = \"none\"")?;
+    let (first, others) = device.split_once('|').unwrap_or((device, device));
     for (number, (interface, addresses)) in topology.balancer_ports().into_iter().enumerate() {
+        let device = if number == 0 { first } else { others };
         let device = device.replacen("{}", &number.to_string(), 1).replacen("{}", &interface, 1);
         writeln!(text, "[[dpdk.port]]\ndevice = \"{device}\"\naddresses = {addresses:?}")?;
     }

@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ports over packet sockets, with a queue for each of two workers.
 pub(crate) const PORTS: &str = "net_af_packet{},iface={},qpairs=2";
@@ -27,16 +27,20 @@ const ONE_QUEUE: &str = "net_af_packet{},iface={}";
 /// Frames taken from the interface before its kernel sees them.
 const XDP: &str = "net_af_xdp{},iface={}";
 
+/// Shared memory with another process for the clients' side, packet sockets for the servers'.
+const MEMIF: &str = "net_memif{},role=server,socket=/run/hairpin-bench-memif|net_af_packet{},iface={}";
+
 /// Longest time anything here may take, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn() -> Result<()>); 6] = [
+    let trials: [(&str, fn() -> Result<()>); 7] = [
         ("dpdk: addresses are answered for, ports and their frames are counted", answers),
         ("dpdk: a connection goes on with the next process", restart),
         ("dpdk: a service that is added is answered for", reload),
         ("dpdk: workers without queues send through others", relay),
         ("dpdk: ports take frames past the kernel (af_xdp)", xdp),
+        ("dpdk: clients come through another process's memory (memif, testpmd)", memif),
         ("dpdk: what cannot be is refused in words", refusals),
     ];
     trials.into_iter().map(|(name, body)| trial(name, body)).collect()
@@ -129,6 +133,13 @@ fn answers() -> Result<()> {
     let table = net.hairpin.status_table()?;
     ensure!(table.contains("steering: 2 workers hand over to each other"), "{table}");
     ensure!(status["offload"]["policy"] == "never" && status["offload"]["rules_max"] == 0, "{}", status["offload"]);
+    // No packet buffer is lost: these ports hold none while nothing comes.
+    let quiet = || Ok::<u64, anyhow::Error>(self::status(&net.hairpin)?["mbufs"]["in_use"].as_u64().context("mbufs")?);
+    let begun = Instant::now();
+    while quiet()? > 0 {
+        ensure!(begun.elapsed() < PATIENCE, "{} packet buffers stay in use", quiet()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     // What was made goes with the process.
     let instance = net.hairpin.instance().to_owned();
     net.hairpin.stop(true)?;
@@ -225,6 +236,33 @@ fn xdp() -> Result<()> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// testpmd carries frames between the client's interface and a memif, of which Hairpin has the other end.
+fn memif() -> Result<()> {
+    if !is_built_in()? {
+        return Ok(());
+    }
+    if Command::new("dpdk-testpmd").arg("--version").output().is_err() {
+        println!("skipped: there is no dpdk-testpmd");
+        return Ok(());
+    }
+    let Some(net) = net(HairpinOptions { top: "workers = 1".to_owned(), ..options(MEMIF) })? else { return Ok(()) };
+    let mut testpmd = net.topology.balancer.command("dpdk-testpmd");
+    testpmd.args(["-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--no-shconf"]);
+    testpmd.args(["--vdev", "net_af_packet0,iface=client0"]);
+    testpmd.args(["--vdev", "net_memif0,role=client,socket=/run/hairpin-bench-memif"]);
+    testpmd.args(["--", "--forward-mode=io", "--auto-start", "--total-num-mbufs=16384", "--stats-period=60"]);
+    let mut testpmd = net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))?;
+    let up = || status(&net.hairpin).is_ok_and(|status| status["ports"][0]["up"] == true);
+    testpmd.wait_until(PATIENCE, up).context("the memif does not come up")?;
+    works(&net).with_context(|| testpmd.log())?;
+    let status = status(&net.hairpin)?;
+    ensure!(status["ports"][0]["driver"] == "net_memif", "{}", status["ports"]);
+    ensure!(status["ports"][0]["received"].as_u64() > Some(100), "{}", status["ports"]);
+    // It polls: it has to end even if nobody asks it to.
+    testpmd.signal(Signal::SIGKILL);
+    Ok(())
 }
 
 fn refusals() -> Result<()> {

@@ -1,11 +1,11 @@
-//! The ports of the dpdk plane as a table.
+//! The ports of the dpdk plane as a table, and its packet buffers.
 
 use super::{add, aligned, number};
-use crate::status::PortStatus;
+use crate::status::{BufferStatus, PortStatus};
 use std::fmt::Write;
 
 /// A line for each port, and how packets find their worker.
-pub(super) fn ports(ports: &[PortStatus]) -> String {
+pub(super) fn ports(ports: &[PortStatus], buffers: Option<&BufferStatus>) -> String {
     let mut table = aligned(
         &["PORT", "DRIVER", "LINK", "ETHERNET", "ADDRESSES"],
         &["MTU", "QUEUES", "RECEIVED", "SENT", "MISSED", "ERRORS", "NO BUFFER"],
@@ -23,6 +23,10 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
     let mut out = table.to_string();
     if let Some(port) = ports.first() {
         let _ = write!(out, "\nsteering: {}; receive queues: {}", port.steering, port.spread);
+    }
+    if let Some(buffers) = buffers {
+        let [in_use, max] = [buffers.in_use, buffers.max].map(|count| number(f64::from(count)));
+        let _ = write!(out, "\npacket buffers: {in_use} of {max} in use, {} bytes each", buffers.bytes);
     }
     out
 }
@@ -47,7 +51,7 @@ mod tests {
             spread: "not by the driver".into(),
             ..PortStatus::default()
         };
-        let text = ports(&[port]);
+        let text = ports(&[port], Some(&BufferStatus { in_use: 12, max: 16_383, bytes: 2048 }));
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
@@ -56,6 +60,7 @@ mod tests {
                 "PORT DRIVER LINK ETHERNET ADDRESSES MTU QUEUES RECEIVED SENT MISSED ERRORS NO BUFFER",
                 "net_af_packet0 net_af_packet DOWN 02:00:00:00:00:01 10.0.0.1/24 fd00::1/64 1500 2 0 0 3 2 0",
                 "steering: one worker; receive queues: not by the driver",
+                "packet buffers: 12 of 16383 in use, 2048 bytes each",
             ]
         );
     }

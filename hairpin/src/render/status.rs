@@ -36,7 +36,7 @@ fn status_at(status: &Status, now: f64) -> String {
     }
     let _ = writeln!(out, "\n{}", workers(status));
     if !status.ports.is_empty() {
-        let _ = writeln!(out, "\n{}", ports::ports(&status.ports));
+        let _ = writeln!(out, "\n{}", ports::ports(&status.ports, status.mbufs.as_ref()));
     }
     let _ = writeln!(out, "\n{}", offload(status));
     if let Some(http) = &status.http {

@@ -7,7 +7,7 @@ use super::policer::Rate;
 use super::thread::Order;
 use super::{log, notify, reading, standing, unix_s};
 use crate::config::words::spoken;
-use crate::config::{self, Config};
+use crate::config::{self, Config, DpdkSettings};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::registry::{Merged, Registry};
@@ -130,8 +130,12 @@ impl Keeper {
             forwarding: running.linux.forwarding,
             ..config.settings.linux.clone()
         };
+        // The file has been judged by it.
+        let probes = config.settings.dpdk.as_ref().map(|dpdk| dpdk.probes);
+        let dpdk = running.dpdk.clone().map(|dpdk| DpdkSettings { probes: probes.unwrap_or(dpdk.probes), ..dpdk });
         let settings = crate::config::Settings {
             linux,
+            dpdk,
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()

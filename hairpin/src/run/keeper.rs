@@ -344,6 +344,7 @@ impl Keeper {
         status.capacity = capacity::status(&now, self.rules_max(), self.capacity.peak());
         status.offload.rules_max = self.rules_max();
         status.ports = self.plane.ports();
+        status.mbufs = self.plane.buffers();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.adopted_connections = self.adopted;

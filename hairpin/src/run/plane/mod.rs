@@ -8,7 +8,7 @@ pub(super) mod linux;
 use super::Message;
 use super::crew::{Crew, Making, Memory};
 use crate::config::Settings;
-use crate::status::PortStatus;
+use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
 use hairpin_core::config::Snapshot;
@@ -141,6 +141,11 @@ pub(crate) trait Plane {
     /// What became of packets that no rule carried, since counting began.
     fn events(&self) -> Result<Vec<Event>> {
         Ok(Vec::new())
+    }
+
+    /// Its packet buffers.
+    fn buffers(&self) -> Option<BufferStatus> {
+        None
     }
 
     /// The ports it drives itself.

@@ -13,10 +13,10 @@ mod way;
 use super::super::crew::{Crew, Making, Memory, Post};
 use super::super::{Message, eal, host, log};
 use super::{Plane, Ways};
-use crate::config::{DpdkSettings, Pages, PortSettings};
-use crate::status::PortStatus;
+use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings};
+use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use device::PortDevice;
 use engine::NoEngine;
 use hairpin_core::config::{ServiceState, Snapshot};
@@ -33,8 +33,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// Neighbours there can be, and as many places again.
-const NEIGHBOURS: usize = 8192;
+/// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
+const NEIGHBOURS: usize = 2 * BACKENDS_MAX;
 /// Packet buffers beyond what the ports' rings hold, twice.
 const MBUFS_SPARE: u32 = 8192;
 /// Packet buffers that each worker keeps at hand.
@@ -164,6 +164,10 @@ impl Plane for DpdkPlane {
         self.secrets.renew(cpu::now())
     }
 
+    fn buffers(&self) -> Option<BufferStatus> {
+        Some(BufferStatus { in_use: self.pool.in_use(), max: self.pool.size(), bytes: self.pool.options().data_room })
+    }
+
     fn ports(&self) -> Vec<PortStatus> {
         let steering = self.steering();
         let status = |(port, settings): (&Port, &PortSettings)| {
@@ -253,9 +257,6 @@ fn ways(settings: &DpdkSettings, ports: &[Port], snapshot: &Snapshot) -> Result<
     let local: BTreeSet<IpAddr> = vips.chain(pool).collect();
     let backends = there().flat_map(|service| &service.backends);
     let kept: BTreeSet<IpAddr> = backends.map(|backend| IpAddr::from(backend.endpoint.address)).collect();
-    if kept.len() > NEIGHBOURS / 2 {
-        bail!("{} backends' addresses; the dpdk plane has room for {}", kept.len(), NEIGHBOURS / 2);
-    }
     let options = LinkOptions {
         ports: settings.ports.iter().zip(ports).map(addresses).collect(),
         local: local.into_iter().collect(),
