@@ -202,6 +202,7 @@ impl Sink {
         mine.corrupted += its.corrupted;
         mine.from_the_future += its.from_the_future;
         mine.foreign += its.foreign;
+        self.order.iter_mut().zip(&other.order).for_each(|(mine, its)| mine.merge(its));
         self.flows.merge(&other.flows);
         self.backends.merge(&other.backends);
         self.latency.merge(&other.latency);

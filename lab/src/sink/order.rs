@@ -72,9 +72,16 @@ impl Order {
         }
     }
 
+    /// Adds the counts of what another sink has had of the same generator's, other packets. What comes from now on is told
+    /// by this one's own.
+    pub(super) fn merge(&mut self, other: &Order) {
+        self.next = self.next.max(other.next);
+        self.received += other.received;
+    }
+
     /// Numbers up to the highest that have not come, or came too late to tell.
     pub fn missing(&self) -> u64 {
-        self.next - self.received
+        self.next.saturating_sub(self.received)
     }
 }
 

@@ -4,7 +4,7 @@ use super::Device;
 use super::balancer::Balancer;
 use crate::clock;
 use crate::forward::Forwarder;
-use hairpin_core::frame::{Batch, FrameIo};
+use hairpin_core::frame::{Batch, Frame, FrameIo};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long a device that is to stop tries to get rid of what it has, in nanoseconds.
@@ -21,7 +21,7 @@ pub enum Core {
 }
 
 /// What a device's core has done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Handled {
     /// Frames that came in.
     pub received: u64,
@@ -43,6 +43,18 @@ impl Handled {
         }
     }
 
+    /// Adds what another core has done.
+    pub fn add(&mut self, other: Handled) {
+        self.received += other.received;
+        self.sent += other.sent;
+        for (reason, count) in other.dropped {
+            match self.dropped.iter_mut().find(|(name, _)| *name == reason) {
+                Some((_, sum)) => *sum += count,
+                None => self.dropped.push((reason, count)),
+            }
+        }
+    }
+
     /// Frames of which nobody says what became of them.
     pub fn unexplained(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, count)| count).sum();
@@ -59,12 +71,22 @@ pub struct Serving<IO: FrameIo> {
     received: u64,
     sent: u64,
     stuck: u64,
+    /// What a balancer sends goes back to the Ethernet address it came from.
+    returns: bool,
 }
 
 impl<IO: FrameIo> Serving<IO> {
     /// A core that has not begun.
     pub fn new(core: Core, io: IO) -> Serving<IO> {
-        Serving { core, io, rx: Batch::new(), tx: Batch::new(), received: 0, sent: 0, stuck: 0 }
+        Serving { core, io, rx: Batch::new(), tx: Batch::new(), received: 0, sent: 0, stuck: 0, returns: false }
+    }
+
+    /// One whose frames go back to the Ethernet address from which they came, whatever it does to them: for a link with
+    /// the generator at its other end.
+    pub fn returning(core: Core, io: IO) -> Serving<IO> {
+        // The forwarder does that by itself.
+        let returns = !matches!(core, Core::Forwarder(_));
+        Serving { returns, ..Serving::new(core, io) }
     }
 
     /// Which device it is.
@@ -88,6 +110,9 @@ impl<IO: FrameIo> Serving<IO> {
                 Core::Balancer(balancer) => {
                     balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
                 }
+            }
+            if self.returns {
+                self.tx.iter_mut().for_each(|frame| turn_back(frame.bytes_mut()));
             }
         }
         let before = self.tx.len();
@@ -141,6 +166,14 @@ impl<IO: FrameIo> Serving<IO> {
             dropped.push(("device-stuck".to_owned(), self.stuck));
         }
         Handled { received: self.received, sent: self.sent, dropped }
+    }
+}
+
+/// Exchanges Ethernet addresses.
+fn turn_back(frame: &mut [u8]) {
+    if let Some(addresses) = frame.get_mut(..12) {
+        let (destination, source) = addresses.split_at_mut(6);
+        destination.swap_with_slice(source);
     }
 }
 

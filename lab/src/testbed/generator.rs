@@ -32,7 +32,9 @@ pub struct Generator<O: Outlet, T: Traffic> {
     session: u64,
     /// Made, and not yet taken.
     held: Batch<O::Frame>,
+    started: u64,
     until: u64,
+    stopped: u64,
     introduced: u64,
     /// Packets that were due at the end, and not sent any more.
     left: u64,
@@ -50,7 +52,9 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
             pace,
             session,
             held: Batch::new(),
+            started: 0,
             until: 0,
+            stopped: u64::MAX,
             introduced: 0,
             left: 0,
             sent: Sent::default(),
@@ -91,7 +95,9 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
     pub fn start(&mut self, rate: Rate, share: f64, start: u64, duration: u64) {
         self.pace = Pace::new(rate, share, start);
         self.timeline = Timeline::new(start, duration);
+        self.started = start;
         self.until = start + duration;
+        self.stopped = u64::MAX;
         self.sent = Sent::default();
         self.left = 0;
     }
@@ -150,9 +156,21 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
     /// Its time is over: what is in hand is dropped, and counted, and what was still due.
     pub fn stop(&mut self) {
         self.refuse();
+        self.stopped = clock::now();
+        self.until = self.until.min(self.stopped);
         if !self.pace.is_unlimited() {
             self.left = self.pace.due(self.until, self.traffic.mean_length(), usize::MAX) as u64;
         }
+    }
+
+    /// Lets the outlet's driver finish what it has taken.
+    pub fn flush(&mut self) {
+        self.outlet.send(&mut Batch::new());
+    }
+
+    /// For how long it has sent, in nanoseconds: until it was stopped, if that was before its time.
+    pub fn ran(&self) -> u64 {
+        self.stopped.min(self.until).saturating_sub(self.started)
     }
 
     /// What it has done.

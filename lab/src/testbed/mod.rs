@@ -11,6 +11,8 @@ pub mod ends;
 pub mod generator;
 mod measurement;
 #[cfg(feature = "dpdk")]
+pub mod ports;
+#[cfg(feature = "dpdk")]
 pub mod rings;
 pub mod sources;
 pub mod table;

@@ -1,0 +1,566 @@
+//! The testbed's parts as processes of their own, over ports: generator and sink ([`generate`]), a sink alone ([`sink`]),
+//! a device under test ([`forward`]).
+//!
+//! A port is any device that DPDK knows by name: a network card's address, `net_memif0,...` between two processes,
+//! `net_af_xdp0,iface=...` and `net_af_packet0,iface=...` on the kernel's interfaces. Every core has a queue of each port.
+//! Generator and sink are on one machine, since latency is told by its clock; they may be two processes, which have the
+//! session of their packets from the same seed.
+//!
+//! What is lost between the ports - in a device of another process, on the link - shows only as packets that do not come
+//! (`on-the-way`); what the ports' drivers have counted is told by name.
+
+use super::account::Books;
+use super::cores::pin;
+use super::device::{Core, Handled, Serving};
+use super::ends::{Inlet, Outlet};
+use super::generator::{Generator, Sent};
+use super::sources::sources;
+use super::{Device, Measurement, Progress, Trial};
+use crate::clock;
+use crate::sink::timeline::Timeline;
+use crate::sink::{Counts, Sink, SinkOptions};
+use crate::traffic::AnyTraffic;
+use crate::traffic::template::Link;
+use anyhow::{Context, Result, anyhow, ensure};
+use hairpin_core::flow::Steering;
+use hairpin_core::frame::Batch;
+use hairpin_dpdk::{Eal, Mbuf, Pool, PoolOptions, Port, PortIo, PortOptions, PortStatistics, Queue, Rss};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a port's link may take to come up.
+const LINK: Duration = Duration::from_secs(30);
+/// Frames of a pool for each queue, beside its descriptors.
+const IN_HAND: u32 = 2048;
+/// Turns of a thread between two looks at what others want.
+const STEPS: u32 = 64;
+
+/// How a port is opened.
+#[derive(Clone, Debug)]
+pub struct PortSettings {
+    /// The device by its EAL name, with arguments.
+    pub device: String,
+    /// Frames that each queue holds, either way.
+    pub descriptors: u16,
+    /// The processor of each queue's thread: there are as many queues.
+    pub cpus: Vec<usize>,
+    /// Bytes of the longest frame.
+    pub longest: u16,
+}
+
+/// A port and its pool.
+struct Opened {
+    port: Port,
+    pool: Pool,
+}
+
+impl PortSettings {
+    fn open(&self, eal: &Eal) -> Result<Opened> {
+        let queues = self.cpus.len();
+        ensure!((1..=256).contains(&queues), "{queues} queues: there can be 1 to 256");
+        let pool = Pool::create(
+            eal,
+            PoolOptions {
+                name: "lab".to_owned(),
+                mbufs: queues as u32 * (2 * u32::from(self.descriptors) + IN_HAND) + 2047,
+                data_room: self.longest.max(1522).next_multiple_of(64),
+                cache: 128,
+            },
+        )?;
+        let options = PortOptions {
+            device: self.device.clone(),
+            queues: queues as u16,
+            rx_descriptors: self.descriptors,
+            tx_descriptors: self.descriptors,
+            mtu: if self.longest > 1514 { self.longest - 14 } else { 0 },
+            promiscuous: true,
+            rss: if queues > 1 { Rss::Device } else { Rss::None },
+        };
+        let port = Port::open(eal, &options, &pool)?;
+        Ok(Opened { port, pool })
+    }
+}
+
+impl Opened {
+    /// Waits until the link is up.
+    fn wait(&self, stop: &AtomicBool) -> Result<()> {
+        let since = clock::now();
+        while !self.port.is_up() {
+            ensure!(!stop.load(Ordering::Relaxed), "stopped before the link of {} was up", self.port.name());
+            ensure!(
+                clock::now().saturating_sub(since) < LINK.as_nanos() as u64,
+                "the link of {} does not come up",
+                self.port.name()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn ends(&self, queue: u16) -> Result<Ends> {
+        let number = queue;
+        let queue = self.port.queue(queue).with_context(|| format!("{} has no queue {number}", self.port.name()))?;
+        Ok(Ends { queue: Arc::new(Mutex::new(queue)), pool: self.pool.clone() })
+    }
+}
+
+/// A queue, to send into and to receive from: by one thread, so that nobody ever waits for the lock.
+#[derive(Clone)]
+struct Ends {
+    queue: Arc<Mutex<Queue>>,
+    pool: Pool,
+}
+
+impl Ends {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outlet for Ends {
+    type Frame = Mbuf;
+    const FULL: &'static str = "transmit-queue-full";
+
+    fn lend(&mut self, out: &mut Batch<Mbuf>, count: usize) {
+        if self.pool.allocate_burst(out, count) == 0 {
+            // Drivers give back what they have sent when they are called.
+            self.queue().transmit(&mut Batch::new());
+        }
+    }
+    fn send(&mut self, batch: &mut Batch<Mbuf>) {
+        self.queue().transmit(batch);
+    }
+    fn has_room(&self, _: usize) -> bool {
+        true
+    }
+    fn release(&mut self, batch: &mut Batch<Mbuf>) {
+        Mbuf::free_burst(batch);
+    }
+}
+
+impl Inlet for Ends {
+    type Frame = Mbuf;
+
+    fn receive(&mut self, out: &mut Batch<Mbuf>) {
+        self.queue().receive(out);
+    }
+    fn release(&mut self, batch: &mut Batch<Mbuf>) {
+        Mbuf::free_burst(batch);
+    }
+}
+
+/// The session of all packets that are made from `seed`: what tells a sink of another process which are meant.
+fn session(seed: u64) -> u64 {
+    fastrand::Rng::with_seed(seed ^ 0x6861_6972_7069_6e21).u64(..)
+}
+
+/// Where a generator's packets are to come back.
+#[derive(Clone, Debug)]
+pub enum Back {
+    /// At the port they are sent from.
+    Same,
+    /// At another.
+    Port(PortSettings),
+    /// To another process.
+    Elsewhere,
+}
+
+/// What is generated.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// Source, rate, duration and the like; its device says whether destinations are backends when packets come back.
+    pub trial: Trial,
+    /// The port to send from.
+    pub port: PortSettings,
+    /// Where packets come back.
+    pub back: Back,
+    /// The Ethernet address of the other end of the link.
+    pub destination: [u8; 6],
+    /// How long is waited for packets after the last one was sent.
+    pub linger: Duration,
+}
+
+/// A thread's part.
+struct Lane {
+    generator: Generator<Ends, AnyTraffic>,
+    collector: Option<(Ends, Sink)>,
+}
+
+/// Sends packets from a port and, unless they come back elsewhere, takes and judges them. `stop` ends it early.
+///
+/// Where packets come back elsewhere nothing is known of them but what the port has counted: all that were not lost on
+/// the way out stand as `elsewhere`, and `received` is 0.
+///
+/// # Errors
+/// A port that cannot be opened, a source that makes no sense, accounts that are not right.
+pub fn generate(
+    eal: &Eal,
+    options: &GenerateOptions,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Measurement> {
+    let trial = &options.trial;
+    progress(Progress::Preparing { what: "sources and ports".to_owned() });
+    let out = options.port.open(eal)?;
+    let back = match &options.back {
+        Back::Port(settings) => Some(settings.open(eal)?),
+        Back::Same | Back::Elsewhere => None,
+    };
+    let link = Link { destination: options.destination, source: out.port.mac() };
+    let session = session(trial.seed);
+    let lanes = options.port.cpus.len() as u16;
+    let steering = Steering { key: [session, !session], workers: lanes };
+    let made = sources(&Trial { run: 1, ..trial.clone() }, session, steering, link)?;
+    let duration = trial.duration.as_nanos() as u64;
+    let balanced = trial.device == Device::Balancer;
+    let sink_options = SinkOptions { session, generators: lanes, flows: made.flows, balanced, duration };
+    let mut threads = Vec::new();
+    for ((queue, traffic), &cpu) in (0..lanes).zip(made.lanes).zip(&options.port.cpus) {
+        let ends = out.ends(queue)?;
+        let from = match (&options.back, &back) {
+            (Back::Same, _) => Some(ends.clone()),
+            (Back::Port(settings), Some(back)) if usize::from(queue) < settings.cpus.len() => Some(back.ends(queue)?),
+            _ => None,
+        };
+        let collector = from.map(|from| (from, Sink::new(sink_options, 0)));
+        threads.push((Lane { generator: Generator::new(ends, traffic, session), collector }, cpu));
+    }
+    out.wait(stop)?;
+    if let Some(back) = &back {
+        back.wait(stop)?;
+    }
+    let receiving = back.as_ref().unwrap_or(&out);
+    let before = receiving.port.statistics();
+    let before_out = out.port.statistics();
+    let counts = [AtomicU64::new(0), AtomicU64::new(0)];
+    progress(Progress::Started { device: Vec::new() });
+    let start = clock::now();
+    let lanes = std::thread::scope(|scope| {
+        let running: Vec<_> = threads
+            .into_iter()
+            .map(|(lane, cpu)| {
+                let counts = &counts;
+                scope.spawn(move || run(lane, cpu, eal, options, start, stop, counts))
+            })
+            .collect();
+        while !running.iter().all(|thread| thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            let elapsed = Duration::from_nanos(clock::now().saturating_sub(start)).min(trial.duration);
+            let [sent, received] = [0, 1].map(|index: usize| counts[index].load(Ordering::Relaxed));
+            progress(Progress::Running { elapsed, sent, received });
+        }
+        let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
+        joined.collect::<Result<Vec<Lane>>>()
+    })?;
+    // Stopped early, it was as long as it was.
+    let duration = lanes.iter().map(|lane| lane.generator.ran()).max().unwrap_or(duration);
+    let errors = out.port.statistics().transmit_errors - before_out.transmit_errors;
+    let mut between = between(&before, &receiving.port.statistics());
+    between.push(("transmit-errors".to_owned(), errors));
+    close(lanes, sink_options, duration, between)
+}
+
+/// What a port has lost of what came, by what its driver has counted.
+fn between(before: &PortStatistics, after: &PortStatistics) -> Vec<(String, u64)> {
+    [
+        ("receive-queue-full", after.missed.saturating_sub(before.missed)),
+        ("receive-errors", after.receive_errors.saturating_sub(before.receive_errors)),
+        ("no-frame", after.no_mbuf.saturating_sub(before.no_mbuf)),
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+    .to_vec()
+}
+
+fn run(
+    mut lane: Lane,
+    cpu: usize,
+    eal: &Eal,
+    options: &GenerateOptions,
+    start: u64,
+    stop: &AtomicBool,
+    counts: &[AtomicU64; 2],
+) -> Result<Lane> {
+    pin(cpu)?;
+    let _registered = eal.register_thread()?;
+    let trial = &options.trial;
+    let share = 1.0 / options.port.cpus.len() as f64;
+    lane.generator.start(trial.rate, share, start, trial.duration.as_nanos() as u64);
+    if let Some((_, sink)) = &mut lane.collector {
+        sink.start(start);
+    }
+    let linger = options.linger.as_nanos() as u64;
+    let (mut generating, mut last, mut told) = (true, clock::now(), (0, 0));
+    let mut batch = Batch::new();
+    loop {
+        for _ in 0..STEPS {
+            if generating {
+                lane.generator.step();
+            }
+            if let Some((from, sink)) = &mut lane.collector {
+                from.receive(&mut batch);
+                if !batch.is_empty() {
+                    last = clock::now();
+                    sink.take(last, &batch);
+                    Inlet::release(from, &mut batch);
+                }
+            }
+        }
+        let sent = lane.generator.sent().packets;
+        let received = lane.collector.as_ref().map_or(0, |(_, sink)| sink.counts().received);
+        counts[0].fetch_add(sent - told.0, Ordering::Relaxed);
+        counts[1].fetch_add(received - told.1, Ordering::Relaxed);
+        told = (sent, received);
+        let overdue = clock::now() > start + trial.duration.as_nanos() as u64 + linger;
+        if generating && (lane.generator.is_done() || overdue || stop.load(Ordering::Relaxed)) {
+            generating = false;
+            lane.generator.stop();
+            last = clock::now();
+        }
+        if !generating {
+            // What the driver still has of ours goes out when it is called.
+            lane.generator.flush();
+            let all = lane.collector.is_none() || received >= sent;
+            if clock::now().saturating_sub(last) > if all { linger / 10 } else { linger } {
+                return Ok(lane);
+            }
+        }
+    }
+}
+
+/// The accounts over all lanes.
+fn close(
+    lanes: Vec<Lane>,
+    options: SinkOptions,
+    duration: u64,
+    mut between: Vec<(String, u64)>,
+) -> Result<Measurement> {
+    let mut sink = Sink::new(SinkOptions { flows: 0, duration, ..options }, 0);
+    let (mut sent, mut behind, mut collected) = (Sent::default(), 0, false);
+    let mut timeline = Timeline::new(0, duration);
+    for lane in &lanes {
+        let one = lane.generator.sent();
+        sent.packets += one.packets;
+        sent.bytes += one.bytes;
+        sent.refused += one.refused;
+        sent.no_frame += one.no_frame;
+        behind += lane.generator.behind();
+        timeline.merge(lane.generator.timeline());
+        if let Some((_, its)) = &lane.collector {
+            collected = true;
+            sink.merge(its);
+        }
+    }
+    let counts = *sink.counts();
+    // A driver counts others' frames too: no more can be ours than are missing.
+    let mut missing = sent.packets.saturating_sub(counts.received + sent.refused + seen_otherwise(&counts));
+    for (_, count) in &mut between {
+        *count = (*count).min(missing);
+        missing -= *count;
+    }
+    between.push((if collected { "on-the-way" } else { "elsewhere" }.to_owned(), missing));
+    let handled = Handled::default();
+    Books { sent, full: Ends::FULL, behind, timeline, handled, between, sink: &sink, duration }.close()
+}
+
+/// Packets that came and do not count as received, each a packet sent.
+fn seen_otherwise(counts: &Counts) -> u64 {
+    counts.corrupted + counts.late + counts.from_the_future
+}
+
+/// What a sink alone is told.
+#[derive(Clone, Debug)]
+pub struct SinkSettings {
+    /// The port to receive from.
+    pub port: PortSettings,
+    /// The generator's seed.
+    pub seed: u64,
+    /// The generator's cores.
+    pub generators: u16,
+    /// Flows room is taken for.
+    pub flows: usize,
+    /// Whether destinations are backends.
+    pub balanced: bool,
+    /// How long it receives, from the first packet on.
+    pub duration: Duration,
+    /// It ends when nothing has come for so long after the first packet.
+    pub idle: Duration,
+}
+
+/// What a sink alone has found.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Collected {
+    /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came; the last
+    /// packets, if they are lost, are not missed.
+    pub measurement: Measurement,
+    /// Frames of nobody's, or of another session.
+    pub foreign: u64,
+}
+
+/// Receives from a port and judges, until told to stop or the time is over.
+///
+/// # Errors
+/// A port that cannot be opened.
+pub fn sink(
+    eal: &Eal,
+    settings: &SinkSettings,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Collected> {
+    let opened = settings.port.open(eal)?;
+    let duration = settings.duration.as_nanos() as u64;
+    let options = SinkOptions {
+        session: session(settings.seed),
+        generators: settings.generators,
+        flows: settings.flows,
+        balanced: settings.balanced,
+        duration,
+    };
+    let queues: Vec<Ends> =
+        (0..settings.port.cpus.len() as u16).map(|queue| opened.ends(queue)).collect::<Result<_>>()?;
+    opened.wait(stop)?;
+    let before = opened.port.statistics();
+    progress(Progress::Started { device: Vec::new() });
+    let first = AtomicU64::new(0);
+    let received = AtomicU64::new(0);
+    let sinks = std::thread::scope(|scope| {
+        let running: Vec<_> = queues
+            .into_iter()
+            .zip(&settings.port.cpus)
+            .map(|(ends, &cpu)| {
+                let shared = (&first, &received);
+                scope.spawn(move || collect(ends, cpu, eal, settings, options, stop, shared))
+            })
+            .collect();
+        while !running.iter().all(|thread| thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            let start = first.load(Ordering::Relaxed);
+            let elapsed = if start == 0 { 0 } else { clock::now().saturating_sub(start) };
+            let received = received.load(Ordering::Relaxed);
+            progress(Progress::Running { elapsed: Duration::from_nanos(elapsed), sent: received, received });
+        }
+        let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
+        joined.collect::<Result<Vec<(Sink, u64)>>>()
+    })?;
+    let start = first.load(Ordering::Relaxed);
+    let last = sinks.iter().map(|&(_, last)| last).max().unwrap_or(0);
+    let duration = if start == 0 { 0 } else { last.saturating_sub(start).max(1) };
+    let mut all = Sink::new(SinkOptions { flows: 0, duration, ..options }, start);
+    sinks.iter().for_each(|(sink, _)| all.merge(sink));
+    let counts = *all.counts();
+    let sent = Sent { packets: counts.received + all.missing(), ..Sent::default() };
+    let mut missing = all.missing().saturating_sub(seen_otherwise(&counts));
+    let mut between = between(&before, &opened.port.statistics());
+    for (_, count) in &mut between {
+        *count = (*count).min(missing);
+        missing -= *count;
+    }
+    between.push(("on-the-way".to_owned(), missing));
+    between.retain(|&(_, count)| count > 0);
+    let handled = Handled::default();
+    let books = Books {
+        sent,
+        full: Ends::FULL,
+        behind: 0,
+        timeline: Timeline::new(start, 0),
+        handled,
+        between,
+        sink: &all,
+        duration,
+    };
+    let lost = books.between.clone();
+    Ok(Collected { measurement: books.measurement(lost), foreign: counts.foreign })
+}
+
+fn collect(
+    mut ends: Ends,
+    cpu: usize,
+    eal: &Eal,
+    settings: &SinkSettings,
+    options: SinkOptions,
+    stop: &AtomicBool,
+    (first, received): (&AtomicU64, &AtomicU64),
+) -> Result<(Sink, u64)> {
+    pin(cpu)?;
+    let _registered = eal.register_thread()?;
+    let mut sink = Sink::new(options, 0);
+    let mut batch = Batch::new();
+    let (mut started, mut last, mut told) = (false, 0, 0);
+    loop {
+        for _ in 0..STEPS {
+            ends.receive(&mut batch);
+            if batch.is_empty() {
+                continue;
+            }
+            let now = clock::now();
+            if !started {
+                let before =
+                    first.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|at| at);
+                sink.start(if before == 0 { now } else { before });
+                started = true;
+            }
+            sink.take(now, &batch);
+            Inlet::release(&mut ends, &mut batch);
+            if sink.counts().received > told {
+                received.fetch_add(sink.counts().received - told, Ordering::Relaxed);
+                told = sink.counts().received;
+                last = now;
+            }
+        }
+        let now = clock::now();
+        // Others' frames are no beginning.
+        let begun = if told > 0 { first.load(Ordering::Relaxed) } else { 0 };
+        let over = begun != 0
+            && (now.saturating_sub(begun) > settings.duration.as_nanos() as u64
+                || now.saturating_sub(last) > settings.idle.as_nanos() as u64);
+        if over || stop.load(Ordering::Relaxed) {
+            return Ok((sink, last));
+        }
+    }
+}
+
+/// Serves a port until told to stop: what comes in goes through `cores`, one for each queue, and back out of it.
+///
+/// # Errors
+/// A port that cannot be opened, or frames of which nobody knows what became of them.
+pub fn forward(
+    eal: &Eal,
+    settings: &PortSettings,
+    cores: Vec<Core>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Handled> {
+    ensure!(cores.len() == settings.cpus.len(), "{} cores for {} queues", cores.len(), settings.cpus.len());
+    let opened = settings.open(eal)?;
+    let io = |number: u16| {
+        let queue =
+            opened.port.queue(number).with_context(|| format!("{} has no queue {number}", opened.port.name()))?;
+        Ok(PortIo::new(vec![queue], opened.pool.clone()))
+    };
+    let queues: Vec<PortIo> = (0..cores.len() as u16).map(io).collect::<Result<_>>()?;
+    opened.wait(stop)?;
+    progress(Progress::Started { device: Vec::new() });
+    let handled = std::thread::scope(|scope| {
+        let running: Vec<_> = cores
+            .into_iter()
+            .zip(queues)
+            .zip(&settings.cpus)
+            .map(|((core, io), &cpu)| {
+                scope.spawn(move || -> Result<Handled> {
+                    pin(cpu)?;
+                    let _registered = eal.register_thread()?;
+                    let mut serving = Serving::returning(core, io);
+                    serving.serve(stop);
+                    Ok(serving.handled())
+                })
+            })
+            .collect();
+        let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
+        joined.collect::<Result<Vec<Handled>>>()
+    })?;
+    let mut all = Handled::default();
+    handled.into_iter().for_each(|one| all.add(one));
+    let unexplained = all.unexplained();
+    ensure!(unexplained == 0, "nobody knows what became of {unexplained} frames of {}", all.received);
+    Ok(all)
+}
