@@ -28,6 +28,7 @@ use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptio
 use hairpin_linux::cpu;
 use rustix::thread::CapabilitySet;
 use secrets::Secrets;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub(crate) struct DpdkPlane {
     eal: Eal,
     pool: Pool,
     ports: Vec<Port>,
+    /// Whether each port's link was up when it was last looked at.
+    up: RefCell<Vec<bool>>,
     steering: Steering,
     ways: Arc<Ways>,
     neighbours: Arc<Neighbours>,
@@ -78,10 +81,11 @@ impl DpdkPlane {
         for port in &settings.ports {
             ports.push(open(&eal, port, steering.workers, &pool)?);
         }
+        let up = RefCell::new(ports.iter().map(Port::is_up).collect());
         let ways = Arc::new(ways(settings, &ports, snapshot)?);
         let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
         let secrets = Secrets::draw(cpu::now())?;
-        Ok(DpdkPlane { settings: settings.clone(), eal, pool, ports, steering, ways, neighbours, secrets })
+        Ok(DpdkPlane { settings: settings.clone(), eal, pool, ports, up, steering, ways, neighbours, secrets })
     }
 
     /// How packets find their worker, in words.
@@ -154,6 +158,21 @@ impl Plane for DpdkPlane {
     fn open(&mut self) -> Result<()> {
         self.neighbours.announce();
         Ok(())
+    }
+
+    /// Announces our addresses to who has just been connected, and says so.
+    fn beat(&self) {
+        let mut up = self.up.borrow_mut();
+        for ((port, was), settings) in self.ports.iter().zip(&mut *up).zip(&self.settings.ports) {
+            let is = port.is_up();
+            if is != *was {
+                log(&format!("the link of {} is {}", settings.device, if is { "up" } else { "down" }));
+                *was = is;
+                if is {
+                    self.neighbours.announce();
+                }
+            }
+        }
     }
 
     fn cookies(&self) -> Cookies {
