@@ -156,9 +156,8 @@ impl<T: Copy + 'static> Slab<T> {
         invalid
     }
 
-    /// The memory as it is now: what a process leaves that ends without a word.
-    #[cfg(test)]
-    pub(crate) fn into_memory(self) -> &'static mut [Slot<T>] {
+    /// The memory as it is now: what a process leaves that ends without a word, or what the next slab may use.
+    pub fn into_memory(self) -> &'static mut [Slot<T>] {
         self.slots
     }
 

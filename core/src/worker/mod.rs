@@ -190,6 +190,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
+    /// The memory its connections lie in, for another worker: they are forgotten.
+    pub fn into_memory(self) -> &'static mut [Slot<Connection>] {
+        self.slab.into_memory()
+    }
+
     /// What it has done so far.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
