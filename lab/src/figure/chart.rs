@@ -165,7 +165,7 @@ impl Places {
                 .margin_right(30)
                 .x_label_area_size(42)
                 .y_label_area_size(280)
-                .build_cartesian_2d(0.0..most, (0..rows).into_segmented())
+                .build_cartesian_2d(0.0..most, (0..rows - 1).into_segmented())
                 .map_err(|error| failed(&error))?;
             rows_mesh(&mut chart, self.beside, rows, &|row| self.series[row].name.clone())?;
             for (index, series) in self.series.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Places {
                 let row = rows - 1 - index;
                 let color = color(series.color, self.colors);
                 for (_, value) in &series.points {
-                    let (low, high) = (SegmentValue::Exact(row), SegmentValue::Exact(row + 1));
+                    let (low, high) = (SegmentValue::Exact(row), end_of(row, rows));
                     let mut bar = Rectangle::new([(0.0, low), (value.mean, high)], color.filled());
                     bar.set_margin(4, 4, 0, 0);
                     chart.draw_series([bar]).map_err(|error| failed(&error))?;
@@ -216,6 +216,11 @@ where
         .map_err(|error| failed(&error))
 }
 
+/// Where a row ends.
+fn end_of(row: usize, rows: usize) -> SegmentValue<usize> {
+    if row + 1 < rows { SegmentValue::Exact(row + 1) } else { SegmentValue::Last }
+}
+
 type Rows = plotters::coord::ranged1d::SegmentedCoord<plotters::coord::types::RangedCoordusize>;
 
 /// The mesh of a chart with a row for each name, the first on top.
@@ -235,6 +240,7 @@ fn rows_mesh(
     chart
         .configure_mesh()
         .disable_y_mesh()
+        .light_line_style(WHITE)
         .label_style(("sans-serif", 13))
         .y_labels(rows + 1)
         .y_label_formatter(&label)
@@ -316,7 +322,7 @@ impl Shares {
                 .margin_right(30)
                 .x_label_area_size(42)
                 .y_label_area_size(280)
-                .build_cartesian_2d(0.0..100.0, (0..rows).into_segmented())
+                .build_cartesian_2d(0.0..100.0, (0..rows - 1).into_segmented())
                 .map_err(|error| failed(&error))?;
             rows_mesh(&mut chart, "percent of the device's time", rows, &|row| self.rows[row].0.clone())?;
             for (index, (_, shares)) in self.rows.iter().enumerate() {
@@ -324,7 +330,7 @@ impl Shares {
                 let mut from = 0.0;
                 for (part, share) in shares.iter().enumerate() {
                     let to = from + 100.0 * share;
-                    let corners = [(from, SegmentValue::Exact(row)), (to, SegmentValue::Exact(row + 1))];
+                    let corners = [(from, SegmentValue::Exact(row)), (to, end_of(row, rows))];
                     let mut bar = Rectangle::new(corners, color(part, self.parts.len()).filled());
                     bar.set_margin(3, 3, 0, 0);
                     chart.draw_series([bar]).map_err(|error| failed(&error))?;

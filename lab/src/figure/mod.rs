@@ -155,7 +155,10 @@ pub fn figures(results: &Results<'_>) -> Result<(Vec<Figure>, usize)> {
         let over_time = Drawing::Curves(over_time(results, context));
         wanted.push((format!("time-{words}"), heading, title(heading, context, None), over_time));
     }
-    for context in distinct(results.profiles.iter().map(|(cell, _)| cell), alike) {
+    // Those with a table first: they name the place.
+    let mut profiled: Vec<&Cell> = results.profiles.iter().map(|(cell, _)| cell).collect();
+    profiled.sort_by_key(|cell| cell.table_entries == 0);
+    for context in distinct(profiled.into_iter(), alike) {
         let heading = "Where time goes";
         let name = format!("profile-{}", file_words(context, None));
         wanted.push((name, heading, title(heading, context, None), Drawing::Shares(shares(results, context))));

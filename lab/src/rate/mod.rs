@@ -5,7 +5,8 @@
 //! (draft-ietf-bmwg-mlrsearch): several *goals*, each with a loss ratio of its own (0: no-drop; more: partial-drop);
 //! the first trial is as fast as the source can, and what then comes through is where the search begins; short trials
 //! find the neighbourhood and long ones decide; a load is judged by the majority of several trials, so that a single
-//! disturbed one decides nothing; bounds are moved outwards by doubling steps and inwards by halving. RFC 2544's own
+//! disturbed one decides nothing; bounds are moved outwards by doubling steps and inwards by halving; the upper bound on
+//! which a search would end is judged once more before it does. RFC 2544's own
 //! way is [`Options::rfc2544`]: one trial for each load, and any loss counts.
 //!
 //! The whole search is repeated ([`repeat`]), and the mean comes with its confidence interval ([`crate::statistics`]).

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// A source that sends less than this part of what it was asked for has reached its own limit.
 const OFFERED_MIN: f64 = 0.97;
+/// So many trials of one load in which the source sent too little show that it cannot do more.
+const SHORT_MAX: usize = 3;
 /// How much coarser than the last stage the first one is.
 const COARSE: f64 = 4.0;
 
@@ -107,7 +109,7 @@ pub enum Found {
         /// The lowest above it that is not.
         upper: f64,
     },
-    /// Not even the lowest rate is carried.
+    /// Nothing was carried; this is the lowest rate that was tried.
     Below(f64),
     /// The source, or the highest rate allowed, is reached before the device's limit.
     AtLeast(f64),
@@ -164,6 +166,17 @@ pub fn search(
     Ok(Outcome { goal, found, forwarded, trials: search.trials, settled })
 }
 
+/// What a load came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Judgement {
+    /// It is carried.
+    Carried,
+    /// Too much of it is lost.
+    Lossy,
+    /// The source sends this much at most.
+    Short(f64),
+}
+
 /// A load that was judged.
 #[derive(Clone, Copy)]
 struct Bound {
@@ -190,9 +203,8 @@ impl Search<'_> {
         let mut at = start.unwrap_or(first.forwarded);
         if first.loss_ratio() <= self.goal {
             // All of it came through once: it is worth a judgement, and if that is good there is nothing to search.
-            if self.judge(Stage::Final, most)? {
-                let rate = self.lower.map_or(first.offered, |bound| bound.rate);
-                return Ok(Found::AtLeast(rate));
+            if let (Judgement::Carried, Some(lower)) = (self.judge(Stage::Final, most)?, self.lower) {
+                return Ok(Found::AtLeast(lower.rate));
             }
             at = at.min(first.offered);
         }
@@ -203,8 +215,8 @@ impl Search<'_> {
             if let Some(found) = self.narrow(stage, at, resolution)? {
                 return Ok(found);
             }
-            // The next stage judges again what this one has found, from its middle on.
-            if stage == Stage::Coarse {
+            // The next stage judges again what this one has found, from its lower bound on.
+            if stage == Stage::Coarse && self.trials < self.options.trials_max {
                 at = self.lower.map_or(at, |bound| bound.rate);
                 self.forget();
             }
@@ -213,7 +225,7 @@ impl Search<'_> {
             (Some(lower), Some(upper)) => Found::Between { lower: lower.rate, upper: upper.rate },
             // Trials ran out on one side.
             (Some(lower), None) => Found::AtLeast(lower.rate),
-            (None, _) => Found::Below(self.options.lowest),
+            (None, upper) => Found::Below(upper.map_or(self.options.lowest, |bound| bound.rate)),
         })
     }
 
@@ -223,68 +235,88 @@ impl Search<'_> {
 
     /// Finds bounds on both sides of `at`, and draws them together. What it gives is the end of the search.
     fn narrow(&mut self, stage: Stage, at: f64, resolution: f64) -> Result<Option<Found>> {
-        let cap = self.cap.unwrap_or(f64::INFINITY);
         let mut step = resolution;
-        let mut at = at.clamp(self.options.lowest, cap);
+        let mut at = at.max(self.options.lowest);
+        let mut confirmed = None;
         while self.trials < self.options.trials_max {
+            let cap = self.cap.unwrap_or(f64::INFINITY).max(self.options.lowest);
             let (lower, upper) = (self.lower.map(|bound| bound.rate), self.upper.map(|bound| bound.rate));
             at = match (lower, upper) {
-                (Some(lower), Some(upper)) if upper - lower <= upper * resolution => break,
+                (Some(lower), Some(upper)) if upper - lower <= upper * resolution => {
+                    if confirmed == Some(upper) || stage != Stage::Final || self.options.trials == 1 {
+                        break;
+                    }
+                    // Disturbed trials may have made it: it is judged once more, and if that is better the way is open.
+                    confirmed = Some(upper);
+                    if self.judge(stage, Load::Rate(upper))? == Judgement::Carried {
+                        self.upper = None;
+                        step = resolution;
+                    }
+                    continue;
+                }
+                // The source ends where the device does not yet.
+                (Some(lower), _) if lower >= cap * (1.0 - resolution) => {
+                    return Ok((stage == Stage::Final).then_some(Found::AtLeast(lower)));
+                }
                 (Some(lower), Some(upper)) => (lower + upper) / 2.0,
-                (Some(lower), None) if lower >= cap => return Ok(Some(Found::AtLeast(lower))),
-                (Some(lower), None) => (lower * (1.0 + step)).min(cap),
+                (Some(lower), None) => lower * (1.0 + step),
                 (None, Some(upper)) if upper <= self.options.lowest => {
                     return Ok((stage == Stage::Final).then_some(Found::Below(self.options.lowest)));
                 }
                 (None, Some(upper)) => (upper * (1.0 - step).max(0.1)).max(self.options.lowest),
                 (None, None) => at,
             };
+            at = at.min(cap);
             // Outwards each step is twice the last.
             if lower.is_none() != upper.is_none() {
                 step = (step * 2.0).min(0.9);
             }
-            self.judge(stage, Load::Rate(at))?;
+            if let Judgement::Short(offered) = self.judge(stage, Load::Rate(at))? {
+                // What was carried before is within the source's reach, whatever held it up this time.
+                let reach = offered.max(self.lower.map_or(0.0, |bound| bound.rate));
+                self.cap = Some(cap.min(reach));
+            }
         }
         Ok(None)
     }
 
     /// Whether this load is carried, by the majority of its trials in the last stage and by one before; moves a bound.
-    fn judge(&mut self, stage: Stage, load: Load) -> Result<bool> {
+    /// Trials in which the source sent too little and nothing was lost show nothing, and are made again.
+    fn judge(&mut self, stage: Stage, load: Load) -> Result<Judgement> {
         let (trials, lossy_max, duration) = match stage {
             Stage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
             Stage::Most | Stage::Coarse => (1, 0, self.options.first),
         };
-        let (mut good, mut lossy) = (Vec::new(), 0);
-        let mut short = 0;
-        while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) {
+        let (mut good, mut short, mut lossy) = (Vec::new(), Vec::new(), 0);
+        while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) && short.len() < SHORT_MAX {
             let observed = self.trial(stage, load, duration)?;
             if observed.loss_ratio() > self.goal {
                 lossy += 1;
+            } else if is_short(load, &observed) {
+                short.push(observed);
             } else {
-                short += usize::from(is_short(load, &observed));
                 good.push(observed);
             }
             if self.trials >= self.options.trials_max {
                 break;
             }
         }
-        let carried = lossy <= lossy_max && !good.is_empty();
-        let mean = |of: fn(&Observed) -> f64| good.iter().map(of).sum::<f64>() / good.len().max(1) as f64;
-        let offered = mean(|observed| observed.offered);
+        let mean =
+            |all: &[Observed], of: fn(&Observed) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
         let rate = match load {
             Load::Rate(rate) => rate,
-            Load::Most => offered,
+            Load::Most => mean(&good, |observed| observed.offered),
         };
-        if !carried {
+        if lossy > lossy_max || (good.is_empty() && short.is_empty()) {
             self.upper = Some(Bound { rate, forwarded: 0.0 });
-        } else if 2 * short > good.len() {
-            // More often than not the source could not: what it could is what was shown.
-            self.cap = Some(offered);
-            self.lower = Some(Bound { rate: offered, forwarded: mean(|observed| observed.forwarded) });
-        } else {
-            self.lower = Some(Bound { rate, forwarded: mean(|observed| observed.forwarded) });
+            return Ok(Judgement::Lossy);
         }
-        Ok(carried)
+        if good.is_empty() {
+            let best = short.iter().map(|observed| observed.offered).fold(0.0, f64::max);
+            return Ok(Judgement::Short(best));
+        }
+        self.lower = Some(Bound { rate, forwarded: mean(&good, |observed| observed.forwarded) });
+        Ok(Judgement::Carried)
     }
 
     fn trial(&mut self, stage: Stage, load: Load, duration: Duration) -> Result<Observed> {
