@@ -63,6 +63,7 @@ use alloc::sync::Arc;
 use held::Hold;
 use neighbours::Asks;
 use outward::NextHop;
+use routes::FEW_MAX;
 
 /// Times an address is announced, a second apart (RFC 4861, 7.2.6; RFC 5227 does with two).
 const ANNOUNCEMENTS: u8 = 3;
@@ -101,7 +102,8 @@ pub struct Link<I: FrameIo> {
     departing: Batch<I::Frame>,
     /// Frames too big for their way, for the worker.
     too_big: Batch<I::Frame>,
-    remembered: Box<[NextHop; REMEMBERED]>,
+    /// Next hops by their addresses, then gateways by the few routes that there mostly are.
+    remembered: Box<[NextHop; REMEMBERED + FEW_MAX]>,
     announcing: Announcing,
     /// Until when claims to our addresses are not countered.
     defended: Time,
@@ -123,7 +125,7 @@ impl<I: FrameIo> Link<I> {
             hold_version: 0,
             departing: Batch::new(),
             too_big: Batch::new(),
-            remembered: Box::new([NextHop::default(); REMEMBERED]),
+            remembered: Box::new([NextHop::default(); REMEMBERED + FEW_MAX]),
             announcing: Announcing::default(),
             defended: Time::ZERO,
             asks: Answers::default(),

@@ -91,30 +91,21 @@ impl<I: FrameIo> Link<I> {
     fn goes(&self, version: u64, frame: &mut I::Frame) -> bool {
         let bytes = frame.bytes();
         let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
-        let (destination, ways, length) = match [start[12], start[13]] {
+        let (known, length) = match [start[12], start[13]] {
             [0x08, 0x00] => {
                 let destination = [start[30], start[31], start[32], start[33]];
-                let length = usize::from(u16::from_be_bytes([start[16], start[17]]));
-                (Address::from_ipv4(destination), self.plan.routes.find_v4(destination), length)
+                (self.by_heart_v4(destination), usize::from(u16::from_be_bytes([start[16], start[17]])))
             }
             [0x86, 0xdd] => {
                 let Some(destination) = array_at(bytes, 38).map(Address) else { return false };
-                if is_link_local(&destination) {
-                    return false;
-                }
                 let payload = usize::from(u16::from_be_bytes([start[18], start[19]]));
-                (destination, self.plan.routes.find(&destination), ipv6::HEADER + payload)
+                (self.by_heart(&destination), ipv6::HEADER + payload)
             }
             _ => return false,
         };
-        let [way] = ways else { return false };
-        let next = way.gateway.unwrap_or(destination);
-        let segment = Segment::untagged(way.port);
-        let known = &self.remembered[place(&next, segment)];
-        let is_known = known.version == version && self.now < known.until;
-        if !is_known || known.segment != segment || known.address != next {
+        let Some(known) = known.filter(|known| known.version == version && self.now < known.until) else {
             return false;
-        }
+        };
         let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
         let fits = length <= usize::from(known.mtu) && bytes.len() <= whole;
         if !fits || frame.meta().egress == Egress::GiveBack {
@@ -123,8 +114,34 @@ impl<I: FrameIo> Link<I> {
         if let Some(ends) = frame.bytes_mut().first_chunk_mut() {
             *ends = known.ends;
         }
-        frame.meta_mut().port = way.port;
+        frame.meta_mut().port = known.segment.port();
         true
+    }
+
+    /// What is remembered of the next hop to this destination; it may have changed meanwhile.
+    #[inline(always)]
+    fn by_heart_v4(&self, destination: [u8; 4]) -> Option<&NextHop> {
+        match self.plan.routes.find_few(destination) {
+            Some((at, route)) if route.has_gateway => self.remembered.get(REMEMBERED + at),
+            Some((_, route)) => self.remembered_of(&Address::from_ipv4(destination), route.port),
+            None => self.by_heart(&Address::from_ipv4(destination)),
+        }
+    }
+
+    fn by_heart(&self, destination: &Address) -> Option<&NextHop> {
+        match self.plan.routes.find(destination) {
+            [way] if !is_link_local(destination) => {
+                self.remembered_of(way.gateway.as_ref().unwrap_or(destination), way.port)
+            }
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn remembered_of(&self, next: &Address, port: u16) -> Option<&NextHop> {
+        let segment = Segment::untagged(port);
+        let known = &self.remembered[place(next, segment)];
+        (known.segment == segment && known.address == *next).then_some(known)
     }
 
     /// Finds the ways of those of the frames that are not ready yet (`others`), and takes out what does not go.
@@ -207,6 +224,11 @@ impl<I: FrameIo> Link<I> {
                     ends[6..].copy_from_slice(&port.mac);
                     let known = NextHop { address: *next, segment, version, until, ends, mtu: port.mtu };
                     self.remembered[place(next, segment)] = known;
+                    if segment == Segment::untagged(segment.port()) {
+                        for at in self.plan.routes.few_by(next, segment.port()) {
+                            self.remembered[REMEMBERED + at] = known;
+                        }
+                    }
                 }
                 Ok(mac)
             }

@@ -3,6 +3,7 @@
 use crate::flow::Address;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use arrayvec::ArrayVec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
 use core::ops::Range;
@@ -58,6 +59,23 @@ struct Family<N> {
 pub(super) struct Routes {
     ipv4: Family<u32>,
     ipv6: Family<u128>,
+    few: Few,
+}
+
+/// IPv4 routes that are few enough to be looked at one after the other, longest first: what nearly everybody has.
+pub(super) type Few = ArrayVec<FewRoute, FEW_MAX>;
+/// Of these at most.
+pub(super) const FEW_MAX: usize = 8;
+
+/// One of few routes: the only way to its network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FewRoute {
+    network: u32,
+    mask: u32,
+    /// The port packets leave by.
+    pub(super) port: u16,
+    /// Whether somebody takes them on.
+    pub(super) has_gateway: bool,
 }
 
 /// Networks of one length that are looked at one after the other; more are searched by halves.
@@ -100,6 +118,22 @@ impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
     }
 }
 
+/// The routes, if they are few and of different networks; none if not.
+fn few(ipv4: &Family<u32>) -> Few {
+    let mut few = Few::new();
+    for length in &ipv4.lengths {
+        for at in length.ways.clone() {
+            let (Some(&network), Some(way)) = (ipv4.networks.get(at), ipv4.ways.get(at)) else { continue };
+            let route = FewRoute { network, mask: length.mask, port: way.port, has_gateway: way.gateway.is_some() };
+            let again = few.last().is_some_and(|last| last.network == network && last.mask == length.mask);
+            if again || few.try_push(route).is_err() {
+                return Few::new();
+            }
+        }
+    }
+    few
+}
+
 /// The first `bits` bits of an address.
 fn mask_v4(bits: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
@@ -136,21 +170,29 @@ impl Routes {
                 }
             }
         }
-        Routes { ipv4: Family::new(ipv4), ipv6: Family::new(ipv6) }
+        let ipv4 = Family::new(ipv4);
+        Routes { few: few(&ipv4), ipv4, ipv6: Family::new(ipv6) }
+    }
+
+    /// The position of the route to `destination` among the few there are; `None`: there is none, or there are many.
+    #[inline(always)]
+    pub(super) fn find_few(&self, destination: [u8; 4]) -> Option<(usize, &FewRoute)> {
+        let address = u32::from_be_bytes(destination);
+        self.few.iter().enumerate().find(|(_, route)| (address ^ route.network) & route.mask == 0)
+    }
+
+    /// Positions of those among the few routes whose packets go to this gateway at this port.
+    pub(super) fn few_by(&self, gateway: &Address, port: u16) -> impl Iterator<Item = usize> {
+        let ways = self.ipv4.ways.iter().take(self.few.len()).enumerate();
+        ways.filter(move |(_, way)| way.port == port && way.gateway.as_ref() == Some(gateway)).map(|(at, _)| at)
     }
 
     /// The ways to the longest prefix that `destination` is in, in order of preference; none: nobody knows.
     pub(super) fn find(&self, destination: &Address) -> &[Way] {
         match destination.is_ipv4() {
-            true => self.find_v4(destination.ipv4_octets()),
+            true => self.ipv4.find(u32::from_be_bytes(destination.ipv4_octets())),
             false => self.ipv6.find(u128::from_be_bytes(destination.0)),
         }
-    }
-
-    /// The same for an address that is known to be IPv4's.
-    #[inline(always)]
-    pub(super) fn find_v4(&self, destination: [u8; 4]) -> &[Way] {
-        self.ipv4.find(u32::from_be_bytes(destination))
     }
 }
 
@@ -212,9 +254,14 @@ mod tests {
             let table: Vec<Route> = routes.iter()
                 .map(|&(network, prefix, port)| Route { network: network.into(), prefix, port, gateway: None })
                 .collect();
-            let found = Routes::new(&table);
-            let found: Vec<u16> = found.find(&Address::from_ipv4(to.to_be_bytes())).iter().map(|way| way.port).collect();
-            prop_assert_eq!(found, expected);
+            let routes = Routes::new(&table);
+            let found: Vec<u16> = routes.find(&Address::from_ipv4(to.to_be_bytes())).iter().map(|way| way.port).collect();
+            prop_assert_eq!(&found, &expected);
+            if let Some((_, few)) = routes.find_few(to.to_be_bytes()) {
+                prop_assert_eq!(&[few.port][..], &expected[..]);
+            } else {
+                prop_assert!(expected.is_empty() || routes.few.is_empty());
+            }
         }
     }
 
