@@ -118,6 +118,8 @@ pub struct Finding {
     pub within: Option<f64>,
     /// On how many cores; on the most that were measured, if `None`.
     pub cores: Option<u16>,
+    /// At which rate.
+    pub rate: Asked,
 }
 
 /// A whole experiment.
@@ -221,6 +223,8 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
     let counts = |list: Vec<u64>| list.into_iter().map(|value| u32::try_from(value).unwrap_or(u32::MAX)).collect();
     let loss_ratios = top.numbers("loss_ratios", &[0.0, 0.001], 0.0..=0.5);
     let duration = top.duration("duration", Duration::from_secs(1), Experiment::DURATIONS);
+    let rates = top.words("rates", &[Asked::Rate(Rate::Max)]);
+    let findings = read_findings(top, &subjects, &rates);
     let experiment = Experiment {
         name: read_name(top, "name").unwrap_or_default(),
         title: top.text("title").map(|text| text.value).unwrap_or_default(),
@@ -235,12 +239,12 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
         table_entries: counts(top.integers("table_entries", &[1 << 21], 16..=1 << 30)),
         flows: counts(top.integers("flows", &[1000], 1..=1 << 28)),
         packet_sizes: top.words("packet_sizes", &[Size::Fixed(64)]),
-        rates: top.words("rates", &[Asked::Rate(Rate::Max)]),
+        rates,
         search: read_search(top, duration),
         loss_ratios,
         source: source::read(top.table("source", "[source]"), directory),
         profile: top.boolean("profile", false),
-        findings: read_findings(top, &subjects),
+        findings,
         subjects,
     };
     if experiment.name.is_empty() && !top.has("name") {
@@ -325,7 +329,7 @@ fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {
     options
 }
 
-fn read_findings(top: &Table<'_>, subjects: &[Subject]) -> Vec<Finding> {
+fn read_findings(top: &Table<'_>, subjects: &[Subject], rates: &[Asked]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in top.tables("finding", "[[finding]]") {
         let text = table.text("text").map(|text| text.value);
@@ -349,7 +353,12 @@ fn read_findings(top: &Table<'_>, subjects: &[Subject]) -> Vec<Finding> {
         }
         let within = table.has("within").then(|| table.number("within", 0.1, 0.0..=10.0));
         let cores = table.has("cores").then(|| table.integer("cores", 1, 1..=1024) as u16);
-        findings.push(Finding { text: text.unwrap_or_default(), metric, devices, within, cores });
+        let rate = table.word("rate").unwrap_or(Asked::Rate(Rate::Max));
+        if rate == Asked::Search || !rates.contains(&rate) {
+            let what = format!("the finding is about rate \"{rate}\", which is not measured");
+            table.error(&table.span_of("rate"), what, "give it a `rate` of `rates`, but \"search\"");
+        }
+        findings.push(Finding { text: text.unwrap_or_default(), metric, devices, within, cores, rate });
         table.end();
     }
     if findings.len() > FINDINGS_MAX {

@@ -196,20 +196,27 @@ impl<'a> Table<'a> {
     where
         T: FromStr<Err: Display> + Clone + PartialEq,
     {
-        self.list(name, default, "words", |value| {
-            let text = match value.get_ref() {
-                DeValue::String(text) => text.to_string(),
-                DeValue::Integer(number) => number.to_string(),
-                other => described(other),
-            };
-            match text.replace('_', "").parse() {
-                Ok(value) => Some(value),
-                Err(error) => {
-                    self.sink.error(&value.span(), format!("an entry of `{name}`"), format!("{error}"));
-                    None
-                }
+        self.list(name, default, "words", |value| self.word_of(value, &format!("an entry of `{name}`")))
+    }
+
+    /// One of them, if the file gives it, right.
+    pub(super) fn word<T: FromStr<Err: Display>>(&self, name: &'static str) -> Option<T> {
+        self.word_of(self.given(name)?, &format!("`{name}`"))
+    }
+
+    fn word_of<T: FromStr<Err: Display>>(&self, value: &Spanned<DeValue<'a>>, what: &str) -> Option<T> {
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.to_string(),
+            other => described(other),
+        };
+        match text.replace('_', "").parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.sink.error(&value.span(), what, format!("{error}"));
+                None
             }
-        })
+        }
     }
 
     fn list<T: Clone + PartialEq>(

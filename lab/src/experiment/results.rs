@@ -5,7 +5,7 @@ use super::plan::{Cell, Kind, Plan};
 use super::store::{Came, Record, Store};
 use crate::rate::Repeated;
 use crate::statistics::Summary;
-use crate::testbed::{Measurement, Profile, Rate};
+use crate::testbed::{Measurement, Profile};
 
 /// The results of a plan; what a store has beyond it is left out.
 #[derive(Debug)]
@@ -74,16 +74,15 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// A device's cells at full speed.
-    fn at_full_speed<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b (Cell, Vec<&'a Measurement>)> {
-        let full = Asked::Rate(Rate::Max);
-        self.cells.iter().filter(move |(cell, _)| cell.subject.name == name && cell.asked == full)
+    /// A device's cells at a rate.
+    fn at<'b>(&'b self, rate: Asked, name: &'b str) -> impl Iterator<Item = &'b (Cell, Vec<&'a Measurement>)> {
+        self.cells.iter().filter(move |(cell, _)| cell.subject.name == name && cell.asked == rate)
     }
 
-    /// Judges what somebody has found: wherever all the devices were measured at full speed, everything else being equal.
+    /// Judges what somebody has found: wherever all the devices were measured at its rate, everything else being equal.
     /// One place that refutes it refutes it; what confirms it must do so everywhere.
     pub fn judge(&self, finding: &Finding) -> Verdict {
-        let of = |name| self.at_full_speed(name);
+        let of = |name| self.at(finding.rate, name);
         let (Some(first), Some(last)) = (finding.devices.first(), finding.devices.last()) else {
             return Verdict::NotMeasured("it names no devices".to_owned());
         };
@@ -173,7 +172,7 @@ fn told(finding: &Finding, place: &Cell, values: &[Summary]) -> String {
         format!("{name} {:.2}{half}", value.mean / scale)
     };
     let figures = finding.devices.iter().zip(values).map(figure).collect::<Vec<_>>().join(", ");
-    let mut at = format!("{} core(s), {} flows, {} B", place.cores, place.flows, place.packet_size);
+    let mut at = format!("{} core(s), {} flows, {} B, {}", place.cores, place.flows, place.packet_size, place.asked);
     if place.table_entries > 0 {
         at.push_str(&format!(", {} entries, run {}", place.table_entries, place.run));
     }

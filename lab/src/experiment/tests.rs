@@ -192,6 +192,7 @@ fn mistakes_are_told_with_their_lines() {
     told("x.toml:2: ", &with("name = \"small\"", "name = \"small"));
     told("`name` is missing", &with("name = \"small\"", ""));
     told("there are 0 devices under test", "name = \"x\"");
+    told("the finding is about rate \"10%\", which is not measured", &with("metric = ", "rate = \"10%\"\nmetric = "));
     // All at once.
     let both = with("[1, 2]", "[3]").replacen("0.05", "9", 1);
     assert_eq!(parse(&both).unwrap_err().0.len(), 2);
