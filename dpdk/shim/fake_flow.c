@@ -52,7 +52,7 @@ struct fake {
 	pthread_mutex_t lock;
 	struct hairpin_fake_flow_options options;
 	struct hairpin_fake_flow_state state;
-	uint32_t creates, destroys, pulls, random, operation_count;
+	uint32_t creates, destroys, loses, pulls, random, operation_count;
 	uint32_t top; /* no rule was ever at or above it */
 	struct rule rules[RULES_MAX];
 	struct operation operations[RULES_MAX];
@@ -563,7 +563,7 @@ static int fake_async_destroy(uint16_t port, uint32_t queue, const struct rte_fl
 		code = refuse(fake, error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, "not now");
 	else {
 		rule->life = GOING;
-		begin(fake, ticket, (uint32_t)(rule - fake->rules), 0, 1);
+		begin(fake, ticket, (uint32_t)(rule - fake->rules), 0, !every(&fake->loses, fake->options.lose_every));
 	}
 	pthread_mutex_unlock(&fake->lock);
 	return code;

@@ -245,6 +245,7 @@ struct hairpin_fake_flow_options {
 	uint32_t seed; /* other than 0: answers come in another order */
 	uint32_t refuse_create_every;
 	uint32_t refuse_destroy_every;
+	uint32_t lose_every; /* removals answered with an error (templates) */
 	uint32_t refuse_match; /* HAIRPIN_MATCH_*: refused as soon as a rule asks for one */
 	uint32_t refuse_does; /* HAIRPIN_DO_* likewise */
 	uint8_t refuse_late; /* at the answer, not at the call (templates) */

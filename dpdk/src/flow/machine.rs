@@ -249,7 +249,7 @@ impl<D: RuleDevice> Machine<D> {
                 Outcome::Destroyed(ticket) => self.destroyed(now, ticket as u32, hops, out),
                 Outcome::Lost(ticket) => {
                     self.statistics.lost += 1;
-                    self.records.at_mut(ticket as u32).state = State::Lost;
+                    self.lose(ticket as u32, out);
                 }
             }
         }
@@ -309,6 +309,16 @@ impl<D: RuleDevice> Machine<D> {
         }
         self.records.at_mut(place).state = State::Absent(now + RETRY);
         self.wait(now, place);
+    }
+
+    /// A rule may or may not be there; the one that was to take its place is not.
+    fn lose(&mut self, place: u32, out: &mut impl Listener) {
+        let record = self.records.at_mut(place);
+        record.state = State::Lost;
+        if let Some(previous) = record.previous.take() {
+            let new = std::mem::replace(&mut record.rule, previous);
+            answer(out, record.owner, Completion::Rejected(new.id, Refusal::Failed), new.key);
+        }
     }
 
     fn destroyed(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl Listener) {

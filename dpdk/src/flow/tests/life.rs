@@ -231,6 +231,36 @@ fn what_does_not_go_is_not_said_to_be_gone() {
     }
 }
 
+/// A removal that the device answers with an error leaves no handle to ask again with, and a rule that may be there.
+#[test]
+fn what_is_lost_keeps_its_name() {
+    let mut world = World::new(Way::Templates, &FakeOptions::default(), 16);
+    let rules = connection(1);
+    world.ask(Request::Pair(rules));
+    world.after(Duration::ZERO);
+    world.told();
+    fake::change(&FakeOptions { lose_every: 1, ..FakeOptions::default() });
+    assert!(world.ask(remove(&rules[0])));
+    fake::change(&FakeOptions::default());
+    world.after(RETRY).after(RETRY);
+    assert!(world.told().is_empty(), "it is not said to be gone");
+    assert_eq!((world.machine.statistics.lost, world.machine.rules()), (1, 2));
+    // Nothing waits for it: others go on, and its flow stays in software.
+    assert!(world.ask(Request::Install(rules[0])));
+    assert_eq!(rejected(&world.told()), [(rules[0].id, Refusal::Failed)]);
+    assert!(world.ask(remove(&rules[1])) && world.ask(Request::Pair(connection(2))));
+    world.after(Duration::ZERO);
+    let told = world.told();
+    assert_eq!((removed(&told).len(), installed(&told).len()), (1, 2));
+    // Lost on the way to a change: the change is refused.
+    fake::change(&FakeOptions { lose_every: 1, ..FakeOptions::default() });
+    let changed = Rule { id: RuleId(99), ..connection(2)[0] };
+    assert!(world.ask(Request::Install(changed)));
+    world.after(Duration::ZERO);
+    assert_eq!(rejected(&world.told()), [(RuleId(99), Refusal::Failed)]);
+    assert_eq!(world.machine.statistics.lost, 2);
+}
+
 #[test]
 fn rules_follow_their_packets_way() {
     for way in BOTH_WAYS {
