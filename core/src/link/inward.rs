@@ -9,6 +9,7 @@ use super::segment::Segment;
 use super::{DEFEND_INTERVAL, Drop, Link, Positions, echo, is_returned};
 use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
+use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
 
 /// What becomes of a frame.
@@ -30,25 +31,31 @@ fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
     let bytes = frame.bytes();
     let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return false };
     let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
-    let (to, from) = (first_six(&start[..6]), start[6]);
-    if to != first_six(&port.mac) || from & 1 != 0 {
+    let Some(ends) = start.first_chunk() else { return false };
+    // to us, and not from a group: the lowest bit of the seventh byte
+    if u64::from_le_bytes(*ends) & 0x0001_ffff_ffff_ffff != port.mac_word {
         return false;
     }
-    let checked = match (u16::from_be_bytes([start[12], start[13]]), start[14]) {
-        (ethernet::IPV4, 0x45) => header::check_ipv4(bytes, ethernet::HEADER),
-        (ethernet::IPV6, _) => header::check_ipv6(bytes, ethernet::HEADER),
-        _ => return false,
-    };
-    checked.is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source))
+    match (u16::from_be_bytes([start[12], start[13]]), start[14]) {
+        (ethernet::IPV4, 0x45) => is_usual_ipv4(plan, start, bytes.len()),
+        (ethernet::IPV6, _) => header::check_ipv6(bytes, ethernet::HEADER)
+            .is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source)),
+        _ => false,
+    }
 }
 
-/// Six bytes in a number, to be compared at once.
+/// The checks of [`header::check_ipv4`] on a header of five words, in a frame of so many bytes.
 #[inline(always)]
-fn first_six(bytes: &[u8]) -> u64 {
-    match bytes {
-        [a, b, c, d, e, f, ..] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]),
-        _ => 0,
-    }
+fn is_usual_ipv4(plan: &Plan, start: &[u8; ethernet::HEADER + ipv4::HEADER], frame: usize) -> bool {
+    let Some(header) = start.last_chunk::<{ ipv4::HEADER }>() else { return false };
+    let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let whole = total >= ipv4::HEADER && ethernet::HEADER + total <= frame;
+    let source = [header[12], header[13], header[14], header[15]];
+    whole
+        && matches!(header[9], 6 | 17)
+        && Sum::of_header(header).folded() == 0xffff
+        && ipv4::is_host(source)
+        && !plan.is_no_source_v4(source)
 }
 
 impl<I: FrameIo> Link<I> {

@@ -92,6 +92,8 @@ impl core::error::Error for LinkError {}
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) mac: [u8; 6],
+    /// The same as the lower six bytes of a number, to be compared at once.
+    pub(super) mac_word: u64,
     pub(super) mtu: u16,
     networks: Box<[(IpAddr, u8)]>,
     /// The address made of its Ethernet address (RFC 4291, appendix A).
@@ -164,7 +166,9 @@ impl Port {
             }
         }
         let networks: Box<[(IpAddr, u8)]> = port.networks.clone().into();
-        Ok(Port { mac: port.mac, mtu: port.mtu, networks, link_local: link_local(port.mac) })
+        let [a, b, c, d, e, f] = port.mac;
+        let mac_word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        Ok(Port { mac: port.mac, mac_word, mtu: port.mtu, networks, link_local: link_local(port.mac) })
     }
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -262,6 +266,12 @@ impl Plan {
     #[inline(always)]
     pub(super) fn is_no_source(&self, address: &Address) -> bool {
         self.suffixes & suffix(address) != 0 && self.is_ours_or_broadcast(address)
+    }
+
+    /// The same of an IPv4 address.
+    #[inline(always)]
+    pub(super) fn is_no_source_v4(&self, address: [u8; 4]) -> bool {
+        self.suffixes >> (address[3] & 63) & 1 != 0 && self.is_ours_or_broadcast(&Address::from_ipv4(address))
     }
 
     #[cold]
