@@ -141,19 +141,29 @@ pub fn summary(metric: Metric, all: &[&Measurement]) -> Option<Summary> {
 
 /// Whether what was found holds; `None` if it cannot be told.
 fn compare(finding: &Finding, values: &[Summary]) -> Option<bool> {
+    let trusted = |value: &Summary| value.half_width.is_some();
     if let Some(within) = finding.within {
-        let means = values.iter().map(|value| value.mean);
-        let (least, most) = means.fold((f64::MAX, f64::MIN), |(low, high), mean| (low.min(mean), high.max(mean)));
-        return Some(most <= least * (1.0 + within));
+        let ends = values.iter().map(Summary::interval);
+        let lows = ends.clone().map(|(low, _)| low);
+        let highs = ends.map(|(_, high)| high);
+        let over = |f: fn(f64, f64) -> f64, all: &mut dyn Iterator<Item = f64>| all.reduce(f).unwrap_or(0.0);
+        let (least, greatest_low) = (over(f64::min, &mut lows.clone()), over(f64::max, &mut lows.clone()));
+        let (most, least_high) = (over(f64::max, &mut highs.clone()), over(f64::min, &mut highs.clone()));
+        // As far apart as the intervals allow, and as near.
+        return match values.iter().all(trusted) {
+            true if most <= least * (1.0 + within) => Some(true),
+            true if greatest_low > least_high * (1.0 + within) => Some(false),
+            _ => None,
+        };
     }
     let mut decided = Some(true);
     for pair in values.windows(2) {
         let (more, less) = (pair[0], pair[1]);
-        let trusted = more.half_width.is_some() && less.half_width.is_some();
-        if trusted && more.interval().1 < less.interval().0 {
+        let both = trusted(&more) && trusted(&less);
+        if both && more.interval().1 < less.interval().0 {
             return Some(false);
         }
-        if !trusted || more.interval().0 <= less.interval().1 {
+        if !both || more.interval().0 <= less.interval().1 {
             decided = None;
         }
     }

@@ -40,6 +40,11 @@ text = "one is faster"
 metric = "throughput"
 devices = ["cuckoo++", "global-lock"]
 [[finding]]
+text = "alike, which they are not"
+metric = "throughput"
+devices = ["forwarder", "global-lock"]
+within = 0.5
+[[finding]]
 text = "on many cores"
 metric = "throughput"
 devices = ["cuckoo++", "global-lock"]
@@ -119,7 +124,8 @@ fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
     assert!(matches!(verdicts[1], Verdict::Refuted(_)), "{verdicts:?}");
     assert!(matches!(verdicts[2], Verdict::Confirmed(_)), "{verdicts:?}");
     assert!(matches!(verdicts[3], Verdict::Undecided(_)), "{verdicts:?}");
-    assert!(matches!(verdicts[4], Verdict::NotMeasured(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[4], Verdict::Refuted(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[5], Verdict::NotMeasured(_)), "{verdicts:?}");
 
     let machine = Machine { name: "a <machine>".to_owned(), notes: vec!["quiet".to_owned()] };
     let written = write(&results, &machine, &directory).unwrap();
