@@ -13,7 +13,8 @@ use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
 
 /// What becomes of a frame.
-enum Fate {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
     /// The worker gets it.
     Worker,
     /// It has become our answer.
@@ -27,7 +28,7 @@ enum Fate {
 /// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6, for
 /// this port's Ethernet address, without tags, from nobody odd.
 #[inline(always)]
-fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
+pub(super) fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
     let bytes = frame.bytes();
     let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return false };
     let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
@@ -91,7 +92,7 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// What becomes of any frame.
-    fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> Fate {
+    pub(super) fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> Fate {
         if is_returned(frame) {
             return Fate::Worker;
         }
