@@ -12,14 +12,15 @@ use hairpin_core::config::{Algorithm, Backend, Pool, Service, ServiceState, Snap
 use hairpin_core::engine::EngineCaps;
 use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
+use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::Never;
-use hairpin_core::table::slab::boxed;
+use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
 use hairpin_core::worker::{Drop, Known, Stateless, Worker, WorkerOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
 pub const BACKENDS_MAX: u16 = 1024;
@@ -107,7 +108,7 @@ pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer
                 steering: options.steering,
                 worker: number as u16,
                 seeds: options.seeds,
-                memory: boxed(options.connections()),
+                memory: memory(options.connections()),
                 table,
                 stateless: options.stateless(),
                 loads: loads.clone(),
@@ -121,6 +122,19 @@ pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer
         }
     };
     tables.into_iter().enumerate().map(worker).collect()
+}
+
+/// Memory of workers that have been retired: it cannot be given back to the system, so the next worker of that size uses
+/// it, and a long row of trials takes no more than one of each size.
+static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
+
+/// Memory for so many connections.
+fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    match retired.iter().position(|memory| memory.len() == connections) {
+        Some(place) => retired.swap_remove(place),
+        None => boxed(connections),
+    }
 }
 
 /// There is no engine.
@@ -150,6 +164,11 @@ impl Balancer {
         if self.turns.is_multiple_of(TURNS) && self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
         }
+    }
+
+    /// It is needed no more: the next one of its size uses its memory.
+    pub fn retire(self) {
+        RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(self.worker.into_memory());
     }
 
     /// Frames dropped, by reason.

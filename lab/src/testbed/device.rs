@@ -150,6 +150,13 @@ impl<IO: FrameIo> Serving<IO> {
         }
     }
 
+    /// It is needed no more.
+    pub fn retire(self) {
+        if let Core::Balancer(balancer) = self.core {
+            balancer.retire();
+        }
+    }
+
     /// Frames received and sent so far.
     pub fn carried(&self) -> (u64, u64) {
         (self.received, self.sent)

@@ -203,6 +203,7 @@ impl RingTestbed {
         for device in serving {
             let (device, before) = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
             done.handled.push(device.handled().since(&before));
+            device.retire();
         }
         Ok(done)
     }

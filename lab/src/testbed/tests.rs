@@ -190,7 +190,7 @@ fn every_device_brings_everything_back() {
             for (run, ipv6) in [(1, false), (2, true)] {
                 let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6 };
                 let measured = measure(&Trial { device, source, run, ..trial() }, None).unwrap();
-                assert!(measured.received > 1000, "{device} {transport:?}: {}", measured.received);
+                assert!(measured.received >= 500, "{device} {transport:?}: {}", measured.received);
                 assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{:?}", measured.lost_by_reason);
                 assert!(measured.consistent && measured.flows_seen == 500);
                 assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0));

@@ -1,0 +1,55 @@
+//! A device under test in a process of its own.
+
+use super::super::Progress;
+use super::super::cores::pin;
+use super::super::device::{Core, Handled, Serving};
+use super::PortSettings;
+use anyhow::{Context, Result, anyhow, ensure};
+use hairpin_dpdk::{Eal, PortIo};
+use std::sync::atomic::AtomicBool;
+
+/// Serves a port until told to stop: what comes in goes through `cores`, one for each queue, and back out of it.
+///
+/// # Errors
+/// A port that cannot be opened, or frames of which nobody knows what became of them.
+pub fn forward(
+    eal: &Eal,
+    settings: &PortSettings,
+    cores: Vec<Core>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Handled> {
+    ensure!(cores.len() == settings.cpus.len(), "{} cores for {} queues", cores.len(), settings.cpus.len());
+    let opened = settings.open(eal)?;
+    let io = |number: u16| {
+        let queue =
+            opened.port.queue(number).with_context(|| format!("{} has no queue {number}", opened.port.name()))?;
+        Ok(PortIo::new(vec![queue], opened.pool.clone()))
+    };
+    let queues: Vec<PortIo> = (0..cores.len() as u16).map(io).collect::<Result<_>>()?;
+    opened.wait(stop)?;
+    progress(Progress::Started { device: Vec::new() });
+    let handled = std::thread::scope(|scope| {
+        let running: Vec<_> = cores
+            .into_iter()
+            .zip(queues)
+            .zip(&settings.cpus)
+            .map(|((core, io), &cpu)| {
+                scope.spawn(move || -> Result<Handled> {
+                    pin(cpu)?;
+                    let _registered = eal.register_thread()?;
+                    let mut serving = Serving::returning(core, io);
+                    serving.serve(stop);
+                    Ok(serving.handled())
+                })
+            })
+            .collect();
+        let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
+        joined.collect::<Result<Vec<Handled>>>()
+    })?;
+    let mut all = Handled::default();
+    handled.into_iter().for_each(|one| all.add(one));
+    let unexplained = all.unexplained();
+    ensure!(unexplained == 0, "nobody knows what became of {unexplained} frames of {}", all.received);
+    Ok(all)
+}

@@ -1,0 +1,141 @@
+//! The testbed's parts as processes of their own, over memif: this program, started again, is the device under test or
+//! the sink.
+#![allow(missing_docs)]
+
+use hairpin_dpdk::{Eal, EalOptions};
+use hairpin_lab::testbed::cores::allowed;
+use hairpin_lab::testbed::ports::{Back, GenerateOptions, PortSettings, SinkSettings, forward, generate, sink};
+use hairpin_lab::testbed::rings::device_cores;
+use hairpin_lab::testbed::{Device, Measurement, Rate, Source, Trial};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PART: &str = "HAIRPIN_LAB_PART";
+const SOCKET: &str = "HAIRPIN_LAB_SOCKET";
+const PACKETS_PER_SECOND: f64 = 20_000.0;
+
+fn main() {
+    let Ok(part) = std::env::var(PART) else { return parent() };
+    let socket = std::env::var(SOCKET).unwrap();
+    let eal = Eal::start(EalOptions { memory_mib: 256, ..EalOptions::default() }).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    // It ends with its parent.
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        told.store(true, Ordering::Relaxed);
+    });
+    let port = settings(&socket, "server", true);
+    let said = match part.as_str() {
+        "sink" => {
+            let settings = SinkSettings {
+                port,
+                seed: 1,
+                generators: 1,
+                flows: 1000,
+                balanced: false,
+                duration: Duration::from_secs(60),
+                idle: Duration::from_secs(2),
+            };
+            let collected = sink(&eal, &settings, &stop, &mut |_| ()).unwrap();
+            serde_json::to_string(&collected.measurement).unwrap()
+        }
+        device => {
+            let trial = Trial { device: device.parse().unwrap(), table_entries: 4096, ..Trial::default() };
+            let cores = device_cores(&trial, 1, &eal).unwrap();
+            serde_json::to_string(&forward(&eal, &port, cores, &stop, &mut |_| ()).unwrap()).unwrap()
+        }
+    };
+    println!("{said}");
+}
+
+/// A memif port on a processor of its end of the list.
+fn settings(socket: &str, role: &str, from_end: bool) -> PortSettings {
+    let cpus = allowed().unwrap();
+    let cpu = if from_end { cpus[cpus.len() - 1] } else { cpus[0] };
+    let device = format!("net_memif0,role={role},socket-abstract=yes,socket={socket},rsize=10");
+    PortSettings { device, descriptors: 1024, cpus: vec![cpu], longest: 1514 }
+}
+
+fn child(part: &str, socket: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(PART, part).env(SOCKET, socket).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn parent() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        return println!("ports: test");
+    }
+    let (part, is_alone) = match std::env::var("HAIRPIN_LAB_ONLY") {
+        Ok(part) => (part, true),
+        Err(_) => (String::new(), false),
+    };
+    if is_alone {
+        return one(&part);
+    }
+    // DPDK starts once in a process: every case has one of its own.
+    for part in ["wire", "forwarder", "balancer", "sink"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let status = command.env("HAIRPIN_LAB_ONLY", part).status().unwrap();
+        assert!(status.success(), "{part}");
+        println!("ports: {part} ok");
+    }
+}
+
+fn one(part: &str) {
+    let socket = format!("hairpin-lab-{}", std::process::id());
+    let mut other = child(part, &socket);
+    let eal = Eal::start(EalOptions { memory_mib: 256, ..EalOptions::default() }).unwrap();
+    let alone = part == "sink";
+    let trial = Trial {
+        device: if part == "balancer" { Device::Balancer } else { Device::Wire },
+        rate: Rate::Packets(PACKETS_PER_SECOND),
+        duration: Duration::from_secs(1),
+        source: Source::default(),
+        ..Trial::default()
+    };
+    let options = GenerateOptions {
+        trial,
+        port: settings(&socket, "client", false),
+        back: if alone { Back::Elsewhere } else { Back::Same },
+        destination: [2, 0, 0, 0, 0, 2],
+        linger: Duration::from_secs(2),
+    };
+    let measured = generate(&eal, &options, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    if !alone {
+        drop(other.stdin.take());
+    }
+    let mut said = String::new();
+    other.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(other.wait().unwrap().success());
+    assert_eq!(measured.sent, measured.received + measured.lost());
+    let due = measured.sent + measured.behind;
+    assert!(due.abs_diff(PACKETS_PER_SECOND as u64) < 200, "{} sent, {} behind", measured.sent, measured.behind);
+    if alone { judged_elsewhere(&measured, &said) } else { came_back(part, &measured, &said) }
+}
+
+/// What the sink of another process has found is what was sent.
+fn judged_elsewhere(measured: &Measurement, said: &str) {
+    let its: Measurement = serde_json::from_str(said).unwrap();
+    assert_eq!(measured.received, 0);
+    assert!(its.received > 0 && its.received <= measured.sent, "{} of {}", its.received, measured.sent);
+    assert_eq!(its.sent, its.received + its.lost());
+    assert_eq!((its.duplicates, its.reordered, its.corrupted), (0, 0, 0));
+    assert_eq!(its.latency.count, its.received);
+}
+
+/// What came back is what the device says it sent, or was lost after that.
+fn came_back(part: &str, measured: &Measurement, said: &str) {
+    let its: serde_json::Value = serde_json::from_str(said).unwrap();
+    let number = |name: &str| its[name].as_u64().unwrap();
+    assert!(measured.received > 0 && measured.received <= number("sent"), "{measured:?} {said}");
+    assert!(number("received") <= measured.sent);
+    assert_eq!((measured.duplicates, measured.reordered, measured.corrupted), (0, 0, 0));
+    assert_eq!(measured.flows_seen, 1000);
+    assert!(measured.consistent);
+    assert_eq!(measured.backend_packets.len(), if part == "balancer" { 4 } else { 0 });
+}
