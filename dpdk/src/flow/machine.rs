@@ -198,7 +198,7 @@ impl<D: RuleDevice> Machine<D> {
         })?;
         let record = self.records.at_mut(place);
         (record.port, record.device_port, record.out) = (placed.port, port, placed.out);
-        record.state = State::Coming;
+        (record.state, record.stale) = (State::Coming, false);
         Ok(())
     }
 
@@ -264,23 +264,26 @@ impl<D: RuleDevice> Machine<D> {
         if let Some(refusal) = record.condemned.take() {
             return self.take_out(now, place, Then::Rejected(refusal), out);
         }
-        let Some(mate) = record.mate else { return self.installed(place, out) };
+        let Some(mate) = record.mate else { return self.installed(now, place, out) };
         if matches!(self.records.at(mate).state, State::Present(_)) {
             for half in [place.min(mate), place.max(mate)] {
                 self.records.at_mut(half).mate = None;
-                self.installed(half, out);
+                self.installed(now, half, out);
             }
         }
     }
 
     /// Tells that a rule is in, unless that was told already.
-    fn installed(&mut self, place: u32, out: &mut impl Listener) {
+    fn installed(&mut self, now: Time, place: u32, out: &mut impl Listener) {
         let record = self.records.at_mut(place);
         if std::mem::replace(&mut record.fresh, false) {
             let (id, key, owner) = (record.rule.id, record.rule.key, record.owner);
             let place = (place, record.generation);
             out.counted(place, &counters(record));
             out.tell(owner, Told { completion: Completion::Installed(id), key, place });
+        }
+        if self.records.at(place).stale {
+            self.take_out(now, place, Then::Placed, out);
         }
     }
 
@@ -409,9 +412,14 @@ impl<D: RuleDevice> Machine<D> {
                 return true;
             }
             let record = *self.records.at(place);
-            let State::Present(_) = record.state else { continue };
-            if record.is_busy() {
-                continue;
+            match record.state {
+                State::Present(_) if !record.is_busy() => {}
+                // Placed before the change, perhaps: put in anew as soon as it is in.
+                State::Coming | State::Present(_) => {
+                    self.records.at_mut(place).stale = true;
+                    continue;
+                }
+                _ => continue,
             }
             match self.place(&record.rule, hops) {
                 Ok(placed) if (placed.port, placed.out) == (record.port, record.out) => {}

@@ -69,6 +69,8 @@ pub(super) struct Record {
     pub(super) last_seen: Option<Time>,
     /// The how manieth rule in this place.
     pub(super) generation: u32,
+    /// The next hops have changed since it was placed.
+    pub(super) stale: bool,
     /// It stands in the queue of rules to be tried again.
     pub(super) waits: bool,
 }

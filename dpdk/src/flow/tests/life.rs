@@ -297,6 +297,20 @@ fn rules_follow_their_packets_way() {
     }
 }
 
+/// A change of the way while a rule is on its way in.
+#[test]
+fn a_late_rule_goes_the_new_way() {
+    let mut world = World::new(Way::Templates, &FakeOptions { delay: 3, ..FakeOptions::default() }, 16);
+    let rules = connection(1);
+    world.ask(Request::Pair(rules));
+    world.settle();
+    (world.hops.backend, world.hops.generation) = (2, 2);
+    world.machine.tend(world.now, &world.hops, &mut world.heard);
+    world.after(Duration::ZERO);
+    assert_eq!(installed(&world.told()).len(), 2);
+    assert_eq!(rules.map(|rule| world.holds(&rule)), [Held::Yes; 2]);
+}
+
 #[test]
 fn counters_are_read() {
     for way in BOTH_WAYS {
