@@ -2,8 +2,8 @@
 //!
 //! `perf record` looks at the device's threads some thousand times a second, by the processor's clock: virtual machines
 //! have no counters of cycles. What it finds in this program is resolved to the innermost function of ours with the
-//! program's own debug information, inlined ones included ([`symbols`]); what it finds elsewhere keeps its symbol.
-//! Functions are then sorted into [`stages`].
+//! program's own debug information, inlined ones included; what it finds elsewhere keeps its symbol.
+//! Functions are then sorted into [`Stage`]s.
 
 mod perf;
 mod stages;
