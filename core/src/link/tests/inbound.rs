@@ -428,7 +428,7 @@ proptest! {
         frame.data.truncate(frame.data.len() - cut.min(frame.data.len()));
         let mut station = balancer();
         let plan = station.link.plan.clone();
-        let usual = inward::is_usual(&*plan, &frame);
+        let usual = inward::is_usual(&plan, &frame);
         let plain = frame.data.len() >= 34 && (frame.data[12..14] == [0x86, 0xdd] || frame.data[14] == 0x45)
             && matches!(frame.data[if frame.data[12..14] == [8, 0] { 23 } else { 20 }], 6 | 17);
         let passes = station.link.unusual(&mut frame.clone(), 0) == inward::Fate::Worker;
