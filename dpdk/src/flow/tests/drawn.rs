@@ -151,7 +151,7 @@ fn live(way: Way, seed: u64) {
             }
         }
         if random.u8(..40) == 0 {
-            // Late answers must not be of an old way: so the way changes only when nothing is on it.
+            // Whatever is on its way in was placed by the old way.
             world.hops.backend ^= 1;
             world.hops.generation += 1;
         }
