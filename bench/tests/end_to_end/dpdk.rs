@@ -34,16 +34,15 @@ const MEMIF: &str = "net_memif{},role=server,socket=/run/hairpin-bench-memif|net
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn() -> Result<()>); 7] = [
-        ("dpdk: addresses are answered for, ports and their frames are counted", answers),
-        ("dpdk: a connection goes on with the next process", restart),
-        ("dpdk: a service that is added is answered for", reload),
-        ("dpdk: workers without queues send through others", relay),
-        ("dpdk: ports take frames past the kernel (af_xdp)", xdp),
-        ("dpdk: clients come through another process's memory (memif, testpmd)", memif),
-        ("dpdk: what cannot be is refused in words", refusals),
-    ];
-    trials.into_iter().map(|(name, body)| trial(name, body)).collect()
+    vec![
+        trial("dpdk: addresses are answered for, ports and their frames are counted", answers),
+        trial("dpdk: a connection goes on with the next process", restart),
+        trial("dpdk: a service that is added is answered for", reload),
+        trial("dpdk: workers without queues send through others", relay),
+        trial("dpdk: ports take frames past the kernel (af_xdp)", xdp),
+        trial("dpdk: clients come through another process's memory (memif, testpmd)", memif),
+        trial("dpdk: what cannot be is refused in words", refusals),
+    ]
 }
 
 /// Whether the program has DPDK; said once if it has not.
@@ -134,7 +133,7 @@ fn answers() -> Result<()> {
     ensure!(table.contains("steering: 2 workers hand over to each other"), "{table}");
     ensure!(status["offload"]["policy"] == "never" && status["offload"]["rules_max"] == 0, "{}", status["offload"]);
     // No packet buffer is lost: these ports hold none while nothing comes.
-    let quiet = || Ok::<u64, anyhow::Error>(self::status(&net.hairpin)?["mbufs"]["in_use"].as_u64().context("mbufs")?);
+    let quiet = || self::status(&net.hairpin)?["mbufs"]["in_use"].as_u64().context("mbufs");
     let begun = Instant::now();
     while quiet()? > 0 {
         ensure!(begun.elapsed() < PATIENCE, "{} packet buffers stay in use", quiet()?);
@@ -153,7 +152,8 @@ fn ask(stream: &mut TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n")?;
     let (mut answer, mut part) = (Vec::new(), [0; 4096]);
-    while !answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").is_some_and(|at| answer.len() >= at + 4 + 1024) {
+    let end_of = |answer: &[u8]| answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").map(|at| at + 4);
+    while end_of(&answer).is_none_or(|end| answer.len() < end + 1024) {
         let length = stream.read(&mut part)?;
         ensure!(length > 0, "closed before the answer was complete");
         answer.extend_from_slice(&part[..length]);

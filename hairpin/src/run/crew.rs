@@ -110,7 +110,7 @@ impl Crew {
         let regions = memory.into_iter().zip(indexes);
         for (number, (region, post)) in regions.zip(posts).enumerate() {
             let rest = (reports.clone(), Arc::clone(&together));
-            let member = Member::make(making, (number, region, post), common, messages, rest)?;
+            let member = Member::make(making, number, region, post, common, messages, rest)?;
             crew.members.push(member);
         }
         drop(reports);
@@ -192,7 +192,9 @@ impl Crew {
 impl Member {
     fn make<I, O, E, F, B>(
         making: &Making,
-        (number, (memory, index), post): (usize, (&'static mut [Slot<Connection>], Index), Post<O, E, F, B>),
+        number: usize,
+        (memory, index): (&'static mut [Slot<Connection>], Index),
+        post: Post<O, E, F, B>,
         (known, cookies): (Known, Cookies),
         messages: &Sender<Message>,
         (reports, together): (Sender<Adopted>, Arc<Barrier>),

@@ -16,7 +16,7 @@ pub(super) enum Way {
         /// What others want to send.
         relayed: Option<RingReceiver>,
         /// What of it found no room yet.
-        waiting: Batch<Mbuf>,
+        waiting: Box<Batch<Mbuf>>,
     },
     /// No queue: frames to send go to a worker that has some; none come in.
     Relay {
@@ -44,7 +44,7 @@ pub(super) fn of_workers(eal: &Eal, ports: &[Port], pool: &Pool, queues: u16, wo
             }
             false => None,
         };
-        ways.push(Way::Queues { io, relayed, waiting: Batch::new() });
+        ways.push(Way::Queues { io, relayed, waiting: Box::default() });
     }
     for worker in queues..workers {
         let by = &senders[usize::from(worker - queues) % senders.len()];
