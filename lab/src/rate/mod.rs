@@ -6,8 +6,8 @@
 //! the first trial is as fast as the source can, and what then comes through is where the search begins; short trials
 //! find the neighbourhood and long ones decide; a load is judged by the majority of several trials, so that a single
 //! disturbed one decides nothing; bounds are moved outwards by doubling steps and inwards by halving; the upper bound on
-//! which a search would end is judged once more before it does. RFC 2544's own
-//! way is [`Options::rfc2544`]: one trial for each load, and any loss counts.
+//! which a search would end is judged once more before it does. RFC 2544's own way is [`Options::rfc2544`]: one trial for
+//! each load, and any loss counts.
 //!
 //! The whole search is repeated ([`repeat`]), and the mean comes with its confidence interval ([`crate::statistics`]).
 //! Nothing here knows how packets are sent: a [`Probe`] does.
@@ -27,9 +27,9 @@ use std::time::Duration;
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// As fast as the source can.
+    /// As fast as the source can; it may wait for the device.
     Most,
-    /// Packets per second.
+    /// Packets per second; the source waits for nobody.
     Rate(f64),
 }
 

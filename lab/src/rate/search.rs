@@ -198,27 +198,20 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(&mut self, start: Option<f64>) -> Result<Found> {
+        // Only a place to begin: a source at full speed may wait for the device, and then nothing is lost at any rate.
         let most = self.options.highest.map_or(Load::Most, Load::Rate);
         let first = self.trial(Stage::Most, most, self.options.first)?;
         let mut at = start.unwrap_or(first.forwarded);
-        if first.loss_ratio() <= self.goal {
-            // All of it came through once: it is worth a judgement, and if that is good there is nothing to search.
-            if let (Judgement::Carried, Some(lower)) = (self.judge(Stage::Final, most)?, self.lower) {
-                return Ok(Found::AtLeast(lower.rate));
-            }
-            at = at.min(first.offered);
-        }
-        self.cap = Some(self.options.highest.unwrap_or(first.offered));
-        self.forget();
         let coarse = (self.options.resolution * COARSE).min(0.5);
         for (stage, resolution) in [(Stage::Coarse, coarse), (Stage::Final, self.options.resolution)] {
+            self.cap = self.options.highest;
             if let Some(found) = self.narrow(stage, at, resolution)? {
                 return Ok(found);
             }
             // The next stage judges again what this one has found, from its lower bound on.
             if stage == Stage::Coarse && self.trials < self.options.trials_max {
                 at = self.lower.map_or(at, |bound| bound.rate);
-                self.forget();
+                (self.lower, self.upper) = (None, None);
             }
         }
         Ok(match (self.lower, self.upper) {
@@ -227,10 +220,6 @@ impl Search<'_> {
             (Some(lower), None) => Found::AtLeast(lower.rate),
             (None, upper) => Found::Below(upper.map_or(self.options.lowest, |bound| bound.rate)),
         })
-    }
-
-    fn forget(&mut self) {
-        (self.lower, self.upper) = (None, None);
     }
 
     /// Finds bounds on both sides of `at`, and draws them together. What it gives is the end of the search.
@@ -248,7 +237,7 @@ impl Search<'_> {
                     }
                     // Disturbed trials may have made it: it is judged once more, and if that is better the way is open.
                     confirmed = Some(upper);
-                    if self.judge(stage, Load::Rate(upper))? == Judgement::Carried {
+                    if self.judge(stage, upper)? == Judgement::Carried {
                         self.upper = None;
                         step = resolution;
                     }
@@ -271,7 +260,7 @@ impl Search<'_> {
             if lower.is_none() != upper.is_none() {
                 step = (step * 2.0).min(0.9);
             }
-            if let Judgement::Short(offered) = self.judge(stage, Load::Rate(at))? {
+            if let Judgement::Short(offered) = self.judge(stage, at)? {
                 // What was carried before is within the source's reach, whatever held it up this time.
                 let reach = offered.max(self.lower.map_or(0.0, |bound| bound.rate));
                 self.cap = Some(cap.min(reach));
@@ -282,17 +271,17 @@ impl Search<'_> {
 
     /// Whether this load is carried, by the majority of its trials in the last stage and by one before; moves a bound.
     /// Trials in which the source sent too little and nothing was lost show nothing, and are made again.
-    fn judge(&mut self, stage: Stage, load: Load) -> Result<Judgement> {
+    fn judge(&mut self, stage: Stage, rate: f64) -> Result<Judgement> {
         let (trials, lossy_max, duration) = match stage {
             Stage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
             Stage::Most | Stage::Coarse => (1, 0, self.options.first),
         };
         let (mut good, mut short, mut lossy) = (Vec::new(), Vec::new(), 0);
         while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) && short.len() < SHORT_MAX {
-            let observed = self.trial(stage, load, duration)?;
+            let observed = self.trial(stage, Load::Rate(rate), duration)?;
             if observed.loss_ratio() > self.goal {
                 lossy += 1;
-            } else if is_short(load, &observed) {
+            } else if observed.offered < rate * OFFERED_MIN {
                 short.push(observed);
             } else {
                 good.push(observed);
@@ -303,10 +292,6 @@ impl Search<'_> {
         }
         let mean =
             |all: &[Observed], of: fn(&Observed) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
-        let rate = match load {
-            Load::Rate(rate) => rate,
-            Load::Most => mean(&good, |observed| observed.offered),
-        };
         if lossy > lossy_max || (good.is_empty() && short.is_empty()) {
             self.upper = Some(Bound { rate, forwarded: 0.0 });
             return Ok(Judgement::Lossy);
@@ -327,9 +312,4 @@ impl Search<'_> {
         (self.progress)(&step);
         Ok(observed)
     }
-}
-
-/// Whether the source sent less than it was asked for.
-fn is_short(load: Load, observed: &Observed) -> bool {
-    matches!(load, Load::Rate(rate) if observed.offered < rate * OFFERED_MIN)
 }
