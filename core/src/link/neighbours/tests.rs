@@ -141,6 +141,17 @@ fn who_gives_way() {
     assert!(there(20));
 }
 
+#[test]
+fn the_same_address_elsewhere_is_another() {
+    let table = Neighbours::new(WAYS, [3; 4]);
+    let one = address(1);
+    table.need(Time::ZERO, &one, SEGMENT);
+    let elsewhere = Segment::untagged(4);
+    assert_eq!((table.find(&one, SEGMENT), table.find(&one, elsewhere)), (Found::Asked, Found::Unknown));
+    assert!(!table.hear(Time::ZERO, &Claim { segment: elsewhere, ..claim(one, [2; 6]) }));
+    assert_eq!(table.find(&one, SEGMENT), Found::Asked);
+}
+
 /// Twice as many places as neighbours are enough for all of them, kept or not.
 #[test]
 fn half_full_is_room_for_all() {

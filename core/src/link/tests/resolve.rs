@@ -219,6 +219,9 @@ fn a_stale_one_is_used_and_asked_after() {
 fn an_expired_one_is_asked_after_by_the_next_frame_although_no_sweep_has_seen_it() {
     let (from, to) = NOBODY[0];
     let mut a = acquainted(from, to);
+    // from now on it is known by heart
+    a.send(&[datagram(from, to, 100)]);
+    assert_eq!(requests(&a), []);
     a.now = a.now + REACHABLE;
     // the clock alone, as for a worker that others sweep for
     a.link.now = a.now;
