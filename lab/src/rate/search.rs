@@ -173,12 +173,12 @@ enum Judgement {
     Carried,
     /// Too much of it is lost.
     Lossy,
-    /// The source sends this much at most.
-    Short(f64),
+    /// The source sends this much at most, and it is carried.
+    Short(Bound),
 }
 
 /// A load that was judged.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Bound {
     rate: f64,
     forwarded: f64,
@@ -260,10 +260,13 @@ impl Search<'_> {
             if lower.is_none() != upper.is_none() {
                 step = (step * 2.0).min(0.9);
             }
-            if let Judgement::Short(offered) = self.judge(stage, at)? {
-                // What was carried before is within the source's reach, whatever held it up this time.
-                let reach = offered.max(self.lower.map_or(0.0, |bound| bound.rate));
-                self.cap = Some(cap.min(reach));
+            if let Judgement::Short(best) = self.judge(stage, at)?
+                && upper.is_none_or(|upper| best.rate < upper)
+            {
+                // So much was sent, and carried; more is beyond the source, whatever holds it up.
+                let lower = self.lower.filter(|lower| lower.rate >= best.rate).unwrap_or(best);
+                self.lower = Some(lower);
+                self.cap = Some(cap.min(lower.rate));
             }
         }
         Ok(None)
@@ -297,8 +300,12 @@ impl Search<'_> {
             return Ok(Judgement::Lossy);
         }
         if good.is_empty() {
-            let best = short.iter().map(|observed| observed.offered).fold(0.0, f64::max);
-            return Ok(Judgement::Short(best));
+            let best = short.iter().max_by(|a, b| a.offered.total_cmp(&b.offered));
+            let bound = best.map_or(Bound { rate: 0.0, forwarded: 0.0 }, |best| Bound {
+                rate: best.offered,
+                forwarded: best.forwarded,
+            });
+            return Ok(Judgement::Short(bound));
         }
         self.lower = Some(Bound { rate, forwarded: mean(&good, |observed| observed.forwarded) });
         Ok(Judgement::Carried)

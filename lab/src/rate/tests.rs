@@ -141,6 +141,14 @@ fn a_source_that_is_held_up_does_not_end_the_search() {
     }
 }
 
+/// Nor does one that never gets to send what it should make the search run on.
+#[test]
+fn a_source_that_is_always_held_up_is_the_limit() {
+    let outcome = find(&mut Model { held_up: 1.0, ..Model::quiet(3e6) }, 0.0, &Options::default());
+    assert!(matches!(outcome.found, Found::AtLeast(rate) if rate <= 3e6), "{outcome:?}");
+    assert!(outcome.settled && outcome.trials < 40, "{outcome:?}");
+}
+
 #[test]
 fn a_device_that_carries_nothing_is_said_to() {
     let outcome = find(&mut Model::quiet(10.0), 0.0, &Options::default());
