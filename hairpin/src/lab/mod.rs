@@ -1,9 +1,14 @@
 //! `hairpin lab`: the testbed.
 
 mod bed;
+mod forward;
+mod generate;
+mod ports;
 mod progress;
 mod rate;
 mod run;
+mod sink;
+mod source;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -25,6 +30,29 @@ pub(crate) enum LabCommand {
         after_help = "Example: hairpin lab run scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
+    /// Send packets from a port, and judge what comes back.
+    ///
+    /// Recorded or made-up packets, in an open loop at a set rate or as fast as they are taken. Each carries a number, its
+    /// flow and its time, so that loss, reordering, duplicates, corruption and latency are told packet by packet. Clients
+    /// are 10.0.0.0/8, the service is port 80 of 192.0.2.1 (2001:db8::c000:201).
+    #[command(
+        after_help = "Example: hairpin lab generate --port net_memif0,socket=/run/m.sock --rate 1Mpps --duration 5s"
+    )]
+    Generate(Box<generate::GenerateArguments>),
+    /// Receive from a port what a generator of another process sends, and judge it.
+    ///
+    /// Both have to be on one machine, whose clock tells latencies, and be given the same seed. It ends when nothing comes
+    /// any more.
+    #[command(after_help = "Example: hairpin lab sink --port net_af_packet0,iface=veth1 --seed 7 -o json")]
+    Sink(Box<sink::SinkArguments>),
+    /// Be the device under test: send what comes in at a port back out of it.
+    ///
+    /// The basic forwarder checks the IP header and exchanges Ethernet and IP addresses. A balancer is Hairpin's worker
+    /// with nothing offloaded; it answers no ARP here, and sends to where packets came from. It ends when told to.
+    #[command(
+        after_help = "Example: hairpin lab forward --port net_memif0,role=server,socket=/run/m.sock --device balancer"
+    )]
+    Forward(Box<forward::ForwardArguments>),
 }
 
 impl LabCommand {
@@ -33,6 +61,9 @@ impl LabCommand {
         match self {
             LabCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Run(arguments) => arguments.perform(),
+            LabCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            LabCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            LabCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
         }
     }
 }

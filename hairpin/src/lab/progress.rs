@@ -65,6 +65,19 @@ impl Drop for Progress {
     }
 }
 
+/// How a generator, sink or device is getting on.
+#[cfg(feature = "dpdk")]
+pub(super) fn running(progress: &mut Progress, state: &hairpin_lab::testbed::Progress) {
+    use hairpin_lab::testbed::Progress as State;
+    match state {
+        State::Preparing { what } => progress.state(|| what.clone()),
+        State::Started { .. } => progress.state(|| "running".to_owned()),
+        State::Running { elapsed, sent, received } => {
+            progress.state(|| format!("{:.1} s: {sent} sent, {received} received", elapsed.as_secs_f64()));
+        }
+    }
+}
+
 /// A time as people say it: hours and minutes, minutes and seconds, or seconds.
 pub(super) fn about(duration: Duration) -> String {
     match duration.as_secs() {

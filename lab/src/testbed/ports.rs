@@ -85,7 +85,8 @@ impl PortSettings {
         };
         // A memif client cannot be opened before its server is there.
         let since = clock::now();
-        let patience = if options.device.starts_with("net_memif") { LINK.as_nanos() as u64 } else { 0 };
+        let waits = options.device.starts_with("net_memif") && options.device.contains("role=client");
+        let patience = if waits { LINK.as_nanos() as u64 } else { 0 };
         loop {
             match Port::open(eal, &options, &pool) {
                 Ok(port) => return Ok(Opened { port, pool }),

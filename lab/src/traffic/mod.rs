@@ -63,7 +63,7 @@ impl Numbering {
     /// The next packet's stamp.
     #[inline]
     fn stamp(&mut self, flow: u32, now: u64) -> [u8; BYTES] {
-        let sequence = u64::from(self.generator) << 40 | self.next % SEQUENCES;
+        let sequence = (u64::from(self.generator) << 40) | (self.next % SEQUENCES);
         self.next += 1;
         Stamp { flow, sequence, time: now % MODULUS }.bytes(self.session)
     }

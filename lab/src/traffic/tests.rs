@@ -252,7 +252,7 @@ fn masks_set_the_number_of_flows() {
         if source_mask_is_whole(source_bits(&masks)) {
             for (number, packet) in seen[..64].iter().enumerate() {
                 let address = u32::from_be_bytes(packet.key.source.address.ipv4_octets());
-                assert_eq!(address & 0xff, number as u32 / 2 & u32::from(masks.source));
+                assert_eq!(address & 0xff, (number as u32 / 2) & u32::from(masks.source));
             }
         }
     }
