@@ -84,6 +84,16 @@ where
     Box::leak(zeroed(capacity))
 }
 
+/// [`boxed`], but every page is touched now, so that filling a slot for the first time does not wait for one.
+pub fn boxed_touched<T>(capacity: usize) -> &'static mut [Slot<T>]
+where
+    T: 'static,
+{
+    let slots = boxed(capacity);
+    slots.iter().for_each(|slot: &Slot<T>| slot.commit.store(0, Ordering::Relaxed));
+    slots
+}
+
 /// The `count` slots at `start`, for a slab in memory that was mapped.
 ///
 /// # Safety
