@@ -1,4 +1,4 @@
-# make build | test | demo | bench | bench-tables | bench-ageing | bench-l7 | bench-papers002 | fuzz | deb | clean
+# make build | test | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-l7 | bench-papers002 | fuzz | deb | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -6,6 +6,8 @@ CARGO ?= cargo
 BENCH ?=
 # More for the benchmark of tables: make bench-tables TABLES="--entries 8M --only cuckoo++,rte-hash/lock-free" QUICK=1
 TABLES ?=
+# More for the benchmark of packets through one core: make bench-l4 L4="--flows 1,1000 --only sources --repetitions 5"
+L4 ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
 # More for the figures of papers/002: make bench-papers002 PAPERS="--only rules,profile"
@@ -13,7 +15,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing bench-l7 bench-papers002 fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-l7 bench-papers002 fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -76,6 +78,11 @@ bench-tables: deps
 bench-ageing: deps
 	$(CARGO) build --release --package hairpin-bench
 	target/release/hairpin-bench ageing $(if $(QUICK),--quick)
+
+# Packets a second through one core, beside dpdk-testpmd over the same source: about 30 minutes, QUICK=1 about 2.
+bench-l4: deps
+	$(CARGO) build --release --package hairpin-bench --features dpdk
+	target/release/hairpin-bench l4 $(if $(QUICK),--quick) $(L4)
 
 # HTTP services beside nginx, HAProxy and no balancer, on two cores: about 20 minutes, QUICK=1 about two.
 bench-l7: build

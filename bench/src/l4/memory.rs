@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub(super) struct Arguments {
     /// Flows.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
     flows: Vec<usize>,

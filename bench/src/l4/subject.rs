@@ -9,7 +9,7 @@ use hairpin_core::engine::EngineCaps;
 use hairpin_core::flow::{Address, Endpoint, Steering};
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::Never;
-use hairpin_core::table::slab::boxed;
+use hairpin_core::table::slab::boxed_touched;
 use hairpin_core::table::{AnyTable, Hasher, Method};
 use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Work {
     }
 }
 
-/// Workers `0..workers` that do `work`, each for `connections` connections of packets of `sort`.
+/// Workers `0..workers`, their connections' memory touched beforehand, that do `work`, each for `connections` connections of packets of `sort`.
 pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
     let snapshot = Arc::new(snapshot(work, sort));
     let (loads, standings) = (Loads::new(snapshot.backends()), Standings::new());
@@ -83,7 +83,7 @@ pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) 
             steering: Steering { key: [SEEDS[0], SEEDS[1]], workers },
             worker,
             seeds: SEEDS,
-            memory: boxed(connections),
+            memory: boxed_touched(connections),
             table,
             stateless: work.stateless(),
             loads: loads.clone(),
@@ -115,7 +115,7 @@ fn snapshot(work: Work, sort: Sort) -> Snapshot {
         state: BackendState::Enabled,
     };
     // Established connections whose beginning nobody has seen are picked up.
-    let unknown = if sort == Sort::Tcp { UnknownPacket::PickUp } else { UnknownPacket::Drop };
+    let unknown = if sort == Sort::Udp { UnknownPacket::Drop } else { UnknownPacket::PickUp };
     let long = Duration::from_secs(3600);
     let service = Service {
         state: Default::default(),

@@ -98,15 +98,16 @@ fn packet(sort: Sort, source: Endpoint) -> Bytes {
     frame
 }
 
-/// Writes frames as a pcap file of microseconds, all at time 0.
-pub(super) fn write_pcap(path: &Path, frames: &[Bytes]) -> Result<()> {
+/// Writes frames, so many times over, as a pcap file of microseconds, all at time 0.
+#[cfg_attr(not(feature = "dpdk"), expect(dead_code, reason = "only DPDK reads such files"))]
+pub(super) fn write_pcap(path: &Path, frames: &[Bytes], times: usize) -> Result<()> {
     let write = || -> std::io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
         file.write_all(&0xa1b2_c3d4_u32.to_le_bytes())?;
         file.write_all(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
         file.write_all(&65_535u32.to_le_bytes())?;
         file.write_all(&1u32.to_le_bytes())?;
-        for frame in frames {
+        for frame in (0..times).flat_map(|_| frames) {
             file.write_all(&[0; 8])?;
             file.write_all(&(FRAME as u32).to_le_bytes())?;
             file.write_all(&(FRAME as u32).to_le_bytes())?;

@@ -1,0 +1,229 @@
+//! `hairpin-bench l4 device`: the device under test, a process of its own as `dpdk-testpmd` is, over the same ports.
+
+use super::Pages;
+use super::subject::{self, Work};
+use super::traffic::Sort;
+use anyhow::{Context, Result, ensure};
+use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo};
+use hairpin_core::offload::Never;
+use hairpin_core::time::Time;
+use hairpin_core::worker::Worker;
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, Pool, PoolOptions, Port, PortIo, PortOptions};
+use hairpin_lab::forward::Forwarder;
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Mbufs beside those that hold the replay: in flight and in the threads' caches.
+pub(super) const MBUFS_SPARE: usize = 16_384;
+/// Bytes of a frame's room, as testpmd gets it.
+pub(super) const DATA_ROOM: u16 = 256;
+/// Mbufs in a thread's cache, as testpmd gets it.
+pub(super) const CACHE: u16 = 512;
+/// Packets of each flow before measuring: with eight a UDP flow that nobody answers counts as established.
+const WARM_UP: usize = 10;
+
+/// What the device does.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// A replay for each worker; of a flood: the known flows, then the new ones.
+    #[arg(long, required = true)]
+    pub(super) pcap: Vec<PathBuf>,
+    /// Packets of all replays.
+    #[arg(long)]
+    pub(super) packets: usize,
+    /// nothing, forward, stateless, maglev, nat, full-nat, flood.
+    #[arg(long)]
+    pub(super) work: String,
+    /// udp, tcp, syn.
+    #[arg(long, default_value = "udp")]
+    pub(super) sort: String,
+    /// Flows of each replay.
+    #[arg(long)]
+    pub(super) flows: usize,
+    /// Connections there can be, for each worker.
+    #[arg(long)]
+    pub(super) connections: usize,
+    /// Processors of the workers.
+    #[arg(long, value_delimiter = ',')]
+    pub(super) cores: Vec<usize>,
+    /// How long.
+    #[arg(long)]
+    pub(super) seconds: f64,
+    /// What pages DPDK's memory stands on.
+    #[arg(long)]
+    pub(super) pages: Pages,
+}
+
+/// What a worker did in some time.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Measured {
+    pub(super) what: String,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    /// Connections created meanwhile.
+    pub(super) created: u64,
+    /// Time on the processor.
+    pub(super) running_s: f64,
+    pub(super) elapsed_s: f64,
+}
+
+/// What is done to the packets.
+enum Body {
+    Nothing,
+    Forward(Forwarder),
+    Worker(Box<Worker<Never>>),
+}
+
+/// One worker with its ports.
+struct Device {
+    io: PortIo,
+    body: Body,
+    start: Instant,
+}
+
+impl Device {
+    /// Receives, works and sends until `end` says so, or for so many packets.
+    fn run(&mut self, what: &str, packets: u64, time: Duration) -> Result<Measured> {
+        let (mut rx, mut tx): (Batch<Mbuf>, Batch<Mbuf>) = (Batch::new(), Batch::new());
+        let mut measured = Measured { what: what.to_owned(), ..Measured::default() };
+        let created = self.created();
+        let (running, begin) = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?, Instant::now());
+        loop {
+            let now = Instant::now();
+            if measured.received >= packets || now - begin >= time {
+                break;
+            }
+            self.io.receive(&mut rx);
+            measured.received += rx.len() as u64;
+            match &mut self.body {
+                Body::Nothing => std::mem::swap(&mut rx, &mut tx),
+                Body::Forward(forwarder) => forwarder.handle_batch(&mut rx, &mut tx),
+                Body::Worker(worker) => {
+                    let now = Time::from_nanos(1_000_000_000 + (now - self.start).as_nanos() as u64);
+                    worker.handle_batch(now, &mut self.io, &mut rx, &mut tx);
+                    if worker.poll_timeout(now).is_some_and(|due| due <= now) {
+                        worker.handle_timeout(now);
+                    }
+                }
+            }
+            let out = tx.len();
+            self.io.transmit(&mut tx);
+            measured.sent += (out - tx.len()) as u64;
+            tx.clear();
+        }
+        measured.elapsed_s = begin.elapsed().as_secs_f64();
+        let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        measured.running_s = Duration::from(now - running).as_secs_f64();
+        measured.created = self.created() - created;
+        Ok(measured)
+    }
+
+    fn created(&self) -> u64 {
+        match &self.body {
+            Body::Worker(worker) => worker.statistics().services.iter().map(|service| service.created).sum(),
+            Body::Nothing | Body::Forward(_) => 0,
+        }
+    }
+}
+
+/// Runs and prints what was measured, a line of JSON for each worker and part.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let sort = Sort::ALL.into_iter().find(|sort| sort.name() == arguments.sort).context("no such packets")?;
+    let memory_mib = ((arguments.packets + MBUFS_SPARE) * 1024 >> 20) as u32 + 512;
+    let pages = match arguments.pages {
+        Pages::Huge => EalPages::Huge,
+        Pages::Ordinary => EalPages::None,
+    };
+    let eal = Eal::start(EalOptions { memory_mib, pages, pci: false }).context("DPDK")?;
+    let mbufs = (arguments.packets + MBUFS_SPARE * arguments.pcap.len()) as u32;
+    let name = "frames".to_owned();
+    let pool = Pool::create(&eal, PoolOptions { name, mbufs, data_room: DATA_ROOM, cache: CACHE }).context("a pool")?;
+    let replays: Vec<String> = arguments.pcap.iter().map(|pcap| format!("rx_pcap={}", pcap.display())).collect();
+    let device = format!("net_pcap0,{},infinite_rx=1", replays.join(","));
+    let queues = arguments.pcap.len() as u16;
+    let port =
+        Port::open(&eal, &PortOptions { device, queues, ..PortOptions::default() }, &pool).context("the port")?;
+    let mut io = Vec::new();
+    for index in 0..queues {
+        let queue = port.queue(index).context("a queue that nobody has")?;
+        io.push(PortIo::new(vec![queue], pool.clone()));
+    }
+    ensure!(!arguments.cores.is_empty(), "--cores");
+    let begin = |io, body| Device { io, body, start: Instant::now() };
+    if arguments.work == "flood" {
+        let [known, flood] = <[PortIo; 2]>::try_from(io).map_err(|_| anyhow::anyhow!("a flood takes two replays"))?;
+        hairpin_linux::cpu::pin(arguments.cores[0])?;
+        let _registration = eal.register_thread()?;
+        let worker = subject::workers(Work::Nat(Default::default()), sort, arguments.connections, 1).pop();
+        let worker = Body::Worker(Box::new(worker.context("a worker")?));
+        return report(&self::flood(arguments, begin(known, worker), flood)?);
+    }
+    let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
+    let bodies: Vec<Body> = match (arguments.work.as_str(), work) {
+        ("forward", _) => io.iter().map(|_| Body::Forward(Forwarder::default())).collect(),
+        (_, Some(Work::Nothing)) => io.iter().map(|_| Body::Nothing).collect(),
+        (_, Some(work)) => {
+            let workers = subject::workers(work, sort, arguments.connections, queues);
+            workers.into_iter().map(|worker| Body::Worker(Box::new(worker))).collect()
+        }
+        (name, None) => anyhow::bail!("no such work: {name}"),
+    };
+    let together = Barrier::new(io.len());
+    let measured: Vec<Result<Measured>> = std::thread::scope(|scope| {
+        let cores = arguments.cores.iter().cycle();
+        let parts = io.into_iter().zip(bodies).zip(cores);
+        let threads = parts.map(|((io, body), &core)| {
+            let (eal, together) = (&eal, &together);
+            scope.spawn(move || {
+                let pinned = hairpin_linux::cpu::pin(core);
+                let registration = eal.register_thread();
+                let mut device = begin(io, body);
+                let warm = device.run("warm", (WARM_UP * arguments.flows.max(BATCH_MAX * 1000)) as u64, Duration::MAX);
+                together.wait();
+                let (_registration, _) = (pinned.and(Ok(registration?))?, warm?);
+                device.run(&arguments.work, u64::MAX, Duration::from_secs_f64(arguments.seconds))
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
+            .collect()
+    });
+    report(&measured.into_iter().collect::<Result<Vec<_>>>()?)
+}
+
+/// Known flows; then new ones, one packet each, until the table is full; then both; then the known ones again.
+fn flood(arguments: &Arguments, mut device: Device, other: PortIo) -> Result<Vec<Measured>> {
+    let time = Duration::from_secs_f64(arguments.seconds);
+    let room = (arguments.connections - arguments.flows) as u64;
+    device.run("warm", (WARM_UP * arguments.flows) as u64, Duration::MAX)?;
+    let before = device.run("known, before", u64::MAX, time)?;
+    let known = std::mem::replace(&mut device.io, other);
+    let new = device.run("new", room, Duration::MAX)?;
+    let mut over = device.run("new, beyond", room / 2, Duration::MAX)?;
+    // The known ones among them: they must not give way.
+    let flood = std::mem::replace(&mut device.io, known);
+    let mut beside = Measured { what: "known, beside".to_owned(), ..Measured::default() };
+    let mut ios = [flood];
+    for turn in 0..2 * (room / 4 / BATCH_MAX as u64) {
+        let part = device.run("", BATCH_MAX as u64, Duration::MAX)?;
+        let sum = if turn % 2 == 0 { &mut beside } else { &mut over };
+        sum.received += part.received;
+        sum.sent += part.sent;
+        sum.created += part.created;
+        std::mem::swap(&mut device.io, &mut ios[0]);
+    }
+    let after = device.run("known, after", u64::MAX, time)?;
+    Ok(vec![before, new, over, beside, after])
+}
+
+fn report(all: &[Measured]) -> Result<()> {
+    for measured in all {
+        println!("{}", serde_json::to_string(measured)?);
+    }
+    Ok(())
+}
