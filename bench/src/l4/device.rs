@@ -132,7 +132,7 @@ impl Device {
 /// Runs and prints what was measured, a line of JSON for each worker and part.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let sort = Sort::ALL.into_iter().find(|sort| sort.name() == arguments.sort).context("no such packets")?;
-    let memory_mib = ((arguments.packets + MBUFS_SPARE) * 1024 >> 20) as u32 + 512;
+    let memory_mib = (((arguments.packets + MBUFS_SPARE) * 1024) >> 20) as u32 + 512;
     let pages = match arguments.pages {
         Pages::Huge => EalPages::Huge,
         Pages::Ordinary => EalPages::None,

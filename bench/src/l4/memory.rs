@@ -68,6 +68,8 @@ impl Frame for Buffer {
 struct Loop<'a> {
     packets: &'a [Bytes],
     next: usize,
+    /// Frames are boxes, as a plane's are: moving one moves a pointer.
+    #[allow(clippy::vec_box)]
     free: Vec<Box<Bytes>>,
     sent: u64,
 }

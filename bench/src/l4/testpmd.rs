@@ -71,7 +71,7 @@ pub(super) fn measure(
     pages: Pages,
 ) -> Result<Measured> {
     let mut command = Command::new("stdbuf");
-    let memory = ((packets + MBUFS_SPARE) * 1024 >> 20) + 512;
+    let memory = (((packets + MBUFS_SPARE) * 1024) >> 20) + 512;
     command.args(["-oL", "dpdk-testpmd", "--lcores"]).arg(format!("0@{main},1@{core}"));
     match pages {
         Pages::Huge => command.arg("--in-memory"),

@@ -12,19 +12,19 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn(&mut Scene) -> Result<()>, &'static str); 4] = [
-        ("heavy-hitter", heavy_hitter, "policy = \"heavy-hitter\"\npackets = 200"),
-        ("first-n", first_n, "policy = \"first-n\"\nconnections = 3"),
-        ("fastest-flow", fastest_flow, "policy = \"fastest-flow\"\npackets_per_s = 2000"),
-        ("auto", auto, "policy = \"auto\""),
-    ];
-    let of = |(name, body, lines): (&str, fn(&mut Scene) -> Result<()>, &'static str)| {
-        lane::OWN.trial(format!("policy: {name} offloads what it is to"), move || {
-            let mut scene = Scene::start(lines)?;
-            body(&mut scene).map_err(|error| error.context(scene.hairpin.logs()))
-        })
-    };
-    trials.into_iter().map(of).collect()
+    vec![
+        trial("heavy-hitter", "policy = \"heavy-hitter\"\npackets = 200", heavy_hitter),
+        trial("first-n", "policy = \"first-n\"\nconnections = 3", first_n),
+        trial("fastest-flow", "policy = \"fastest-flow\"\npackets_per_s = 2000", fastest_flow),
+        trial("auto", "policy = \"auto\"", auto),
+    ]
+}
+
+fn trial(name: &str, lines: &'static str, body: fn(&mut Scene) -> Result<()>) -> Trial {
+    lane::OWN.trial(format!("policy: {name} offloads what it is to"), move || {
+        let mut scene = Scene::start(lines)?;
+        body(&mut scene).map_err(|error| error.context(scene.hairpin.logs()))
+    })
 }
 
 struct Scene {

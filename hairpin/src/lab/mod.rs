@@ -3,11 +3,14 @@
 mod bed;
 mod forward;
 mod generate;
+// Without DPDK there are no ports; what they would be told is checked all the same.
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 mod ports;
 mod progress;
 mod rate;
 mod run;
 mod sink;
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 mod source;
 
 use anyhow::Result;

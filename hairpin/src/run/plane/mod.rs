@@ -30,6 +30,7 @@ pub(crate) type Event = (&'static str, u64, bool);
 
 /// Whose addresses are ours and the way to everybody else's, and what packets are a client's by.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub(crate) struct Ways {
     /// Addresses and routes.
     pub(crate) plan: Arc<Plan>,
