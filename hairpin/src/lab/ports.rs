@@ -80,7 +80,8 @@ pub(super) fn ethernet_address(word: &str) -> Result<[u8; 6]> {
     let mut address = [0; 6];
     let mut parts = word.split(':');
     for byte in &mut address {
-        let part = parts.next().filter(|part| (1..=2).contains(&part.len()));
+        let digits = |part: &&str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len())).filter(digits);
         let Some(value) = part.and_then(|part| u8::from_str_radix(part, 16).ok()) else {
             bail!("{word:?} is no Ethernet address such as 02:00:00:00:00:02");
         };
