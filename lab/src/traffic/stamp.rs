@@ -68,10 +68,13 @@ impl Stamp {
 
     #[inline]
     fn check(&self, session: u64) -> u16 {
+        // A round for each: where two fields met in one, changes of both could cancel out.
         let mut x = session ^ self.sequence;
         x = (x ^ (x >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x ^= self.time ^ (u64::from(self.flow) << 17);
+        x ^= self.time;
         x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        x ^= u64::from(self.flow);
+        x = (x ^ (x >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (x >> 48) as u16
     }
 
