@@ -20,51 +20,57 @@ fn claim(address: Address, mac: [u8; 6]) -> Claim {
 #[test]
 fn readers_see_whole_entries() {
     const ADDRESSES: u16 = 6;
+    // A machine that has better things to do may run the writers without a reader in between, or one of them while
+    // another holds the lock: they go on until enough was seen.
+    const ROUNDS: u64 = 30_000;
+    const ROUNDS_MAX: u64 = 100 * ROUNDS;
+    const SEEN: u64 = 100;
     let table = Neighbours::new(8, [3; 4]);
     let done = AtomicBool::new(false);
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let enough = || seen.iter().all(|seen| seen.load(Ordering::Relaxed) >= SEEN);
     let mac = |number: u16, round: u64| [2, number as u8, round as u8, round as u8, round as u8, round as u8];
     thread::scope(|scope| {
-        let readers: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut seen = 0u64;
-                    while !done.load(Ordering::Relaxed) {
-                        for number in 0..ADDRESSES {
-                            if let Found::At { mac, until } = table.find(&address(number), SEGMENT)
-                                && until != FAR
-                                && until != Time::ZERO
-                            {
-                                let seconds = (until.as_nanos() / 1_000_000_000).wrapping_sub(REACHABLE.as_secs());
-                                let [two, whose, a, b, c, d] = mac;
-                                assert_eq!([two, whose], [2, number as u8], "somebody else's");
-                                assert_eq!([a, b, c, d], [(seconds / 2) as u8; 4], "mixed");
-                                seen += 1;
-                            }
+        for seen in &seen {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for number in 0..ADDRESSES {
+                        if let Found::At { mac, until } = table.find(&address(number), SEGMENT)
+                            && until != FAR
+                            && until != Time::ZERO
+                        {
+                            let seconds = (until.as_nanos() / 1_000_000_000).wrapping_sub(REACHABLE.as_secs());
+                            let [two, whose, a, b, c, d] = mac;
+                            assert_eq!([two, whose], [2, number as u8], "somebody else's");
+                            assert_eq!([a, b, c, d], [(seconds / 2) as u8; 4], "mixed");
+                            seen.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    seen
-                })
+                }
+            });
+        }
+        let writers = [0, 1].map(|writer| {
+            let (table, enough) = (&table, &enough);
+            scope.spawn(move || {
+                for round in (0..ROUNDS_MAX).take_while(|round| *round < ROUNDS || !enough()) {
+                    // far enough apart that another's word counts
+                    let now = Time::ZERO + Duration::from_secs(2 * round);
+                    let number = writer + 2 * (round % 3) as u16;
+                    table.need(now, &address(number), SEGMENT);
+                    table.hear(now, &claim(address(number), mac(number, round)));
+                }
             })
-            .collect();
-        let writers: Vec<_> = (0..2u16)
-            .map(|writer| {
-                let table = &table;
-                scope.spawn(move || {
-                    for round in 0..30_000u64 {
-                        // far enough apart that another's word counts
-                        let now = Time::ZERO + Duration::from_secs(2 * round);
-                        let number = writer + 2 * (round % 3) as u16;
-                        table.need(now, &address(number), SEGMENT);
-                        table.hear(now, &claim(address(number), mac(number, round)));
-                    }
-                })
-            })
-            .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+        let ended = writers.map(|writer| writer.join());
         done.store(true, Ordering::Relaxed);
-        let seen: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-        assert!(seen > 0);
+        ended.into_iter().for_each(|ended| ended.unwrap());
     });
+    assert!(enough(), "{seen:?} entries were seen");
+    // Nobody is in the way any more: who found the lock taken each time gets in now.
+    let late = Time::ZERO + Duration::from_secs(2 * ROUNDS_MAX);
+    for number in 0..ADDRESSES {
+        assert_ne!(table.need(late, &address(number), SEGMENT), Needed::Full);
+    }
     assert_eq!(table.entries().count(), usize::from(ADDRESSES));
 }
 
