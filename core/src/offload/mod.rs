@@ -25,7 +25,7 @@ pub use auto::{Auto, Costs};
 pub use fastest_flow::FastestFlow;
 pub use heavy_hitter::{Combine, HeavyHitter};
 
-use crate::flow::Protocol;
+use crate::flow::{Direction, Endpoint, Protocol};
 use crate::time::{Duration, Time};
 
 /// What a policy gets to see of a connection.
@@ -41,6 +41,14 @@ pub struct FlowStats {
     pub bytes: u64,
     /// When it began.
     pub created: Time,
+    /// Bytes of the packet at hand, from the IP header on (a super-packet: of all its packets); 0 when there is none.
+    pub length: u32,
+    /// Which way that goes.
+    pub direction: Direction,
+    /// The client's end.
+    pub client: Endpoint,
+    /// The service's.
+    pub service: Endpoint,
 }
 
 /// How much room the engine has.

@@ -71,10 +71,20 @@ fn left_of_even(elapsed_ns: u64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::Protocol;
+    use crate::flow::{Direction, Endpoint, Protocol};
 
     fn flow(position: u32, created: Time, packets: u64) -> FlowStats {
-        FlowStats { position, protocol: Protocol::Tcp, packets, bytes: 0, created }
+        FlowStats {
+            position,
+            protocol: Protocol::Tcp,
+            packets,
+            bytes: 0,
+            created,
+            length: 0,
+            direction: Direction::FromClient,
+            client: Endpoint::default(),
+            service: Endpoint::default(),
+        }
     }
 
     #[test]

@@ -10,7 +10,17 @@ extern crate std;
 const MS: u64 = 1_000_000;
 
 fn flow(position: u32, created: Time, packets: u64) -> FlowStats {
-    FlowStats { position, protocol: Protocol::Tcp, packets, bytes: packets.saturating_mul(1000), created }
+    FlowStats {
+        position,
+        protocol: Protocol::Tcp,
+        packets,
+        bytes: packets.saturating_mul(1000),
+        created,
+        length: 1000,
+        direction: Direction::FromBackend,
+        client: Endpoint::default(),
+        service: Endpoint::default(),
+    }
 }
 
 fn room(rules: u32) -> EngineRoom {

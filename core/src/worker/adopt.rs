@@ -374,7 +374,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.take_back(now, named);
             } else if let Some((position, generation)) = self.unfinished.offers.pop_front() {
                 if self.slab.contains(position) && self.slab.generation(position) == generation {
-                    self.offer(now, position);
+                    self.offer(now, position, 0, Direction::FromClient);
                 }
             } else {
                 self.unfinished = Unfinished::default();
@@ -397,7 +397,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Offers a connection that only the engine can carry, again and again until the engine has it.
     pub(super) fn offer_missteered(&mut self, now: Time, position: Position) {
-        self.offer(now, position);
+        self.offer(now, position, 0, Direction::FromClient);
         let deadline = self.deadline(self.slab.at(position));
         self.stamps.started(position, deadline.min(now + MISSTEERED_AGAIN));
     }

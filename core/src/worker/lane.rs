@@ -75,7 +75,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if kept {
             self.statistics.offload.kept[Reason::Never as usize] += 1;
         } else if offered {
-            self.offer(now, position);
+            self.offer(now, position, bytes, direction);
         }
         true
     }

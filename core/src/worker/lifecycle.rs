@@ -171,7 +171,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             } else if connection.flags.has(Flags::MISSTEERED) {
                 // It cannot wait for a packet, which may go to another worker.
                 self.stamps.started(position, now + QUEUE_FULL_FOR);
-                self.offer(now, position);
+                self.offer(now, position, 0, Direction::FromClient);
             }
         } else {
             connection.ledger = Ledger::Offloaded;

@@ -275,7 +275,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.backends[number].software[direction as usize].add(packets, bytes);
         let checksum = frame.meta().checksum;
         rewrite.apply(frame.bytes_mut(), &at, checksum);
-        self.offer(now, position);
+        self.offer(now, position, bytes, direction);
         self.send(frame, tx);
     }
 

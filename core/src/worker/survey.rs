@@ -2,7 +2,7 @@
 //! counters are read, about those that have ended.
 
 use super::{OPS_MAX, SAMPLES_MAX, Worker};
-use crate::flow::FlowKey;
+use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::{Costs, EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::table::{Position, Table};
@@ -30,6 +30,10 @@ fn flow_stats(position: Position, connection: &Connection) -> FlowStats {
         packets: volumes().map(|volume| volume.packets).sum(),
         bytes: volumes().map(|volume| volume.bytes).sum(),
         created: connection.created,
+        length: 0,
+        direction: Direction::FromClient,
+        client: connection.client,
+        service: connection.vip,
     }
 }
 
@@ -43,8 +47,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Asks the policy about an established connection that software still carries.
-    pub(super) fn offer(&mut self, now: Time, position: Position) {
+    /// Asks the policy about an established connection that software still carries, when one of its packets, of so many
+    /// bytes and of that direction, has come; 0: none has.
+    pub(super) fn offer(&mut self, now: Time, position: Position, length: u64, direction: Direction) {
         let connection = self.slab.at(position);
         let misses = connection.flags.has(Flags::MISSTEERED);
         let open = matches!(connection.state, State::Established | State::UdpEstablished)
@@ -53,7 +58,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if !open || in_doubt || connection.ledger != Ledger::Software || now < connection.offer_after {
             return;
         }
-        let (stats, room) = (flow_stats(position, connection), self.engine_room());
+        let stats = FlowStats { length: length as u32, direction, ..flow_stats(position, connection) };
+        let room = self.engine_room();
         if misses {
             return self.install(now, position);
         }
