@@ -33,4 +33,5 @@ mod port;
 pub mod scenario;
 pub mod segments;
 pub mod stream;
+pub mod testbed;
 pub mod trace;

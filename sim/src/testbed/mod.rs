@@ -1,0 +1,3 @@
+//! papers/001's testbed in virtual time.
+
+pub mod cores;
