@@ -13,6 +13,7 @@ use hairpin_core::config::{Backend, BackendState, Service, Timeouts};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::offload::Choice;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// What `new` changes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
@@ -57,9 +58,14 @@ const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
 
 /// What a policy goes by; nothing of those that have no numbers.
 fn numbers(config: &Config) -> String {
-    match config.settings.offload {
+    match &config.settings.offload {
         Choice::Always | Choice::Never | Choice::Auto => "-".to_string(),
         Choice::FirstN(policy) => format!("{} connections", policy.connections),
+        Choice::DecisionTree(tree) => {
+            let mut hasher = DefaultHasher::new();
+            tree.to_string().hash(&mut hasher);
+            format!("model {:08x} of {} nodes", hasher.finish() as u32, tree.nodes().len())
+        }
         Choice::FastestFlow { packets_per_s } => format!("{packets_per_s} packets/s"),
         Choice::HeavyHitter(policy) => {
             let packets = policy.packets.map(|packets| format!("{packets} packets"));

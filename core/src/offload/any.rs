@@ -1,12 +1,14 @@
 //! Any of the policies, chosen while the program runs.
 
 use super::{
-    Always, Auto, Costs, EngineRoom, FastestFlow, FirstN, FlowStats, HeavyHitter, Never, OffloadPolicy, Verdict,
+    Always, Auto, Costs, DecisionTree, EngineRoom, FastestFlow, FirstN, FlowStats, HeavyHitter, Never, OffloadPolicy,
+    Tree, Verdict,
 };
 use crate::time::{Duration, Time};
+use alloc::sync::Arc;
 
 /// Which policy, and its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
     /// [`Always`]
     Always,
@@ -21,6 +23,8 @@ pub enum Choice {
         /// The least rate, in packets per second.
         packets_per_s: u32,
     },
+    /// [`DecisionTree`], all workers by this one.
+    DecisionTree(Arc<Tree>),
     /// [`Auto`]
     Auto,
 }
@@ -37,12 +41,15 @@ pub enum AnyPolicy {
     HeavyHitter(HeavyHitter),
     /// [`FastestFlow`]
     FastestFlow(FastestFlow),
+    /// [`DecisionTree`]
+    DecisionTree(DecisionTree),
     /// [`Auto`]
     Auto(Auto),
 }
 
 impl AnyPolicy {
-    /// The policy for a worker of so many connections at most. `fastest-flow` and `auto` keep 32 bytes for each.
+    /// The policy for a worker of so many connections at most. `fastest-flow` and `auto` keep 32 bytes for
+    /// each, `decision-tree` 64.
     pub fn new(choice: Choice, capacity: usize) -> AnyPolicy {
         match choice {
             Choice::Always => AnyPolicy::Always(Always),
@@ -50,6 +57,7 @@ impl AnyPolicy {
             Choice::FirstN(policy) => AnyPolicy::FirstN(policy),
             Choice::HeavyHitter(policy) => AnyPolicy::HeavyHitter(policy),
             Choice::FastestFlow { packets_per_s } => AnyPolicy::FastestFlow(FastestFlow::new(packets_per_s, capacity)),
+            Choice::DecisionTree(tree) => AnyPolicy::DecisionTree(DecisionTree::new(tree, capacity)),
             Choice::Auto => AnyPolicy::Auto(Auto::new(capacity)),
         }
     }
@@ -63,6 +71,7 @@ macro_rules! each {
             AnyPolicy::FirstN($policy) => $what,
             AnyPolicy::HeavyHitter($policy) => $what,
             AnyPolicy::FastestFlow($policy) => $what,
+            AnyPolicy::DecisionTree($policy) => $what,
             AnyPolicy::Auto($policy) => $what,
         }
     };

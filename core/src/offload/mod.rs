@@ -7,6 +7,7 @@
 //! | [`FirstN`] | the same, up to a number of connections: the naive policy of papers/001 |
 //! | [`HeavyHitter`] | what has sent so many packets or bytes, or lasted so long: the selective policy of papers/001 |
 //! | [`FastestFlow`] | the connections with the highest packet rates, in place of slower ones |
+//! | [`DecisionTree`] | what its first packets say is going to be long, by a tree that was trained |
 //! | [`Auto`] | what is expected to save more than its rules cost, by what is measured |
 
 mod any;
@@ -16,6 +17,7 @@ mod heavy_hitter;
 mod price;
 mod rates;
 mod sizes;
+pub mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ pub use any::{AnyPolicy, Choice};
 pub use auto::{Auto, Costs};
 pub use fastest_flow::FastestFlow;
 pub use heavy_hitter::{Combine, HeavyHitter};
+pub use tree::{DecisionTree, Tree};
 
 use crate::flow::{Direction, Endpoint, Protocol};
 use crate::time::{Duration, Time};
@@ -85,11 +88,14 @@ pub enum Reason {
     Slow,
     /// What is expected of it does not pay for its rules.
     Unprofitable,
+    /// Its first packets say that it is short.
+    Short,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Reason; 5] = [Reason::Never, Reason::Room, Reason::Small, Reason::Slow, Reason::Unprofitable];
+    pub const ALL: [Reason; 6] =
+        [Reason::Never, Reason::Room, Reason::Small, Reason::Slow, Reason::Unprofitable, Reason::Short];
 
     /// Its name in status and metrics.
     pub fn name(self) -> &'static str {
@@ -99,6 +105,7 @@ impl Reason {
             Reason::Small => "small",
             Reason::Slow => "slow",
             Reason::Unprofitable => "unprofitable",
+            Reason::Short => "predicted-short",
         }
     }
 }

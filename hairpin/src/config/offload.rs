@@ -3,19 +3,23 @@
 use super::PolicyChoice;
 use super::problem::Sink;
 use super::reader::Table;
-use hairpin_core::offload::{Choice, FirstN, HeavyHitter};
+use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
+use hairpin_core::offload::{Choice, FirstN, HeavyHitter, Tree};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Packets that make a heavy hitter if nothing else is said.
 const HEAVY_PACKETS: u64 = 16;
 
 /// Fields that mean something with one policy only.
-const OF_POLICIES: [(&str, PolicyChoice); 6] = [
+const OF_POLICIES: [(&str, PolicyChoice); 7] = [
     ("connections", PolicyChoice::FirstN),
     ("packets", PolicyChoice::HeavyHitter),
     ("bytes", PolicyChoice::HeavyHitter),
     ("duration", PolicyChoice::HeavyHitter),
     ("combine", PolicyChoice::HeavyHitter),
     ("packets_per_s", PolicyChoice::FastestFlow),
+    ("model", PolicyChoice::DecisionTree),
 ];
 
 /// The policy with its numbers; `None` if one is wrong.
@@ -34,8 +38,34 @@ pub(super) fn read(sink: &Sink<'_>, offload: &Table<'_>, policy: PolicyChoice) -
         PolicyChoice::FirstN => Choice::FirstN(FirstN { connections: small("connections")? }),
         PolicyChoice::HeavyHitter => Choice::HeavyHitter(heavy_hitter(offload)?),
         PolicyChoice::FastestFlow => Choice::FastestFlow { packets_per_s: small("packets_per_s")? },
+        PolicyChoice::DecisionTree => Choice::DecisionTree(Arc::new(model(sink, offload)?)),
         PolicyChoice::Auto => Choice::Auto,
     })
+}
+
+/// The tree that `model` names.
+fn model(sink: &Sink<'_>, offload: &Table<'_>) -> Option<Tree> {
+    let text = offload.text("model")?;
+    let read = match text.value.as_str() {
+        "built-in" => {
+            Tree::parse(BUILT_IN).map_err(|wrong| (wrong.to_string(), "name one that `hairpin lab train` wrote"))
+        }
+        path => from_file(Path::new(path)),
+    };
+    read.map_err(|(what, remedy)| sink.error(&text.span, format!("`model` \"{}\": {what}", text.value), remedy)).ok()
+}
+
+fn from_file(path: &Path) -> Result<Tree, (String, &'static str)> {
+    let remedy = "name a file that `hairpin lab train` wrote, or write model = \"built-in\"";
+    if !path.is_absolute() {
+        return Err(("not an absolute path".to_string(), "start it with `/`, or write model = \"built-in\""));
+    }
+    let file = std::fs::metadata(path).map_err(|error| (format!("cannot read it: {error}"), remedy))?;
+    if !file.is_file() || file.len() > TEXT_MAX as u64 {
+        return Err((format!("not a file of {TEXT_MAX} bytes or less"), remedy));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| (format!("cannot read it: {error}"), remedy))?;
+    Tree::parse(&text).map_err(|wrong| (wrong.to_string(), "correct it, or train it anew with `hairpin lab train`"))
 }
 
 fn heavy_hitter(offload: &Table<'_>) -> Option<HeavyHitter> {

@@ -24,6 +24,8 @@ pub enum PolicyChoice {
     HeavyHitter,
     /// The fastest.
     FastestFlow,
+    /// What its first packets say is going to be long.
+    DecisionTree,
     /// What is expected to pay for its rules.
     Auto,
 }

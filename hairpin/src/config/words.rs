@@ -113,6 +113,7 @@ words!(PolicyChoice {
     FirstN = "first-n",
     HeavyHitter = "heavy-hitter",
     FastestFlow = "fastest-flow",
+    DecisionTree = "decision-tree",
     Auto = "auto",
 });
 words!(Combine { Any = "any", All = "all" });

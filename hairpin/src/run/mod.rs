@@ -314,7 +314,7 @@ impl Stage<'_> {
             seeds: host::secret::<4>()?,
             cpus: cpus.clone(),
             table: config.settings.connection_table,
-            policy: config.settings.offload,
+            policy: config.settings.offload.clone(),
             loads: Loads::default(),
             standings: Standings::default(),
             held: Arc::clone(&held),

@@ -68,7 +68,7 @@ fn the_first_of_them_keep_their_places_until_they_end() {
 fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the_books() {
     for choice in [Choice::FastestFlow { packets_per_s: 0 }, Choice::Auto] {
         // Room for four connections.
-        let mut stage = Stage::with_policy(choice, 8);
+        let mut stage = Stage::with_policy(choice.clone(), 8);
         let slow: [Endpoint; 4] = [1, 2, 3, 4].map(|n| client(false, n, 40_000));
         let fast: [Endpoint; 3] = [5, 6, 7].map(|n| client(false, n, 40_000));
         for one in slow {

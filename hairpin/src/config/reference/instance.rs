@@ -129,6 +129,10 @@ pub const OFFLOAD: Section = Section {
                 ("heavy-hitter", "what has had so many packets or bytes, or has lasted so long"),
                 ("fastest-flow", "what has the highest packet rates; where rules are short, in place of slower ones"),
                 (
+                    "decision-tree",
+                    "what the sizes, gaps and directions of its first packets say is going to be long, by a model",
+                ),
+                (
                     "auto",
                     "what is expected to have enough packets still to pay for its rules, by what packets and rules are \
                      measured to cost here and by how long connections were so far; where rules are short, the fastest",
@@ -180,6 +184,14 @@ pub const OFFLOAD: Section = Section {
             Value("100"),
             "100",
             "With `\"fastest-flow\"`: slower connections are not offloaded, however much room there is.",
+        ),
+        field(
+            "model",
+            Kind::Text,
+            Value("built-in"),
+            "\"/etc/hairpin/model.tree\"",
+            "With `\"decision-tree\"`: the model, a file that `hairpin lab train` has written (absolute), or \
+             `\"built-in\"`.",
         ),
     ],
 };
