@@ -37,6 +37,8 @@ use std::time::Duration;
 
 /// How long a port's link may take to come up.
 const LINK: Duration = Duration::from_secs(30);
+/// How long a memif client waits for its server's word before it asks again.
+const GREETING: Duration = Duration::from_secs(1);
 /// Frames of a pool for each queue, beside its descriptors.
 const IN_HAND: u32 = 2048;
 /// Turns of a thread between two looks at what others want.
@@ -83,15 +85,24 @@ impl PortSettings {
             promiscuous: true,
             rss: if queues > 1 { Rss::Device } else { Rss::None },
         };
-        // A memif client cannot be opened before its server is there.
+        // A memif client cannot be opened before its server is there; and if that is there but not ready yet, it turns the
+        // client away, which then does not ask again by itself.
         let since = clock::now();
+        let within = |patience: Duration, since: u64| clock::now().saturating_sub(since) < patience.as_nanos() as u64;
         let waits = options.device.starts_with("net_memif") && options.device.contains("role=client");
-        let patience = if waits { LINK.as_nanos() as u64 } else { 0 };
         loop {
             match Port::open(eal, &options, &pool) {
-                Ok(port) => return Ok(Opened { port, pool }),
-                Err(error) if clock::now().saturating_sub(since) >= patience => return Err(error.into()),
+                Err(error) if !waits || !within(LINK, since) => return Err(error.into()),
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                Ok(port) => {
+                    let asked = clock::now();
+                    while waits && !port.is_up() && within(GREETING, asked) {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    if !waits || port.is_up() || !within(LINK, since) {
+                        return Ok(Opened { port, pool });
+                    }
+                }
             }
         }
     }
