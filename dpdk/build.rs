@@ -28,6 +28,10 @@ mod shim {
         "shim/ring.c",
     ];
 
+    /// The device that only tests have.
+    #[cfg(feature = "fake-flow")]
+    const FAKE: [&str; 3] = ["shim/fake_flow.c", "shim/fake_flow_async.c", "shim/fake_flow_words.c"];
+
     pub(crate) fn build() {
         println!("cargo:rerun-if-changed=shim");
         println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
@@ -40,7 +44,7 @@ mod shim {
         // A port's configuration can be asked for only so on 22.11, and flow templates are.
         build.define("ALLOW_EXPERIMENTAL_API", None);
         #[cfg(feature = "fake-flow")]
-        build.define("HAIRPIN_FAKE_FLOW", None).file("shim/fake_flow.c");
+        build.define("HAIRPIN_FAKE_FLOW", None).files(FAKE);
         build.files(SOURCES).compile("hairpin_dpdk_shim");
         for flag in pkg_config("--libs-only-L") {
             if let Some(directory) = flag.strip_prefix("-L") {

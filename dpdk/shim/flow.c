@@ -31,7 +31,7 @@ static const struct hairpin_flow_calls rte_flow_calls = {
 static const struct hairpin_flow_calls *calls(uint16_t port)
 {
 #ifdef HAIRPIN_FAKE_FLOW
-	if (port >= HAIRPIN_FAKE_PORT)
+	if (hairpin_fake_flow_answers(port))
 		return hairpin_fake_flow_calls();
 #endif
 	(void)port;
@@ -151,7 +151,13 @@ int hairpin_flow_configure(uint16_t port, uint32_t counters, uint32_t ages, uint
 		return refused(EINVAL, &said, error);
 	for (uint16_t at = 0; at < queues; at++)
 		all[at] = &queue;
-	int code = calls(port)->configure(port, &attributes, queues, all, &said);
+	/* DPDK takes this only from a port that is stopped. Ours are started when they are opened. */
+	int is_real = calls(port) == &rte_flow_calls;
+	int code = is_real ? rte_eth_dev_stop(port) : 0;
+	if (code == 0)
+		code = calls(port)->configure(port, &attributes, queues, all, &said);
+	int started = is_real ? rte_eth_dev_start(port) : 0;
+	code = code != 0 ? code : started;
 	return code == 0 ? 0 : refused(code, &said, error);
 }
 
@@ -263,7 +269,7 @@ int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *
 
 	memset(capability, 0, sizeof(*capability));
 #ifdef HAIRPIN_FAKE_FLOW
-	if (port >= HAIRPIN_FAKE_PORT)
+	if (hairpin_fake_flow_answers(port))
 		return ENOTSUP;
 #endif
 	int code = rte_eth_dev_hairpin_capability_get(port, &found);

@@ -253,6 +253,7 @@ struct hairpin_fake_flow_options {
 	uint8_t refuse_names;
 	uint8_t refuse_ipv6;
 	uint8_t no_templates;
+	uint8_t ticks; /* a rule that is asked has carried a packet of 100 bytes more */
 };
 
 struct hairpin_fake_flow_state {
@@ -269,6 +270,12 @@ void hairpin_fake_flow_state(uint16_t port, struct hairpin_fake_flow_state *stat
 /* 0: no live rule matches what this one matches; 1: one does; 2: and does the same. Adds packets and bytes to it. */
 int hairpin_fake_flow_hit(uint16_t port, const struct hairpin_flow_rule *rule, uint64_t packets, uint64_t bytes);
 const struct hairpin_flow_calls *hairpin_fake_flow_calls(void);
+/*
+ * From now on the fake device answers for the rules of a port that is none of its own, the first HAIRPIN_FAKE_PORTS; the
+ * port's packets go as before, since the fake has no way to touch them. 0, or EINVAL for another port.
+ */
+int hairpin_fake_flow_stand_in(uint16_t port, const struct hairpin_fake_flow_options *options);
+int hairpin_fake_flow_answers(uint16_t port);
 #endif
 
 #endif

@@ -31,7 +31,7 @@ pub(crate) use with_dpdk::run;
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use super::{Result, Wanted};
-    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Turn, Way, probe, trial};
+    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Turn, Way, trial};
     use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
     use std::time::Duration;
@@ -106,20 +106,11 @@ mod with_dpdk {
         let eal = Eal::start(EalOptions { memory_mib: MEMORY_MIB, pages: EalPages::Auto, pci })?;
         let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
         let options = PortOptions { device: wanted.device.clone(), ..PortOptions::default() };
-        let mut port = Port::open(&eal, &options, &pool)?;
+        let port = Port::open(&eal, &options, &pool)?;
         let depth = if wanted.create { Depth::Create } else { Depth::Validate };
-        let mut findings = probe(&EnginePort::of(0, &port), depth);
-        // Once more with what it said that it has. A driver may say so and refuse: then it is as it was.
-        if findings.hairpin_queues > 0 {
-            drop(port);
-            match Port::open_with_hairpins(&eal, &options, &pool, 1) {
-                Ok(open) => port = open,
-                Err(error) => {
-                    eprintln!("no hairpin queue, though the driver says that there are some: {error}");
-                    port = Port::open(&eal, &options, &pool)?;
-                }
-            }
-            findings = probe(&EnginePort::of(0, &port), depth);
+        let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth))?;
+        if let Some(error) = no_hairpins {
+            eprintln!("no hairpin queue, though the driver says that there are some: {error}");
         }
         let mut report = report(&port, &findings, wanted.rules);
         report.rates = rates(eal, &port, &findings, wanted.rate);

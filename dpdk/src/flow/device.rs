@@ -119,6 +119,10 @@ pub(crate) trait RuleDevice: Send {
     fn pull(&mut self) -> Option<Outcome>;
     /// What a rule has counted.
     fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount>;
+    /// Takes out whatever is there, of whomever: nothing of ours has been begun yet.
+    fn clear(&mut self, ports: &[u16]) {
+        flush(ports);
+    }
     /// Takes everything out and ends: nothing of ours is left on these ports.
     fn close(&mut self, ports: &[u16]);
 }

@@ -1,36 +1,30 @@
-//! The engine: a thread that has the device, and a handle for each worker.
+//! The engine: a thread that has the device ([`Service`]), and a handle for each worker ([`RteFlowEngine`]).
 //!
 //! A worker never waits: requests and answers go through queues of which each has room for all that a worker may have
 //! under way, so that neither side finds one full. Not yet run on hardware.
 
 use super::description::Does;
 use super::device::{FlowError, Outcome, RuleDevice, Synchronous, Templates};
+use super::handle::RteFlowEngine;
 use super::hops::Hops;
-use super::machine::{Listener, Machine, Request, Told};
+use super::machine::Machine;
 use super::raw;
+use super::service::{AWAITING, Inbox, Service};
+use super::shared::{OffloadReader, Shared};
 use super::statistics::Statistics;
 use super::translate::{EnginePort, Terms, standing};
 use crate::eal::Eal;
-use hairpin_core::engine::{
-    COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, Refusal, Rule, RuleId, RuleOp, Samples,
-};
-use hairpin_core::flow::FlowKey;
+use hairpin_core::engine::EngineCaps;
 use hairpin_core::time::Time;
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, Thread};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Requests of one worker under way at most, from being submitted until being answered.
-const OPS_MAX: usize = 4096;
-/// Requests of one worker begun before the next worker's turn.
-const TURN: usize = 64;
-/// How long the thread rests when there is nothing to do, and when the device owes answers.
-const IDLE: Duration = Duration::from_millis(1);
-const AWAITING: Duration = Duration::from_micros(20);
+pub(super) const OPS_MAX: usize = 4096;
 /// How long the device may take for the rules that stand before the flows'.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
@@ -51,6 +45,9 @@ pub struct OffloadOptions {
     pub ports: Vec<EnginePort>,
     /// Rules at most, of all workers; 2 for each connection.
     pub rules_max: u32,
+    /// Slots of totals: one more than the highest [`Rule::total`](hairpin_core::engine::Rule::total). What rules of others
+    /// carry is not added up.
+    pub totals: u32,
     /// How many workers.
     pub workers: u16,
     /// In what terms the ports take rules: all of them alike.
@@ -94,24 +91,8 @@ impl fmt::Display for OffloadError {
 
 impl std::error::Error for OffloadError {}
 
-/// A rule's counters, as the thread last read them.
-#[derive(Debug, Default)]
-struct Cell {
-    generation: AtomicU32,
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    /// Nanoseconds; 0: never.
-    last_seen: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Shared {
-    stop: AtomicBool,
-    cells: Box<[Cell]>,
-    statistics: Mutex<Statistics>,
-}
-
-/// The thread. Dropping it takes every rule out of the ports and ends it; workers' requests are then refused.
+/// The thread. Dropping it takes every rule out of the ports and ends it; workers' requests are then refused. What an earlier
+/// process has left in the ports goes when it starts.
 #[derive(Debug)]
 pub struct Offload {
     shared: Arc<Shared>,
@@ -130,7 +111,7 @@ impl Offload {
         match options.way {
             Way::Synchronous => Offload::run(options, hops, Synchronous::default()),
             Way::Templates => {
-                let ports: Vec<u16> = options.ports.iter().map(|port| port.id).collect();
+                let ports = ids(&options);
                 let device = Templates::open(&ports, options.rules_max, options.terms.counts.has(Does::COUNT));
                 let what = "preparing the ports for templates".into();
                 Offload::run(options, hops, device.map_err(|error| OffloadError::Device { what, error })?)
@@ -138,18 +119,19 @@ impl Offload {
         }
     }
 
-    fn run<D: RuleDevice + 'static>(
+    pub(super) fn run<D: RuleDevice + 'static>(
         options: OffloadOptions,
         hops: Box<dyn Hops>,
         mut device: D,
     ) -> Result<(Offload, Vec<RteFlowEngine>), OffloadError> {
-        let ids: Vec<u16> = options.ports.iter().map(|port| port.id).collect();
+        let ids = ids(&options);
+        // What a process that ended without a word has left would match before our rules.
+        device.clear(&ids);
         if let Err(error) = set_up(&mut device, &options) {
             device.close(&ids);
             return Err(error);
         }
-        let cells = (0..options.rules_max).map(|_| Cell::default()).collect();
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), cells, statistics: Mutex::default() });
+        let shared = Arc::new(Shared::new(options.rules_max, options.totals));
         let (mut inboxes, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..options.workers {
             let (request, requests) = sync_channel(OPS_MAX);
@@ -158,7 +140,8 @@ impl Offload {
             ends.push((request, answers));
         }
         let machine = Machine::new(device, options.terms, options.ports.clone(), options.rules_max, hops.generation());
-        let service = Service { machine, inboxes, hops, shared: Arc::clone(&shared), clock: options.clock };
+        let service =
+            Service { machine, inboxes, current: None, hops, shared: Arc::clone(&shared), clock: options.clock };
         let eal = options.eal;
         let thread = std::thread::Builder::new().name("flow engine".into()).spawn(move || {
             // Without an id of its own everything works, a little slower.
@@ -167,17 +150,10 @@ impl Offload {
         });
         let thread = thread.map_err(OffloadError::Thread)?;
         let caps = caps(&options);
-        let engines = ends.into_iter().map(|(requests, answers)| RteFlowEngine {
-            caps,
-            open: None,
-            queued: Vec::with_capacity(OPS_MAX),
-            under_way: 0,
-            requests,
-            answers,
-            refused: VecDeque::new(),
-            places: HashMap::with_capacity(options.rules_max as usize),
-            shared: Arc::clone(&shared),
-            thread: thread.thread().clone(),
+        let rules_max = options.rules_max;
+        let engines = ends.into_iter().map(|ends| {
+            let thread = thread.thread().clone();
+            RteFlowEngine::new(caps, ends, (Arc::clone(&shared), thread), rules_max)
         });
         let engines = engines.collect();
         Ok((Offload { shared, thread: Some(thread) }, engines))
@@ -185,7 +161,12 @@ impl Offload {
 
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
-        *self.shared.statistics.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shared.statistics()
+    }
+
+    /// Something with which other threads can look at its rules; it stays of use when the engine has ended.
+    pub fn reader(&self) -> OffloadReader {
+        OffloadReader(Arc::clone(&self.shared))
     }
 }
 
@@ -198,6 +179,11 @@ impl Drop for Offload {
             let _ = thread.join();
         }
     }
+}
+
+/// The ports that rules are put into, as DPDK numbers them.
+fn ids(options: &OffloadOptions) -> Vec<u16> {
+    options.ports.iter().filter(|port| port.takes_rules).map(|port| port.id).collect()
 }
 
 fn caps(options: &OffloadOptions) -> EngineCaps {
@@ -216,7 +202,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
 /// Puts in the rules that stand before the flows'.
 fn set_up(device: &mut impl RuleDevice, options: &OffloadOptions) -> Result<(), OffloadError> {
     let until = Instant::now() + SETTING_UP;
-    for port in &options.ports {
+    for port in options.ports.iter().filter(|port| port.takes_rules) {
         for rule in standing(&options.terms, port) {
             let what = || format!("putting in a rule that has to stand before the flows': {rule:?}");
             let refused = |error| OffloadError::Device { what: what(), error };
@@ -236,229 +222,4 @@ fn set_up(device: &mut impl RuleDevice, options: &OffloadOptions) -> Result<(), 
         }
     }
     Ok(())
-}
-
-/// The thread's end of one worker's queues.
-#[derive(Debug)]
-struct Inbox {
-    requests: Receiver<Request>,
-    /// The oldest, which has to wait.
-    waiting: Option<Request>,
-    answers: SyncSender<Told>,
-}
-
-/// Everything that the thread has.
-struct Service<D> {
-    machine: Machine<D>,
-    inboxes: Vec<Inbox>,
-    hops: Box<dyn Hops>,
-    shared: Arc<Shared>,
-    clock: fn() -> Time,
-}
-
-/// Where the machine's answers go.
-struct Outboxes<'a> {
-    inboxes: Vec<&'a SyncSender<Told>>,
-    cells: &'a [Cell],
-}
-
-impl Listener for Outboxes<'_> {
-    fn tell(&mut self, worker: u16, told: Told) {
-        if let Some(answers) = self.inboxes.get(usize::from(worker)) {
-            // It is never full; a worker that is gone needs no answer.
-            let _ = answers.try_send(told);
-        }
-    }
-
-    fn counted(&mut self, (place, generation): (u32, u32), counters: &Counters) {
-        let Some(cell) = self.cells.get(place as usize) else { return };
-        cell.packets.store(counters.packets, Ordering::Relaxed);
-        cell.bytes.store(counters.bytes, Ordering::Relaxed);
-        cell.last_seen.store(counters.last_seen.map_or(0, |seen| seen.as_nanos().max(1)), Ordering::Relaxed);
-        cell.generation.store(generation, Ordering::Release);
-    }
-}
-
-impl<D: RuleDevice> Service<D> {
-    fn run(mut self) {
-        let mut senders: Vec<SyncSender<Told>> = Vec::new();
-        senders.extend(self.inboxes.iter().map(|inbox| inbox.answers.clone()));
-        let shared = Arc::clone(&self.shared);
-        let mut outboxes = Outboxes { inboxes: senders.iter().collect(), cells: &shared.cells };
-        while !shared.stop.load(Ordering::Acquire) {
-            let now = (self.clock)();
-            let begun = self.begin(now, &mut outboxes);
-            let answered = self.machine.settle(now, &*self.hops, &mut outboxes);
-            let more = self.machine.tend(now, &*self.hops, &mut outboxes);
-            self.machine.statistics.rules = self.machine.rules() as u64;
-            *shared.statistics.lock().unwrap_or_else(PoisonError::into_inner) = self.machine.statistics;
-            if !(begun | answered | more) {
-                std::thread::park_timeout(if self.machine.device.is_waiting() { AWAITING } else { IDLE });
-            }
-        }
-        self.machine.close();
-    }
-
-    /// Begins what workers ask for, some of each in turn.
-    fn begin(&mut self, now: Time, out: &mut Outboxes<'_>) -> bool {
-        let mut any = false;
-        for (worker, inbox) in self.inboxes.iter_mut().enumerate() {
-            for _ in 0..TURN {
-                let Some(request) = inbox.waiting.take().or_else(|| inbox.requests.try_recv().ok()) else { break };
-                match self.machine.request(now, worker as u16, request, &*self.hops, out) {
-                    None => any = true,
-                    Some(request) => {
-                        inbox.waiting = Some(request);
-                        break;
-                    }
-                }
-            }
-        }
-        any
-    }
-}
-
-/// A worker's flow engine. Rules of it are known to the thread by what they match, so no two workers may ask for the same
-/// flow.
-///
-/// Two rules in a row that are each other's other direction are a pair: both are installed, or both are refused. Counters
-/// are as they were up to half a second ago, or as long as the device takes to tell those of all rules. What a rule counts
-/// between being asked for the last time and being gone is not known.
-///
-/// It has [`Fate::Forward`](hairpin_core::engine::Fate::Forward) rules only, since there is no kernel to leave packets to.
-/// A packet that is in a worker's queue when its rule comes into force may be overtaken by its successors: a device cannot
-/// be told to wait for it (invariant 7 does not hold here, up to one queue of packets at each hand-over).
-#[derive(Debug)]
-pub struct RteFlowEngine {
-    caps: EngineCaps,
-    /// The last rule asked for, which may be half a pair.
-    open: Option<Rule>,
-    queued: Vec<Request>,
-    under_way: usize,
-    requests: SyncSender<Request>,
-    answers: Receiver<Told>,
-    /// Answers to what the thread was not there to take.
-    refused: VecDeque<Completion>,
-    /// Where the counters of installed rules are.
-    places: HashMap<FlowKey, (u32, u32)>,
-    shared: Arc<Shared>,
-    thread: Thread,
-}
-
-impl RteFlowEngine {
-    /// What stood open is a rule of its own.
-    fn close_pair(&mut self) {
-        if let Some(rule) = self.open.take() {
-            self.queued.push(Request::Install(rule));
-        }
-    }
-
-    /// Answers for a thread that has ended: it has taken all rules out.
-    fn refuse(&mut self, request: Request) {
-        match request {
-            Request::Install(rule) => self.refused.push_back(Completion::Rejected(rule.id, Refusal::Failed)),
-            Request::Pair(rules) => {
-                self.refused.extend(rules.map(|rule| Completion::Rejected(rule.id, Refusal::Failed)));
-            }
-            Request::Remove { id, .. } => self.refused.push_back(Completion::Removed(id, None)),
-        }
-    }
-
-    fn counters(&self, (place, generation): (u32, u32)) -> Option<Counters> {
-        let cell = self.shared.cells.get(place as usize)?;
-        if cell.generation.load(Ordering::Acquire) != generation {
-            return None;
-        }
-        let last_seen = cell.last_seen.load(Ordering::Relaxed);
-        Some(Counters {
-            packets: cell.packets.load(Ordering::Relaxed),
-            bytes: cell.bytes.load(Ordering::Relaxed),
-            last_seen: (last_seen != 0).then(|| Time::from_nanos(last_seen)),
-        })
-    }
-}
-
-/// Whether the second rule takes what answers the packets that the first has sent on.
-fn is_pair(first: &Rule, second: &Rule) -> bool {
-    first.rewrite.rewritten(&first.key).reversed() == second.key
-        && second.rewrite.rewritten(&second.key).reversed() == first.key
-}
-
-impl FlowEngine for RteFlowEngine {
-    fn caps(&self) -> EngineCaps {
-        self.caps
-    }
-
-    fn submit(&mut self, _now: Time, op: RuleOp) -> Result<(), RuleOp> {
-        match op {
-            RuleOp::Install(rule) => {
-                if let Some(first) = self.open
-                    && is_pair(&first, &rule)
-                {
-                    // There was room for two when the first came.
-                    self.open = None;
-                    self.queued.push(Request::Pair([first, rule]));
-                } else if self.under_way + 2 > OPS_MAX {
-                    return Err(op);
-                } else {
-                    self.close_pair();
-                    self.open = Some(rule);
-                }
-            }
-            RuleOp::Remove { id, key } => {
-                if self.under_way + 1 > OPS_MAX {
-                    return Err(op);
-                }
-                self.close_pair();
-                self.queued.push(Request::Remove { id, key });
-            }
-        }
-        self.under_way += 1;
-        Ok(())
-    }
-
-    fn flush(&mut self, _now: Time) {
-        self.close_pair();
-        if self.queued.is_empty() {
-            return;
-        }
-        let mut queued = std::mem::take(&mut self.queued);
-        for request in queued.drain(..) {
-            // It is never full, so this means that the thread has ended.
-            if self.requests.try_send(request).is_err() {
-                self.refuse(request);
-            }
-        }
-        self.queued = queued;
-        self.thread.unpark();
-    }
-
-    fn poll(&mut self, _now: Time, out: &mut Completions) {
-        while !out.is_full() {
-            if let Some(completion) = self.refused.pop_front() {
-                self.under_way -= 1;
-                out.push(completion);
-                continue;
-            }
-            let Ok(told) = self.answers.try_recv() else { return };
-            match told.completion {
-                Completion::Installed(_) => {
-                    self.places.insert(told.key, told.place);
-                }
-                Completion::Removed(..) => {
-                    self.places.remove(&told.key);
-                }
-                Completion::Rejected(..) => {}
-            }
-            self.under_way -= 1;
-            out.push(told.completion);
-        }
-    }
-
-    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
-        out.clear();
-        for (_, key) in rules.iter().take(COMPLETIONS_MAX) {
-            out.push(self.places.get(key).and_then(|place| self.counters(*place)));
-        }
-    }
 }

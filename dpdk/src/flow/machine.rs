@@ -52,6 +52,8 @@ pub(super) trait Listener {
     fn tell(&mut self, worker: u16, told: Told);
     /// A rule's counters, for whoever samples.
     fn counted(&mut self, place: (u32, u32), counters: &Counters);
+    /// A rule of a slot ([`Rule::total`]) has carried so much since that was last said.
+    fn carried(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
 }
 
 /// Everything about the rules of one set of ports.
@@ -460,6 +462,8 @@ impl<D: RuleDevice> Machine<D> {
         let record = self.records.at_mut(place);
         let Some(count) = self.device.query(record.device_port, flow, self.terms.counts.0) else { return };
         if count.counted != 0 && count.packets != record.packets {
+            let more = |now: u64, before: u64| now.saturating_sub(before);
+            out.carried(record.rule.total, more(count.packets, record.packets), more(count.bytes, record.bytes));
             (record.packets, record.bytes) = (count.packets, count.bytes);
             // It was hit since it was last asked: at the latest now.
             record.last_seen = Some(now);
@@ -484,13 +488,39 @@ impl<D: RuleDevice> Machine<D> {
 
     /// Takes everything out of the device; nobody is told.
     pub(super) fn close(&mut self) {
-        let ports: Vec<u16> = self.ports.iter().map(|port| port.id).collect();
+        let ports: Vec<u16> = self.ports.iter().filter(|port| port.takes_rules).map(|port| port.id).collect();
         self.device.close(&ports);
+    }
+
+    /// Knows nothing of a flow's rule any more: the device has been closed.
+    pub(super) fn forget(&mut self, key: &FlowKey) {
+        if let Some(place) = self.records.find(key) {
+            self.records.remove(place);
+        }
+    }
+
+    /// Answers every request that has been begun and not answered: the device has been closed, no rule is left in it.
+    pub(super) fn give_up(&mut self, out: &mut impl Listener) {
+        for place in 0..self.records.places() {
+            let record = *self.records.at(place);
+            let gone = match record.state {
+                State::Going(Then::Gone(id)) | State::Stuck(_, Then::Gone(id), _) => Some(id),
+                _ => None,
+            };
+            let (id, key) = (record.rule.id, record.rule.key);
+            if let Some(id) = gone {
+                answer(out, record.owner, Completion::Removed(RuleId(id), Some(counters(&record))), key);
+            } else if (record.fresh && !record.is_free()) || record.previous.is_some() {
+                answer(out, record.owner, Completion::Rejected(id, Refusal::Failed), key);
+            }
+            // What it was told is in force is none the less held by the worker, which asks for its removal some time.
+            *self.records.at_mut(place) = Record { generation: record.generation, ..Record::default() };
+        }
     }
 }
 
 impl Request {
-    fn keys(&self) -> impl Iterator<Item = FlowKey> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = FlowKey> {
         let (first, second) = match self {
             Request::Install(rule) => (rule.key, None),
             Request::Pair([first, second]) => (first.key, Some(second.key)),

@@ -22,25 +22,36 @@
 //! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). What is missing is a worker that goes by it instead of hashing and
 //! looking up: the mark less one is the value that its table has for the flow, and it must still compare the key.
 
+mod agree;
 mod description;
 mod device;
 mod engine;
+#[cfg(feature = "fake-flow")]
+pub mod fake;
+mod handle;
 mod hops;
 mod machine;
+mod opened;
 mod probe;
 mod raw;
 mod records;
+mod service;
+mod shared;
 mod statistics;
 #[cfg(all(test, feature = "fake-flow"))]
 mod tests;
 mod translate;
 mod trial;
 
+pub use agree::Agreement;
 pub use description::{Description, Does, Family, How, Match, NoText};
 pub use device::FlowError;
-pub use engine::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Way};
+pub use engine::{Offload, OffloadError, OffloadOptions, Way};
+pub use handle::RteFlowEngine;
 pub use hops::{Hop, Hops, LinkHops};
+pub use opened::Probed;
 pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
+pub use shared::OffloadReader;
 pub use statistics::Statistics;
 pub use translate::{EnginePort, Terms, Turn, mark};
 pub use trial::{TRIAL_MAX, Trial, trial};

@@ -15,4 +15,6 @@ pub struct Statistics {
     pub stuck: u64,
     /// Rules of which nobody knows whether the device still has them: their ids are not used again.
     pub lost: u64,
+    /// 1 if the engine has failed: there is no rule in the device, and none will be put in.
+    pub failed: u64,
 }

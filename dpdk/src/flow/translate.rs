@@ -92,6 +92,8 @@ pub struct EnginePort {
     pub mtu: u16,
     /// What its RSS looks at, as DPDK numbers it; 0: what its driver likes.
     pub rss_types: u64,
+    /// Whether rules are put into it: where not, flows that come in there stay in software.
+    pub takes_rules: bool,
     /// Its hairpin queues: the port, as the plane counts them, that each leads out of, and its number.
     pub hairpins: Vec<(u16, u16)>,
 }
@@ -101,7 +103,7 @@ impl EnginePort {
     /// ports would have to be tied before either starts.
     pub fn of(number: u16, port: &crate::port::Port) -> EnginePort {
         let hairpins = if port.hairpins() > 0 { vec![(number, port.queues())] } else { Vec::new() };
-        EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, hairpins }
+        EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, takes_rules: true, hairpins }
     }
 }
 
@@ -130,6 +132,9 @@ pub(crate) fn place(
     }
     let back = hops.hop(&rule.key.source.address).ok_or(Refusal::Failed)?;
     let port = ports.get(usize::from(back.port)).ok_or(Refusal::Failed)?;
+    if !port.takes_rules {
+        return Err(Refusal::Unsupported);
+    }
     if terms.turn == Turn::Mark {
         let description = marking(terms, port, rule, context)?;
         return Ok(Placed { port: back.port, out: None, description });

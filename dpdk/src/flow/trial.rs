@@ -77,7 +77,8 @@ pub fn trial(
 ) -> Result<Trial, OffloadError> {
     let (rules, batch) = (rules.min(TRIAL_MAX), batch.clamp(1, 1024));
     let clock = || Time::from_nanos(1);
-    let options = OffloadOptions { ports: vec![port.clone()], rules_max: rules, workers: 1, terms, way, clock, eal };
+    let options =
+        OffloadOptions { ports: vec![port.clone()], rules_max: rules, totals: 0, workers: 1, terms, way, clock, eal };
     let (_offload, mut engines) = Offload::start(options, Box::new(Back(mac)))?;
     let mut trial = Trial { asked: rules, ..Trial::default() };
     let Some(engine) = engines.first_mut() else { return Ok(trial) };

@@ -1,49 +1,9 @@
 //! `shim/fake_flow.c`, as tests call it.
 
-use crate::flow::description::{Description, Does, Match};
+use crate::flow::description::Description;
 use std::ffi::CStr;
 
-/// How the fake behaves: `struct hairpin_fake_flow_options`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FakeOptions {
-    pub(super) capacity: u32,
-    pub(super) queue_size: u32,
-    pub(super) delay: u32,
-    pub(super) seed: u32,
-    pub(super) refuse_create_every: u32,
-    pub(super) refuse_destroy_every: u32,
-    pub(super) lose_every: u32,
-    pub(super) refuse_match: Match,
-    pub(super) refuse_does: Does,
-    pub(super) refuse_late: u8,
-    pub(super) refuse_modify: u8,
-    pub(super) refuse_names: u8,
-    pub(super) refuse_ipv6: u8,
-    pub(super) no_templates: u8,
-}
-
-impl Default for FakeOptions {
-    /// No faults.
-    fn default() -> FakeOptions {
-        FakeOptions {
-            capacity: 4096,
-            queue_size: 64,
-            delay: 0,
-            seed: 0,
-            refuse_create_every: 0,
-            refuse_destroy_every: 0,
-            lose_every: 0,
-            refuse_match: Match::NONE,
-            refuse_does: Does::NONE,
-            refuse_late: 0,
-            refuse_modify: 0,
-            refuse_names: 0,
-            refuse_ipv6: 0,
-            no_templates: 0,
-        }
-    }
-}
+pub(super) use crate::flow::fake::FakeOptions;
 
 /// `struct hairpin_fake_flow_state`.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::fake::{self, FakeOptions};
 use super::world::{alone, ports};
-use crate::flow::{Depth, Does, Findings, How, Match, Subject, Turn, probe};
+use crate::flow::{Agreement, Depth, Does, Findings, How, Match, Subject, Turn, probe};
 
 fn probed(options: &FakeOptions, depth: Depth) -> Findings {
     let _alone = alone(options);
@@ -73,4 +73,27 @@ fn a_device_without_templates() {
     let findings = probed(&FakeOptions { no_templates: 1, ..FakeOptions::default() }, Depth::Validate);
     assert!(!findings.templates && findings.terms.is_some());
     assert_eq!(findings.missing().map(|attempt| attempt.subject).collect::<Vec<_>>(), [Subject::Templates]);
+}
+
+/// Ports of one plane that are not alike.
+#[test]
+fn ports_agree_on_what_all_of_them_can() {
+    let with = |does| probed(&FakeOptions { refuse_does: does, ..FakeOptions::default() }, Depth::Create);
+    let (all, no_ipv6) = (
+        with(Does::NONE),
+        probed(&FakeOptions { refuse_ipv6: 1, no_templates: 1, ..FakeOptions::default() }, Depth::Create),
+    );
+    let [nothing, marks, no_jump] = [Does::QUEUE, Does::COUNT | Does::AGE, Does::JUMP].map(with);
+    assert_eq!(nothing.terms, None);
+    assert_eq!(Agreement::of(&[]), None);
+    assert_eq!(Agreement::of(&[nothing.clone(), nothing.clone()]), None);
+    // Marks are not worth a rule that turns packets round.
+    let agreed = Agreement::of(&[marks.clone(), all.clone(), nothing.clone()]).expect("one can");
+    assert_eq!((agreed.terms, agreed.takes_part), (all.terms.expect("terms"), vec![false, true, false]));
+    assert!(agreed.templates);
+    let agreed = Agreement::of(&[nothing, marks]).expect("one can mark");
+    assert_eq!((agreed.terms.turn, agreed.takes_part), (Turn::Mark, vec![false, true]));
+    let agreed = Agreement::of(&[all, no_ipv6, no_jump]).expect("they can");
+    assert_eq!((agreed.takes_part, agreed.templates), (vec![true; 3], false));
+    assert_eq!((agreed.terms.carries, agreed.terms.jumps), ([true, true, false, false], false));
 }

@@ -2,6 +2,9 @@
 
 use super::fake::{self, FakeOptions};
 use super::world::{BOTH_WAYS, TERMS, TestHops, alone, connection, ports};
+use crate::flow::description::Description;
+use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous};
+use crate::flow::raw::RawCount;
 use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Trial, Way, trial};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
@@ -9,7 +12,7 @@ use std::time::Duration;
 
 fn options(way: Way, rules_max: u32, workers: u16) -> OffloadOptions {
     let clock = || Time::from_nanos(1);
-    OffloadOptions { ports: ports(), rules_max, workers, terms: TERMS, way, clock, eal: None }
+    OffloadOptions { ports: ports(), rules_max, totals: 8, workers, terms: TERMS, way, clock, eal: None }
 }
 
 fn start(way: Way, rules_max: u32, workers: u16) -> (Offload, Vec<RteFlowEngine>) {
@@ -132,6 +135,155 @@ fn what_cannot_stand_before_ends_it() {
     let _alone = alone(&FakeOptions { no_templates: 1, ..FakeOptions::default() });
     let failed = Offload::start(options(Way::Templates, 16, 1), Box::new(TestHops::default()));
     assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
+}
+
+/// The fake, until it has had so many requests: then whoever asks fails in a way that nobody has thought of.
+struct Brittle {
+    device: Synchronous,
+    left: u32,
+}
+
+impl Brittle {
+    fn wear(&mut self) {
+        self.left = self.left.checked_sub(1).expect("it breaks here, as it should");
+    }
+}
+
+impl RuleDevice for Brittle {
+    fn room(&self) -> usize {
+        self.device.room()
+    }
+    fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
+        self.wear();
+        self.device.create(port, rule, ticket)
+    }
+    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+        self.wear();
+        self.device.destroy(port, flow, ticket)
+    }
+    fn is_waiting(&self) -> bool {
+        self.device.is_waiting()
+    }
+    fn push(&mut self) {}
+    fn pull(&mut self) -> Option<Outcome> {
+        self.device.pull()
+    }
+    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+        self.device.query(port, flow, does)
+    }
+    fn close(&mut self, ports: &[u16]) {
+        self.device.close(ports);
+    }
+}
+
+/// Wherever the thread breaks: every request is answered once, nothing is left in the device, and what is asked for later
+/// is refused.
+#[test]
+fn an_engine_that_fails_takes_its_rules_along_and_answers() {
+    // Two ports have 7 rules each before the flows.
+    for breaks_after in 14..38 {
+        let _alone = alone(&FakeOptions::default());
+        let device = Brittle { device: Synchronous::default(), left: breaks_after };
+        let (offload, mut engines) =
+            Offload::run(options(Way::Synchronous, 1000, 2), Box::new(TestHops::default()), device).expect("it starts");
+        let mut asked = [0; 2];
+        for (worker, engine) in engines.iter_mut().enumerate() {
+            for number in 0..6 {
+                install(engine, (worker * 100 + number) as u16);
+                asked[worker] += 2;
+            }
+            engine.flush(Time::ZERO);
+            for rule in connection((worker * 100) as u16) {
+                engine.submit(Time::ZERO, RuleOp::Remove { id: rule.id, key: rule.key }).expect("there is room");
+                asked[worker] += 1;
+            }
+            engine.flush(Time::ZERO);
+        }
+        for (worker, engine) in engines.iter_mut().enumerate() {
+            let all = answers(engine, asked[worker]);
+            assert_eq!(all.len(), asked[worker], "{breaks_after}: {all:?}");
+            for number in 0..6 {
+                let ids = connection((worker * 100 + number) as u16).map(|rule| rule.id);
+                let due = if number == 0 { 2 } else { 1 };
+                for id in ids {
+                    let named = |one: &&Completion| match one {
+                        Completion::Installed(of) | Completion::Rejected(of, _) | Completion::Removed(of, _) => {
+                            *of == id
+                        }
+                    };
+                    assert_eq!(all.iter().filter(named).count(), due, "{breaks_after}: {id:?} in {all:?}");
+                }
+            }
+        }
+        let failed = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            offload.statistics().failed == 1
+        });
+        assert!(failed, "{breaks_after}: it breaks after fewer requests than that");
+        let state = fake::state();
+        assert_eq!((state.live, state.violations), (0, 0), "{}", state.first_violation());
+        assert_eq!((offload.reader().rules(), offload.statistics().rules), ([0; 2], 0));
+        for engine in &mut engines {
+            install(engine, 999);
+            engine.flush(Time::ZERO);
+            let refused = answers(engine, 2);
+            assert!(refused.iter().all(|one| matches!(one, Completion::Rejected(_, Refusal::Failed))), "{refused:?}");
+        }
+    }
+}
+
+/// What rules have carried can be seen by rule and by slot, and stays when the rules go.
+#[test]
+fn what_rules_carry_is_added_up() {
+    for way in BOTH_WAYS {
+        let _alone = alone(&FakeOptions { ticks: 1, ..FakeOptions::default() });
+        let clock = || Time::from_nanos(super::world::ticking());
+        let options = OffloadOptions { clock, ..options(way, 64, 1) };
+        let (offload, mut engines) = Offload::start(options, Box::new(TestHops::default())).expect("it starts");
+        let reader = offload.reader();
+        for (total, rule) in (0..).zip(connection(1)) {
+            let rule = hairpin_core::engine::Rule { total: 2 + total, ..rule };
+            engines[0].submit(Time::ZERO, RuleOp::Install(rule)).expect("there is room");
+        }
+        engines[0].flush(Time::ZERO);
+        answers(&mut engines[0], 2);
+        assert_eq!(reader.rules(), [2, 0]);
+        let counted = (0..5000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            connection(1).iter().all(|rule| reader.counters(&rule.key).is_some_and(|counters| counters.packets > 1))
+        });
+        assert!(counted, "{:?}", connection(1).map(|rule| reader.counters(&rule.key)));
+        for rule in connection(1) {
+            engines[0].submit(Time::ZERO, RuleOp::Remove { id: rule.id, key: rule.key }).expect("there is room");
+        }
+        engines[0].flush(Time::ZERO);
+        let gone = answers(&mut engines[0], 2);
+        let totals = reader.totals();
+        for answer in gone {
+            let Completion::Removed(id, Some(counters)) = answer else { panic!("{answer:?}") };
+            let slot = 2 + usize::from(id == connection(1)[1].id);
+            assert_eq!(totals[slot], (counters.packets, counters.bytes));
+        }
+        assert_eq!((totals[0], totals[1], totals.len()), ((0, 0), (0, 0), 8));
+        assert_eq!((reader.rules(), reader.counters(&connection(1)[0].key)), ([0; 2], None));
+    }
+}
+
+/// What a process that was killed has left in a card would match before the new rules.
+#[test]
+fn what_is_left_in_the_ports_goes_first() {
+    for way in BOTH_WAYS {
+        let _alone = alone(&FakeOptions::default());
+        let (offload, mut engines) = start(way, 64, 1);
+        install(&mut engines[0], 1);
+        engines[0].flush(Time::ZERO);
+        answers(&mut engines[0], 2);
+        let state = fake::state();
+        // It dies without a word.
+        std::mem::forget(offload);
+        let (_offload, _engines) = start(Way::Synchronous, 64, 1);
+        assert_eq!(fake::state().live, state.live - 2, "the rules before the flows' are there, flows are not");
+    }
 }
 
 #[test]

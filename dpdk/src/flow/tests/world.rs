@@ -34,7 +34,8 @@ pub(super) const TERMS: Terms = Terms {
 
 /// Clients behind the first port, backends behind the second.
 pub(super) fn ports() -> Vec<EnginePort> {
-    let port = |id| EnginePort { id, queues: 1, mtu: 1500, rss_types: 0, hairpins: vec![(0, 8), (1, 9)] };
+    let port =
+        |id| EnginePort { id, queues: 1, mtu: 1500, rss_types: 0, takes_rules: true, hairpins: vec![(0, 8), (1, 9)] };
     PORTS.map(port).to_vec()
 }
 
@@ -236,4 +237,10 @@ pub(super) fn rules(protocol: Protocol, ends: [Endpoint; 4], id: u64) -> [Rule; 
 
 pub(super) fn remove(rule: &Rule) -> Request {
     Request::Remove { id: rule.id, key: rule.key }
+}
+
+/// A clock that goes on by a tenth of a second whenever it is asked.
+pub(super) fn ticking() -> u64 {
+    static NOW: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NOW.fetch_add(100_000_000, std::sync::atomic::Ordering::Relaxed)
 }

@@ -1,0 +1,41 @@
+//! One engine for all ports of a plane: what they have in common of what probing has found.
+
+use super::description::Does;
+use super::probe::Findings;
+use super::translate::{Terms, Turn};
+
+/// In what way several ports take rules together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agreement {
+    /// The terms, in which each port that takes part has been found to take rules, or in more.
+    pub terms: Terms,
+    /// Which ports take part, in their order.
+    pub takes_part: Vec<bool>,
+    /// Whether all of them have templates.
+    pub templates: bool,
+}
+
+impl Agreement {
+    /// What the ports with these findings have in common; `None` if none takes rules.
+    ///
+    /// A port that can turn packets round is worth more than any number that can only mark them. Of those that are left the
+    /// first decides how packets leave and how changes are said; a port that does it otherwise takes no part, and what
+    /// comes in there stays in software.
+    pub fn of(findings: &[Findings]) -> Option<Agreement> {
+        let with_terms = || findings.iter().filter_map(|findings| findings.terms);
+        let first = with_terms().find(|terms| terms.turn != Turn::Mark).or_else(|| with_terms().next())?;
+        let alike = |terms: &Terms| (terms.turn, terms.how, terms.counts) == (first.turn, first.how, first.counts);
+        let takes_part: Vec<bool> =
+            findings.iter().map(|findings| findings.terms.as_ref().is_some_and(alike)).collect();
+        let terms = with_terms().filter(alike).fold(first, |all, one| Terms {
+            jumps: all.jumps && one.jumps,
+            numbers: if all.numbers == one.numbers { all.numbers } else { Does::NONE },
+            options: all.options && one.options,
+            carries: std::array::from_fn(|kind| all.carries[kind] && one.carries[kind]),
+            ..all
+        });
+        let parts = || findings.iter().zip(&takes_part).filter(|(_, takes_part)| **takes_part);
+        let templates = parts().all(|(findings, _)| findings.templates);
+        terms.carries.contains(&true).then_some(Agreement { terms, takes_part, templates })
+    }
+}

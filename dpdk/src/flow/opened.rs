@@ -1,0 +1,47 @@
+//! A port opened for an engine: with hairpin queues where there are some.
+
+use super::probe::{Depth, Findings, probe};
+use super::translate::EnginePort;
+use crate::eal::Eal;
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::port::{Port, PortOptions};
+
+/// A port, and what it can do for an engine.
+#[derive(Debug)]
+pub struct Probed {
+    /// The port, open.
+    pub port: Port,
+    /// What was found.
+    pub findings: Findings,
+    /// Why it has no hairpin queues though its driver says that there are some.
+    pub no_hairpins: Option<Error>,
+}
+
+impl Probed {
+    /// Finds out what the open `port`, which the plane counts as `number`, can do. If it may have hairpin queues it is
+    /// closed, opened again by `options` with one of them, and tried once more with that. What carries packets must not use
+    /// it meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Port::open`], when it is opened again.
+    pub fn of(
+        eal: &Eal,
+        port: Port,
+        (options, pool): (&PortOptions, &Pool),
+        (number, depth): (u16, Depth),
+    ) -> Result<Probed, Error> {
+        let findings = probe(&EnginePort::of(number, &port), depth);
+        if findings.hairpin_queues == 0 {
+            return Ok(Probed { port, findings, no_hairpins: None });
+        }
+        drop(port);
+        // A driver may say so and refuse: then it is as it was.
+        let (port, no_hairpins) = match Port::open_with_hairpins(eal, options, pool, 1) {
+            Ok(port) => (port, None),
+            Err(error) => (Port::open(eal, options, pool)?, Some(error)),
+        };
+        let findings = probe(&EnginePort::of(number, &port), depth);
+        Ok(Probed { port, findings, no_hairpins })
+    }
+}
