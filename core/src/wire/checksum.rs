@@ -39,6 +39,12 @@ impl Sum {
         Sum(u64::from(u16::from_be(fold(total))))
     }
 
+    /// Whether the words of an IPv4 header without options, in the machine's byte order, have a right checksum among them.
+    #[inline(always)]
+    pub(crate) fn is_right(header: [u32; 5]) -> bool {
+        fold(header.into_iter().map(u64::from).sum()) == 0xffff
+    }
+
     /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 3.1, RFC 8200 8.1): `source` and `destination` are
     /// 4 or 16 bytes, `length` is that of transport header and payload in bytes.
     pub fn pseudo_header(source: &[u8], destination: &[u8], protocol: u8, length: usize) -> Sum {

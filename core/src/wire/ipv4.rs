@@ -86,16 +86,16 @@ pub fn is_host(address: [u8; 4]) -> bool {
 #[inline(always)]
 pub(crate) fn readdress(header: &mut [u8], source: [u8; 4], destination: [u8; 4], hop: bool) -> Option<Difference> {
     let header: &mut [u8; HEADER] = array_at_mut(header, 0)?;
-    let old = Header(*header);
     let mut addresses = Difference::NONE;
-    addresses.words(old.source(), source);
-    addresses.words(old.destination(), destination);
+    addresses.words([header[12], header[13], header[14], header[15]], source);
+    addresses.words([header[16], header[17], header[18], header[19]], destination);
     header[12..16].copy_from_slice(&source);
     header[16..20].copy_from_slice(&destination);
     let mut own = addresses;
     if hop {
-        header[8] = old.ttl().saturating_sub(1);
-        own.word(u16::from_be_bytes([old.ttl(), old.protocol()]), u16::from_be_bytes([header[8], old.protocol()]));
+        let [hops, protocol] = [header[8], header[9]];
+        header[8] = hops.saturating_sub(1);
+        own.word(u16::from_be_bytes([hops, protocol]), u16::from_be_bytes([header[8], protocol]));
     }
     let checksum = own.update(u16::from_be_bytes([header[10], header[11]]));
     header[10..12].copy_from_slice(&checksum.to_be_bytes());

@@ -207,7 +207,7 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, Malformed> {
 /// whole TCP or UDP packet between two addresses. A quick look; [`parse`] says [`Parsed::Transport`] of such a one.
 #[inline]
 pub fn is_plain(frame: &[u8]) -> bool {
-    plain::Plain::of(frame).is_some()
+    plain::Plain::of(frame, &mut FlowKey::default()).is_some()
 }
 
 #[inline]

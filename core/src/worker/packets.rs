@@ -69,10 +69,10 @@ fn impossible_flags(tcp_flags: u8) -> bool {
 
 /// What the first pass makes of nearly all frames, at once; the others have a [`View`].
 #[inline(always)]
-pub(super) fn plain<F: Frame>(frame: &F) -> Option<(FlowKey, Plain)> {
-    let (key, plain) = Plain::of(frame.bytes())?;
+pub(super) fn plain<F: Frame>(frame: &F, key: &mut FlowKey) -> Option<Plain> {
+    let plain = Plain::of(frame.bytes(), key)?;
     let honest = key.protocol == Protocol::Udp || !impossible_flags(plain.tcp_flags);
-    (honest && frame.meta().arrival == Arrival::Received).then_some((key, plain))
+    (honest && frame.meta().arrival == Arrival::Received).then_some(plain)
 }
 
 /// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
@@ -108,25 +108,23 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
         }
-        // no connection has the key that stands for none
-        let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
+        let mut keys = [FlowKey::default(); BATCH_MAX];
         let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
         // of those that are not plain
         let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
-        for frame in rx.iter() {
-            if let Some((key, plain)) = plain(frame) {
-                keys.push(key);
-                plains.push(Some(plain));
-            } else {
+        for (frame, key) in rx.iter().zip(&mut keys) {
+            let plain = plain(frame, key);
+            plains.push(plain);
+            if plain.is_none() {
                 let view = View::of(frame);
-                keys.push(view.key().unwrap_or_default());
-                plains.push(None);
+                // no connection has the key that stands for none
+                *key = view.key().unwrap_or_default();
                 views.push(view);
             }
         }
         let mut found = [None; BATCH_MAX];
-        let found = &mut found[..keys.len()];
-        self.table.find_burst(&keys, &Flows(&self.slab), found);
+        let (keys, found) = (&keys[..plains.len()], &mut found[..plains.len()]);
+        self.table.find_burst(keys, &Flows(&self.slab), found);
 
         self.statistics.frames += rx.len() as u64;
         let probed = self.index_changes;

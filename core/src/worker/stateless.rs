@@ -68,8 +68,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         tx: &mut Batch<IO::Frame>,
     ) {
         self.statistics.frames += rx.len() as u64;
+        let mut key = FlowKey::default();
         for mut frame in rx.drain(..) {
-            if let Some((key, plain)) = plain(&frame)
+            if let Some(plain) = plain(&frame, &mut key)
                 && self.ride_untracked(&mut frame, &key, plain)
             {
                 self.send(frame, tx);
@@ -94,7 +95,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// The backend's end, its number, the service's end, and the direction of a flow.
-    #[inline]
+    #[inline(always)]
     fn party(&self, key: &FlowKey) -> Result<Party<'_>, Astray> {
         if let Some(number) = self.services.at(&key.destination, key.protocol) {
             let service = self.snapshot.services.get(usize::from(number)).ok_or(Astray::NotOurs)?;
@@ -121,7 +122,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
     /// happened, if it is not so simple.
-    #[inline]
+    #[inline(always)]
     fn ride_untracked<F: Frame>(&mut self, frame: &mut F, key: &FlowKey, plain: Plain) -> bool {
         let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
         let Ok(Party { ends: [backend, service], number, direction }) = self.party(key) else { return false };
