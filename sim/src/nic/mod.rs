@@ -12,7 +12,7 @@ pub use profile::{Abilities, ByBatch, Counting, Forwarding, Profile, Tables, Upd
 
 use fastrand::Rng;
 use hairpin_core::engine::{Completion, Completions, EngineCaps, Fate, FlowEngine, Refusal, RuleId, RuleOp, Samples};
-use hairpin_core::flow::{FlowKey, Protocol};
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::frame::{Frame, VecFrame};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Transport;
@@ -144,6 +144,11 @@ impl Nic {
         self.rules.keys()
     }
 
+    /// Whether there is a rule for a flow.
+    pub fn holds(&self, key: &FlowKey) -> bool {
+        self.rules.holds(key)
+    }
+
     /// The flow that a rule makes of this one, if there is one.
     pub fn leads_to(&self, key: &FlowKey) -> Option<FlowKey> {
         self.rules.rule(key).filter(|rule| rule.fate == Fate::Forward).map(|rule| rule.rewrite.rewritten(key))
@@ -246,20 +251,28 @@ impl Nic {
     /// A packet arrives, of so many bytes from the Ethernet header on: what becomes of it, without its bytes. (SYN, FIN and
     /// RST never match; who asks sees to that.)
     pub fn packet(&mut self, now: Time, key: &FlowKey, length: usize) -> Passage {
+        self.carry(now, key, length).0
+    }
+
+    /// [`Nic::packet`], and where a rule has sent the packet.
+    pub fn carry(&mut self, now: Time, key: &FlowKey, length: usize) -> (Passage, Option<Endpoint>) {
         self.advance(now);
-        let Some(fate) = self.rules.fate(key) else { return Passage::Miss };
-        if fate == Fate::Pass {
-            self.rules.count(now, key, 0, 0);
-            return Passage::Pass;
+        let Nic { rules, profile, changing, free_from, tally, .. } = self;
+        let Some((rule, counters)) = rules.met(key) else { return (Passage::Miss, None) };
+        if rule.fate == Fate::Pass {
+            counters.last_seen = Some(now);
+            return (Passage::Pass, None);
         }
-        let Some(leaves) = self.turn_round(now, length) else {
-            self.tally.lost += 1;
-            return Passage::Lost;
+        let Some(leaves) = turn_round(&profile.forwarding, free_from, !changing.is_empty(), now, length) else {
+            tally.lost += 1;
+            return (Passage::Lost, None);
         };
-        self.rules.count(now, key, 1, length.saturating_sub(14) as u64);
-        self.tally.forwarded += 1;
-        self.tally.bytes += length as u64;
-        Passage::Forward(leaves)
+        counters.packets += 1;
+        counters.bytes += length.saturating_sub(14) as u64;
+        counters.last_seen = Some(now);
+        tally.forwarded += 1;
+        tally.bytes += length as u64;
+        (Passage::Forward(leaves), Some(rule.rewrite.destination))
     }
 
     /// The same for a frame, which a rule rewrites.
@@ -278,20 +291,25 @@ impl Nic {
         }
         passage
     }
+}
 
-    /// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
-    fn turn_round(&mut self, now: Time, length: usize) -> Option<Time> {
-        let forwarding = &self.profile.forwarding;
-        let on_wire_ns = (length + WIRE) as f64 * 8.0 / forwarding.gbit_s;
-        let speed = if self.changing.is_empty() { 1.0 } else { forwarding.while_changing };
-        let takes = (on_wire_ns.max(1000.0 / forwarding.mpps) / speed).ceil().max(1.0) as u64;
-        let begins = self.free_from.max(now);
-        if begins.since(now).as_nanos() as u64 / takes >= u64::from(forwarding.waiting_max) {
-            return None;
-        }
-        self.free_from = begins + Duration::from_nanos(takes);
-        Some(self.free_from + Duration::from_nanos((forwarding.latency_us * 1000.0) as u64))
+/// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
+fn turn_round(
+    forwarding: &Forwarding,
+    free_from: &mut Time,
+    is_changing: bool,
+    now: Time,
+    length: usize,
+) -> Option<Time> {
+    let on_wire_ns = (length + WIRE) as f64 * 8.0 / forwarding.gbit_s;
+    let speed = if is_changing { forwarding.while_changing } else { 1.0 };
+    let takes = (on_wire_ns.max(1000.0 / forwarding.mpps) / speed).ceil().max(1.0) as u64;
+    let begins = (*free_from).max(now);
+    if begins.since(now).as_nanos() as u64 / takes >= u64::from(forwarding.waiting_max) {
+        return None;
     }
+    *free_from = begins + Duration::from_nanos(takes);
+    Some(*free_from + Duration::from_nanos((forwarding.latency_us * 1000.0) as u64))
 }
 
 impl FlowEngine for Nic {

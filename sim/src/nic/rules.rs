@@ -1,7 +1,7 @@
 //! The rules a card holds, and what it counts of them.
 
 use super::profile::{Counting, Tables};
-use hairpin_core::engine::{Counters, Fate, Rule, RuleId};
+use hairpin_core::engine::{Counters, Rule, RuleId};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use std::collections::HashMap;
@@ -98,22 +98,17 @@ impl Rules {
         Some(held.counters)
     }
 
-    pub(super) fn fate(&self, key: &FlowKey) -> Option<Fate> {
-        self.held.get(key).map(|held| held.rule.fate)
+    pub(super) fn holds(&self, key: &FlowKey) -> bool {
+        self.held.contains_key(key)
     }
 
     pub(super) fn rule(&self, key: &FlowKey) -> Option<Rule> {
         self.held.get(key).map(|held| held.rule)
     }
 
-    /// A packet has matched.
-    pub(super) fn count(&mut self, now: Time, key: &FlowKey, packets: u64, bytes: u64) {
-        self.now = now;
-        if let Some(held) = self.held.get_mut(key) {
-            held.counters.packets += packets;
-            held.counters.bytes += bytes;
-            held.counters.last_seen = Some(now);
-        }
+    /// The rule that a packet meets, and what is counted of it.
+    pub(super) fn met(&mut self, key: &FlowKey) -> Option<(&Rule, &mut Counters)> {
+        self.held.get_mut(key).map(|held| (&held.rule, &mut held.counters))
     }
 
     /// What the card tells of a rule: read anew only so often, and not at all while there are too many.

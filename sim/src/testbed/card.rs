@@ -1,0 +1,138 @@
+//! One card for all cores: each has a [`Handle`] of it, and hears of its own rules only.
+
+use super::core::Core;
+use crate::nic::{Nic, Profile};
+use fastrand::Rng;
+use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::time::Time;
+
+/// Where a core's number stands in the name of a rule; a worker's own part is below and above (see
+/// [`ENTRIES_EACH_MAX`](super::ENTRIES_EACH_MAX)).
+const CORE_SHIFT: u32 = 27;
+const CORE_BITS: u64 = 0b1_1111 << CORE_SHIFT;
+
+/// A packet that the card has turned round, and when it leaves.
+pub(super) struct Turned<P> {
+    pub(super) at: u64,
+    pub(super) packet: P,
+}
+
+/// The card.
+pub(super) struct Card {
+    pub(super) nic: Nic,
+    completions: Box<Completions>,
+}
+
+/// A card like `profile`, with all that is a rate or a number of rules times `scale`, and the fixed times divided by it.
+pub(super) fn scaled(profile: &Profile, scale: f64) -> Profile {
+    let mut card = profile.clone();
+    let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;
+    card.tables.rules_max = rules(card.tables.rules_max).max(2);
+    card.tables.first_rules_max = rules(card.tables.first_rules_max);
+    if card.counters.rules_max > 0 {
+        card.counters.rules_max = rules(card.counters.rules_max).max(1);
+    }
+    for step in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
+        step.us /= scale;
+    }
+    let (least, most) = card.updates.confirmed_us;
+    card.updates.confirmed_us = (least / scale, most / scale);
+    card.forwarding.gbit_s *= scale;
+    card.forwarding.mpps *= scale;
+    card.forwarding.latency_us /= scale;
+    card
+}
+
+impl Card {
+    pub(super) fn new(profile: &Profile, scale: f64, random: Rng) -> Card {
+        Card { nic: Nic::new(scaled(profile, scale), random), completions: Box::default() }
+    }
+
+    pub(super) fn caps(&self) -> EngineCaps {
+        self.nic.caps()
+    }
+
+    /// One core's way to it.
+    pub(super) fn handle(&mut self, core: usize) -> Handle<'_> {
+        Handle { card: self, core: core as u64 }
+    }
+
+    /// Deals its answers to the cores.
+    pub(super) fn deal(&mut self, now: Time, cores: &mut [Core]) {
+        loop {
+            self.nic.poll(now, &mut self.completions);
+            if self.completions.is_empty() {
+                return;
+            }
+            for completion in self.completions.drain(..) {
+                let (core, completion) = addressed(completion);
+                if let Some(core) = cores.get_mut(core) {
+                    core.inbox.push_back(completion);
+                }
+            }
+        }
+    }
+}
+
+/// Whom an answer is for, and what it is there.
+fn addressed(completion: Completion) -> (usize, Completion) {
+    let core = |id: RuleId| ((id.0 & CORE_BITS) >> CORE_SHIFT) as usize;
+    let own = |id: RuleId| RuleId(id.0 & !CORE_BITS);
+    match completion {
+        Completion::Installed(id) => (core(id), Completion::Installed(own(id))),
+        Completion::Rejected(id, why) => (core(id), Completion::Rejected(own(id), why)),
+        Completion::Removed(id, counters) => (core(id), Completion::Removed(own(id), counters)),
+    }
+}
+
+/// A core's way to the card. Completions come through [`Card::deal`].
+pub(super) struct Handle<'a> {
+    card: &'a mut Card,
+    core: u64,
+}
+
+impl Handle<'_> {
+    fn name(&self, id: RuleId) -> RuleId {
+        RuleId(id.0 | self.core << CORE_SHIFT)
+    }
+
+    fn own(&self, op: RuleOp) -> RuleOp {
+        match op {
+            RuleOp::Install(mut rule) => {
+                rule.id.0 &= !CORE_BITS;
+                RuleOp::Install(rule)
+            }
+            RuleOp::Remove { id, key } => RuleOp::Remove { id: RuleId(id.0 & !CORE_BITS), key },
+        }
+    }
+}
+
+impl FlowEngine for Handle<'_> {
+    fn caps(&self) -> EngineCaps {
+        self.card.caps()
+    }
+
+    fn submit(&mut self, now: Time, op: RuleOp) -> Result<(), RuleOp> {
+        let op = match op {
+            RuleOp::Install(mut rule) => {
+                rule.id = self.name(rule.id);
+                RuleOp::Install(rule)
+            }
+            RuleOp::Remove { id, key } => RuleOp::Remove { id: self.name(id), key },
+        };
+        self.card.nic.submit(now, op).map_err(|op| self.own(op))
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.card.nic.flush(now);
+    }
+
+    fn poll(&mut self, _: Time, _: &mut Completions) {}
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        for (id, key) in rules {
+            self.card.nic.sample(&[(self.name(*id), *key)], out);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A core of the device under test: its queue, its worker, and what it is doing.
+
+use super::costs::Remembered;
+use super::frames::{self, Packet, end};
+use super::oracle::Oracle;
+use super::{BACKENDS_MAX, Balancer, ENTRIES_EACH_MIN, Policy, service};
+use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
+use hairpin_core::engine::{Completion, EngineCaps};
+use hairpin_core::flow::{Protocol, Steering};
+use hairpin_core::l4::connection::Connection;
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::offload::{AnyPolicy, Choice, Costs, EngineRoom, FlowStats, OffloadPolicy, Verdict};
+use hairpin_core::table::slab::{Slot, boxed};
+use hairpin_core::table::{AnyTable, Hasher, Method};
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The data plane's worker.
+pub(super) type TestbedWorker = Worker<Chosen, AnyTable>;
+
+/// What a core is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing; it looks whether there is something at [`Core::until`].
+    Idle,
+    /// Packets, which leave at [`Core::until`].
+    Packets,
+    /// Rules and timeouts, until [`Core::until`].
+    Rules,
+}
+
+/// A core.
+pub(super) struct Core {
+    /// Its worker; none of a forwarder.
+    pub(super) worker: Option<TestbedWorker>,
+    /// Packets that wait.
+    pub(super) queue: VecDeque<Packet>,
+    pub(super) phase: Phase,
+    pub(super) until: u64,
+    /// Packets that leave when this turn is over.
+    pub(super) leaving: Vec<Packet>,
+    /// Answers of the card for its worker.
+    pub(super) inbox: VecDeque<Completion>,
+    /// When timeouts are looked at next.
+    pub(super) looks_at: u64,
+    /// Connections made so far, and there, when last looked at.
+    counted: (u64, u64),
+    pub(super) costs: Remembered,
+    pub(super) busy_ns: u64,
+}
+
+impl Core {
+    pub(super) fn new(worker: Option<TestbedWorker>) -> Core {
+        Core {
+            worker,
+            queue: VecDeque::new(),
+            phase: Phase::Idle,
+            until: 0,
+            leaving: Vec::new(),
+            inbox: VecDeque::new(),
+            looks_at: 0,
+            counted: (0, 0),
+            costs: Remembered::default(),
+            busy_ns: 0,
+        }
+    }
+
+    /// Connections that have begun and ended since this was last asked, and those that are in use by software.
+    pub(super) fn changes(&mut self) -> (u64, u64, u32) {
+        let Some(worker) = &self.worker else { return (0, 0, 0) };
+        let statistics = worker.statistics();
+        let created = statistics.services.iter().map(|service| service.created).sum();
+        let now = statistics.connections_now;
+        let (created_before, before) = std::mem::replace(&mut self.counted, (created, now));
+        let new = created - created_before;
+        let in_use = now.saturating_sub(statistics.offload.rules / 2);
+        (new, (before + new).saturating_sub(now), in_use as u32)
+    }
+}
+
+impl std::ops::Drop for Core {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory());
+        }
+    }
+}
+
+/// A policy of the data plane's, or one that knows the future.
+pub(super) enum Chosen {
+    Choice(AnyPolicy),
+    Oracle(Oracle),
+}
+
+macro_rules! each {
+    ($self:ident, $policy:ident => $what:expr) => {
+        match $self {
+            Chosen::Choice($policy) => $what,
+            Chosen::Oracle($policy) => $what,
+        }
+    };
+}
+
+impl OffloadPolicy for Chosen {
+    fn name(&self) -> &'static str {
+        each!(self, policy => policy.name())
+    }
+    #[inline]
+    fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
+        each!(self, policy => policy.on_packet(now, flow, room))
+    }
+    fn on_sample(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
+        each!(self, policy => policy.on_sample(now, flow, room))
+    }
+    fn on_end(&mut self, now: Time, flow: &FlowStats) {
+        each!(self, policy => policy.on_end(now, flow))
+    }
+    fn on_refused(&mut self, now: Time) {
+        each!(self, policy => policy.on_refused(now))
+    }
+    fn set_costs(&mut self, costs: Costs) {
+        each!(self, policy => policy.set_costs(costs))
+    }
+    fn samples_within(&self) -> Option<Duration> {
+        each!(self, policy => policy.samples_within())
+    }
+    fn offloads(&self) -> bool {
+        each!(self, policy => policy.offloads())
+    }
+}
+
+/// There is no card.
+const NO_CARD: EngineCaps = EngineCaps {
+    rules_max: 0,
+    ops_in_flight_max: 0,
+    rewrites_sequence: false,
+    rewrites_sack: false,
+    rewrites_window: false,
+    checks_guards: false,
+    counts: false,
+};
+
+/// Memory of workers that are no more: it cannot be given back to the system, so the next worker of that size uses it.
+static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
+
+/// Memory for so many connections.
+fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    match retired.iter().position(|memory| memory.len() == connections) {
+        Some(place) => retired.swap_remove(place),
+        None => boxed(connections),
+    }
+}
+
+/// The services: TCP and UDP at the same address and port.
+fn snapshot(balancer: &Balancer) -> Snapshot {
+    let algorithm = if balancer.table == Method::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin };
+    let kinds = [Protocol::Tcp, Protocol::Udp];
+    let services = kinds.iter().enumerate().map(|(place, &protocol)| Service {
+        state: ServiceState::Active,
+        name: format!("testbed-{place}").into(),
+        endpoint: service(),
+        protocol,
+        algorithm,
+        unknown: UnknownPacket::PickUp,
+        timeouts: balancer.timeouts,
+        backends: (0..balancer.backends)
+            .map(|number| Backend {
+                number: place as u16 * BACKENDS_MAX + number,
+                name: format!("backend-{place}-{number}").into(),
+                endpoint: end(frames::BACKENDS + u32::from(number), frames::BACKEND_PORT),
+                weight: 100,
+                state: BackendState::Enabled,
+            })
+            .collect(),
+        ..Service::vacant()
+    });
+    let time_wait = Duration::from_secs(60);
+    let pool = Pool { addresses: Box::default(), port_first: 1024, port_last: 65_535, time_wait };
+    Snapshot::new(services.collect(), pool)
+}
+
+/// The cores of a balancer.
+pub(super) fn balancers(
+    balancer: &Balancer,
+    cores: u16,
+    steering: Steering,
+    seeds: [u64; 4],
+    (caps, began): (Option<EngineCaps>, &Arc<AtomicU64>),
+) -> Vec<Core> {
+    let snapshot = Arc::new(snapshot(balancer));
+    let (loads, standings) = (Loads::default(), Standings::new());
+    let each = (balancer.entries as usize / usize::from(cores)).max(ENTRIES_EACH_MIN);
+    let tables = AnyTable::for_workers(balancer.table, usize::from(cores), 2 * each, Hasher::new(seeds));
+    let stateless = || match balancer.table {
+        Method::Stateless => Some(Stateless::Hash(Hasher::new(seeds))),
+        Method::Maglev => Some(Stateless::Maglev),
+        _ => None,
+    };
+    let policy = || match balancer.offload.as_ref().map(|offload| &offload.policy) {
+        None => Chosen::Choice(AnyPolicy::new(Choice::Never, each)),
+        Some(Policy::Choice(choice)) => Chosen::Choice(AnyPolicy::new(choice.clone(), each)),
+        Some(Policy::Oracle(plan)) => Chosen::Oracle(Oracle::new(plan.clone(), began.clone())),
+    };
+    let worker = |(number, table)| {
+        Worker::new(WorkerOptions {
+            snapshot: snapshot.clone(),
+            steering,
+            worker: number as u16,
+            seeds,
+            memory: memory(each),
+            table,
+            stateless: stateless(),
+            loads: loads.clone(),
+            standings: standings.clone(),
+            known: Known::default(),
+            caps: caps.unwrap_or(NO_CARD),
+            policy: policy(),
+            splices_max: 1,
+            cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
+        })
+    };
+    tables.into_iter().enumerate().map(|place| Core::new(Some(worker(place)))).collect()
+}

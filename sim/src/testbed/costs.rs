@@ -1,0 +1,89 @@
+//! What turns take: a [`CoreProfile`], scaled, with what was worked out last remembered.
+
+use super::cores::CoreProfile;
+use super::run::BURST;
+use hairpin_core::table::Method;
+
+/// A core's costs for one method of finding connections, in nanoseconds of virtual time.
+pub(super) struct Costs {
+    profile: CoreProfile,
+    method: Method,
+    /// How many times as long everything takes.
+    factor: f64,
+    /// Of a turn with so many packets through the forwarder.
+    forward: [f64; BURST + 1],
+}
+
+/// What was worked out for a number of flows in use.
+#[derive(Clone)]
+pub(super) struct Remembered {
+    /// For this many, more or less.
+    flows: u32,
+    /// Of a turn with so many packets of known flows.
+    known: [f64; BURST + 1],
+    new: f64,
+}
+
+impl Default for Remembered {
+    fn default() -> Remembered {
+        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: 0.0 }
+    }
+}
+
+impl Costs {
+    pub(super) fn new(profile: CoreProfile, method: Method, scale: f64) -> Costs {
+        let factor = 1.0 / scale;
+        let forward = std::array::from_fn(|burst| burst as f64 * profile.forward_ns(burst) * factor);
+        Costs { profile, method, factor, forward }
+    }
+
+    /// How long a core that has nothing to do goes without looking, on average.
+    pub(super) fn until_seen(&self) -> u64 {
+        (self.profile.poll_ns() * self.factor / 2.0) as u64
+    }
+
+    /// A turn of the forwarder.
+    pub(super) fn forward(&self, burst: usize) -> f64 {
+        self.forward[burst.min(BURST)]
+    }
+
+    /// A turn of the balancer: packets, flows that began and ended in it, flows in use.
+    pub(super) fn turn(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
+        self.refresh(flows, remembered);
+        remembered.known[burst.min(BURST)] + new as f64 * remembered.new + self.ends(ended)
+    }
+
+    /// Flows' ends.
+    pub(super) fn ends(&self, ended: u64) -> f64 {
+        if ended == 0 { 0.0 } else { ended as f64 * self.profile.end_ns() * self.factor }
+    }
+
+    /// Rules asked for.
+    pub(super) fn rules(&self, asked: u64) -> f64 {
+        asked as f64 * self.profile.rule_ns() * self.factor
+    }
+
+    /// What the policies are told: a packet of a known flow, in bursts as they come, and a pair of rules from its
+    /// installation to its removal.
+    pub(super) fn told(&self, flows: u32) -> hairpin_core::offload::Costs {
+        let packet = self.profile.known_ns(self.method, f64::from(flows.max(1)), BURST);
+        hairpin_core::offload::Costs {
+            packet_ns: (packet * self.factor).max(1.0) as u32,
+            pair_ns: (self.profile.rule_ns() * 4.0 * self.factor) as u32,
+        }
+    }
+
+    /// Works everything out anew when the number of flows has changed by more than a hundredth or so.
+    fn refresh(&self, flows: u32, remembered: &mut Remembered) {
+        if flows.abs_diff(remembered.flows) <= remembered.flows >> 7 {
+            return;
+        }
+        let in_use = f64::from(flows.max(1));
+        let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
+        *remembered = Remembered {
+            flows,
+            known: std::array::from_fn(known),
+            new: self.profile.new_ns(self.method, in_use) * self.factor,
+        };
+    }
+}

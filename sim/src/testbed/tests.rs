@@ -1,0 +1,216 @@
+use super::*;
+use hairpin_core::flow::Protocol;
+use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
+
+/// Flows in turn, at a rate; every so many packets of a flow one comes back.
+#[derive(Clone)]
+struct Turns {
+    protocol: Protocol,
+    flows: u32,
+    rate: f64,
+    length: u16,
+    left: u64,
+    /// One of so many is a backend's; 0: none.
+    answers: u64,
+    sent: u64,
+}
+
+impl Turns {
+    fn new(flows: u32, rate: f64, packets: u64) -> Turns {
+        Turns { protocol: Protocol::Udp, flows, rate, length: 1000, left: packets, answers: 0, sent: 0 }
+    }
+}
+
+fn client(flow: u32, protocol: Protocol) -> FlowKey {
+    let source = frames::end(0x0a00_0001 + flow / 1000, 1024 + (flow % 1000) as u16);
+    FlowKey { source, destination: service(), protocol }
+}
+
+impl Traffic for Turns {
+    fn next(&mut self) -> Option<Offered> {
+        self.left = self.left.checked_sub(1)?;
+        let (round, flow) = (self.sent / u64::from(self.flows), (self.sent % u64::from(self.flows)) as u32);
+        let at = Time::from_nanos((self.sent as f64 * 1e9 / self.rate) as u64);
+        self.sent += 1;
+        let tcp = self.protocol == Protocol::Tcp;
+        let back = if tcp && round == 1 { true } else { self.answers > 0 && round > 2 && round % self.answers == 0 };
+        let part = if round == 0 || tcp && round == 1 { Part::First } else { Part::Middle };
+        let direction = if back { Direction::FromBackend } else { Direction::FromClient };
+        Some(Offered { at, flow, length: self.length, direction, part })
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, self.protocol)
+    }
+    fn flows(&self) -> u32 {
+        self.flows
+    }
+}
+
+fn profile() -> CoreProfile {
+    CoreProfile::parse(include_str!("../../../profiles/cores/xeon-5217.toml")).expect("a profile")
+}
+
+fn card() -> nic::Profile {
+    nic::Profile::parse(include_str!("../../../profiles/connectx-5.toml")).expect("a card")
+}
+
+fn options(cores: u16, device: Device) -> Options {
+    let port = Port { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
+    Options { scale: 1.0, cores, core: profile(), port, device, seed: 7, interval: Duration::from_millis(1) }
+}
+
+fn balancer(entries: u32, policy: Option<Policy>) -> Device {
+    let offload = policy.map(|policy| Offload { card: card(), policy });
+    Device::Balancer(Balancer { table: Method::DEFAULT, entries, backends: 8, timeouts: Timeouts::default(), offload })
+}
+
+fn run(options: Options, traffic: &Turns) -> Results {
+    let mut bed = Testbed::new(options).expect("a testbed");
+    let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
+    assert_eq!(results.failures, Vec::<String>::new());
+    results
+}
+
+fn lost(results: &Results, why: &str) -> u64 {
+    results.lost.iter().filter(|(name, _)| *name == why).map(|(_, count)| count).sum()
+}
+
+/// Packets per second.
+fn rate(results: &Results) -> f64 {
+    results.received as f64 / results.duration.as_secs_f64()
+}
+
+#[test]
+fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
+    let each = 1e9 / profile().forward_ns(32);
+    for cores in [1u16, 2, 4] {
+        // Small packets, many more than the cores can bear, over a line that has room for all.
+        let traffic = Turns { length: 60, ..Turns::new(4096, each * 1.5 * f64::from(cores), 400_000) };
+        let mut options = options(cores, Device::Forwarder);
+        options.port.gbit_s = 1000.0;
+        let results = run(options, &traffic);
+        let right = each * f64::from(cores);
+        assert!((rate(&results) / right - 1.0).abs() < 0.05, "{cores} cores: {}, not {right}", rate(&results));
+        assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
+        assert!(lost(&results, "receive-queue") > 50_000);
+    }
+    let line = 100e9 / (1024.0 * 8.0);
+    let results = run(options(16, Device::Forwarder), &Turns::new(4096, line * 1.5, 400_000));
+    assert!((rate(&results) / line - 1.0).abs() < 0.01, "the line: {}, not {line}", rate(&results));
+}
+
+#[test]
+fn the_same_seed_does_the_same_to_the_byte() {
+    let policy = Policy::Choice(Choice::FirstN(FirstN { connections: 300 }));
+    let traffic = Turns { answers: 3, ..Turns::new(1000, 3e6, 60_000) };
+    let results = || run(options(3, balancer(4096, Some(policy.clone()))), &traffic);
+    let (one, other) = (results(), results());
+    assert_eq!(format!("{one:?}"), format!("{other:?}"));
+    assert!(one.offloaded_packets > 10_000 && one.inserted > 0, "{one:?}");
+    let other = run(Options { seed: 8, ..options(3, balancer(4096, Some(policy))) }, &traffic);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn the_balancer_keeps_each_flow_on_a_backend() {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let traffic = Turns { protocol, answers: 4, ..Turns::new(2000, 2e6, 50_000) };
+        let results = run(options(2, balancer(8192, None)), &traffic);
+        assert_eq!((results.unfaithful, results.received), (0, 50_000), "{:?}", results.lost);
+        assert_eq!(results.established, 2000);
+        assert!(results.latency.p50 > 2000.0 && results.latency.max < 1e6, "{:?}", results.latency);
+    }
+}
+
+#[test]
+fn what_comes_too_fast_is_lost_in_front_of_the_core() {
+    let known = 1e9 / profile().known_ns(Method::DEFAULT, 2000.0, 32);
+    let traffic = Turns { length: 60, ..Turns::new(2000, known * 2.0, 300_000) };
+    let results = run(options(1, balancer(8192, None)), &traffic);
+    assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
+    let share = rate(&results) / known;
+    assert!((0.8..1.05).contains(&share), "{share} of what the core can do");
+    assert!(results.busy[0].as_secs_f64() > 0.95 * results.duration.as_secs_f64());
+}
+
+#[test]
+fn backends_that_know_nothing_yet_are_not_the_devices_fault() {
+    struct Backwards(Turns);
+    impl Traffic for Backwards {
+        fn next(&mut self) -> Option<Offered> {
+            let offered = self.0.next()?;
+            let direction = if self.0.sent <= 100 { Direction::FromBackend } else { Direction::FromClient };
+            Some(Offered { direction, ..offered })
+        }
+        fn key(&self, flow: u32) -> FlowKey {
+            self.0.key(flow)
+        }
+        fn flows(&self) -> u32 {
+            self.0.flows()
+        }
+    }
+    let mut bed = Testbed::new(options(1, balancer(8192, None))).expect("a testbed");
+    let results = bed.run(&mut Backwards(Turns::new(100, 1e5, 1000)), &mut |_, _| {});
+    assert_eq!((lost(&results, "no-backend-yet"), results.received), (100, 900));
+}
+
+#[test]
+fn what_the_card_carries_costs_the_core_nothing_and_run_2_asks_for_no_rules() {
+    let policy = Policy::Choice(Choice::Always);
+    let mut traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let mut bed = Testbed::new(options(2, balancer(8192, Some(policy)))).expect("a testbed");
+    let first = bed.run(&mut traffic.clone(), &mut |_, _| {});
+    assert_eq!((&first.failures, first.unfaithful), (&Vec::new(), 0));
+    assert_eq!((first.inserted, first.rules_peak, first.received), (1000, 1000, 50_000), "{first:?}");
+    // Datagrams of known flows all go by the card.
+    traffic.left = 50_000;
+    let second = bed.run(&mut traffic, &mut |_, _| {});
+    assert_eq!((&second.failures, second.unfaithful), (&Vec::new(), 0));
+    assert_eq!((second.inserted, second.offloaded_packets), (0, 50_000), "{second:?}");
+    assert!(second.busy.iter().all(Duration::is_zero), "{:?}", second.busy);
+    assert!(second.latency.p99 < first.latency.p99);
+}
+
+#[test]
+fn a_policy_that_waits_asks_for_less() {
+    let heavy = HeavyHitter { bytes: Some(30_000), packets: None, duration: None, combine: Combine::All };
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let results = run(options(2, balancer(8192, Some(Policy::Choice(Choice::HeavyHitter(heavy))))), &traffic);
+    assert_eq!(results.inserted, 1000);
+    // 30 packets of each flow, and a few more while rules are on their way.
+    let software = results.received - results.offloaded_packets;
+    assert!((14_500..30_000).contains(&software), "{software}");
+    assert!(results.kept.iter().any(|&(why, count)| why == "small" && count > 10_000), "{:?}", results.kept);
+}
+
+#[test]
+fn planted_mistakes_are_seen() {
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let planted = |mistake, timeouts| {
+        let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+        if let Device::Balancer(balancer) = &mut options.device {
+            balancer.timeouts = timeouts;
+        }
+        let mut bed = Testbed::new(options).expect("a testbed");
+        bed.plant(mistake);
+        bed.run(&mut traffic.clone(), &mut |_, _| {})
+    };
+    let results = planted(Mistake::OtherBackend, Timeouts::default());
+    assert!(results.unfaithful >= 30, "{}", results.unfaithful);
+    let results = planted(Mistake::Vanishes, Timeouts::default());
+    assert!(results.failures.iter().any(|why| why.contains("offered")), "{:?}", results.failures);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let refused = |options: Options| Testbed::new(options).map(|_| ()).expect_err("nonsense");
+    let good = || options(1, balancer(100, Some(Policy::Choice(Choice::Always))));
+    assert!(refused(Options { scale: 0.0, ..good() }).contains("scale"));
+    assert!(refused(Options { cores: 0, ..good() }).contains("cores"));
+    assert!(refused(Options { interval: Duration::ZERO, ..good() }).contains("interval"));
+    let mut maglev = good();
+    if let Device::Balancer(balancer) = &mut maglev.device {
+        balancer.table = Method::Maglev;
+    }
+    assert!(refused(maglev).contains("knows no connections"));
+}
