@@ -26,7 +26,7 @@ pub use any::{AnyPolicy, Choice};
 pub use auto::{Auto, Costs};
 pub use fastest_flow::FastestFlow;
 pub use heavy_hitter::{Combine, HeavyHitter};
-pub use tree::{DecisionTree, Tree};
+pub use tree::{BUILT_IN, DecisionTree, Tree};
 
 use crate::flow::{Direction, Endpoint, Protocol};
 use crate::time::{Duration, Time};

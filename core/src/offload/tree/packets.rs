@@ -38,6 +38,12 @@ impl FirstPackets {
         true
     }
 
+    /// What there was after so many of them.
+    #[must_use]
+    pub fn first(&self, count: u8) -> FirstPackets {
+        FirstPackets { seen: self.seen.min(count), ..*self }
+    }
+
     /// How many there are.
     pub fn seen(&self) -> u8 {
         self.seen
