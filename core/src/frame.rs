@@ -67,6 +67,12 @@ pub struct Meta {
 /// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet where the plane has super-packets
 /// ([`FrameIo::room`]). Dropping it returns it to its plane.
 pub trait Frame {
+    /// Whether [`Meta::ticket`] of a frame received may be a flow engine's mark ([`Worker::go_by_marks`]). Where it cannot be,
+    /// nobody spends time on looking.
+    ///
+    /// [`Worker::go_by_marks`]: crate::worker::Worker::go_by_marks
+    const MARKS: bool = false;
+
     /// The frame, from the Ethernet header on.
     fn bytes(&self) -> &[u8];
     /// The frame, to change in place.
@@ -118,6 +124,8 @@ impl VecFrame {
 }
 
 impl Frame for VecFrame {
+    const MARKS: bool = true;
+
     fn bytes(&self) -> &[u8] {
         &self.data
     }

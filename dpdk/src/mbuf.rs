@@ -85,6 +85,8 @@ pub(crate) fn forget_first(batch: &mut Batch<Mbuf>, count: usize) {
 }
 
 impl Frame for Mbuf {
+    const MARKS: bool = true;
+
     #[inline]
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mbuf is ours and has room for `room` bytes from `data` on, of which `length` are no more. They are

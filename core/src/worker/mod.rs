@@ -19,6 +19,7 @@ mod ends;
 mod known;
 mod lane;
 mod lifecycle;
+mod marks;
 mod packets;
 mod passive;
 mod splice;
@@ -139,6 +140,8 @@ pub struct Worker<P, T = AnyTable> {
     unfinished: Unfinished,
     splices: Splices,
     statistics: Statistics,
+    /// See [`Worker::go_by_marks`].
+    marks: bool,
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -187,6 +190,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             known,
             caps,
             policy,
+            marks: false,
         }
     }
 

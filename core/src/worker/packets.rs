@@ -124,7 +124,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let mut found = [None; BATCH_MAX];
         let (keys, found) = (&keys[..plains.len()], &mut found[..plains.len()]);
-        self.table.find_burst(keys, &Flows(&self.slab), found);
+        if IO::Frame::MARKS && self.marks {
+            self.find_marked(rx, keys, found);
+        } else {
+            self.table.find_burst(keys, &Flows(&self.slab), found);
+        }
 
         self.statistics.frames += rx.len() as u64;
         let probed = self.index_changes;

@@ -198,6 +198,10 @@ pub struct Statistics {
     pub evicted: u64,
     /// Connections ended because their backend was disabled, removed, drained for too long, or (UDP) went down.
     pub ended: u64,
+    /// Frames whose connection was known by a mark.
+    pub marked: u64,
+    /// Frames with a mark of another connection, or of none: their connections were looked up.
+    pub mismarked: u64,
     /// Frames dropped, by [`Drop`].
     pub drops: [u64; Drop::ALL.len()],
     /// Frames dropped as malformed, by [`Malformed`].
@@ -235,6 +239,8 @@ impl Statistics {
             revived: 0,
             evicted: 0,
             ended: 0,
+            marked: 0,
+            mismarked: 0,
             drops: [0; Drop::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             connections_now: 0,

@@ -15,13 +15,13 @@ use proptest::prelude::*;
 
 /// Who sends, what, and how.
 #[derive(Clone, Debug)]
-struct Step {
+pub(super) struct Step {
     client: u8,
     from_backend: bool,
     what: What,
     twist: Twist,
     /// The burst ends here, and so much time passes.
-    pause: Option<u64>,
+    pub(super) pause: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ enum Twist {
     Padded,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop_oneof![
         Just(SYN),
         Just(SYN | ACK),
@@ -75,7 +75,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The frame of a step, as things stand.
-fn frame(stage: &Stage, step: &Step) -> Packet {
+pub(super) fn frame(stage: &Stage, step: &Step) -> Packet {
     let end_of_client = client(false, step.client, 40_000);
     let (vip, way, length) = match step.what {
         What::Tcp(flags) => (stage.vip(), Way::Tcp(flags), 0),
@@ -117,7 +117,7 @@ fn tagged(frame: &VecFrame) -> VecFrame {
 }
 
 /// What left, from the IP header on.
-fn packets(frames: Vec<VecFrame>, l3: usize) -> Vec<(Vec<u8>, Checksum)> {
+pub(super) fn packets(frames: Vec<VecFrame>, l3: usize) -> Vec<(Vec<u8>, Checksum)> {
     frames.into_iter().map(|frame| (frame.data[l3..].to_vec(), frame.meta.checksum)).collect()
 }
 
@@ -150,7 +150,7 @@ fn check(mut stages: [Stage; 2], steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn heavy() -> Choice {
+pub(super) fn heavy() -> Choice {
     Choice::HeavyHitter(HeavyHitter { packets: Some(6), ..HeavyHitter::default() })
 }
 

@@ -7,6 +7,7 @@ mod crashes;
 mod drawn;
 mod house;
 mod lane;
+mod marks;
 mod passive;
 mod policy;
 mod realm;

@@ -185,6 +185,9 @@ impl Stage {
     pub(super) fn worker(&self) -> &Worker<AnyPolicy> {
         &self.worker
     }
+    pub(super) fn worker_mut(&mut self) -> &mut Worker<AnyPolicy> {
+        &mut self.worker
+    }
     pub(super) fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
