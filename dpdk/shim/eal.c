@@ -13,10 +13,12 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
+#include <rte_mbuf_dyn.h>
 #include <rte_log.h>
 #include <rte_mempool.h>
 #include <rte_rtm.h>
 
+#include "port.h"
 #include "shim.h"
 
 /* EAL keeps pointers into its command line. */
@@ -81,6 +83,16 @@ void hairpin_log_heard(char *log, size_t log_size)
 	pthread_mutex_unlock(&log_lock);
 }
 
+/* Rust's own place in mbufs. */
+static int meta_field(void)
+{
+	static const struct rte_mbuf_dynfield field = {
+		.name = "hairpin_meta", .size = HAIRPIN_META_SIZE, .align = HAIRPIN_META_SIZE,
+	};
+
+	return rte_mbuf_dynfield_register_offset(&field, HAIRPIN_META) == HAIRPIN_META ? 0 : rte_errno != 0 ? rte_errno : EIO;
+}
+
 /*
  * Starts EAL. To be called on a thread of its own, which ends afterwards: EAL pins its caller, and the threads that it
  * makes inherit their caller's signal mask. No file that stays, no telemetry. Afterwards only what is critical is said.
@@ -131,7 +143,7 @@ int hairpin_eal_start(unsigned int memory_mib, int huge, int pci)
 	rte_log_set_global_level(RTE_LOG_CRIT);
 	/* With --no-shconf nothing is in the directory that EAL made all the same, also if it did not start then. */
 	rmdir(rte_eal_get_runtime_dir());
-	return error;
+	return error != 0 ? error : meta_field();
 }
 
 const char *hairpin_strerror(int error)

@@ -53,41 +53,44 @@ uint32_t hairpin_pool_in_use(const struct rte_mempool *pool)
 	return rte_mempool_in_use_count(pool);
 }
 
-/* Empty frames; as many as there are. */
-uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct hairpin_mbuf *frames, uint32_t count)
+/* Fresh mbufs; as many as there are. */
+uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_t count)
 {
-	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
-
-	count = RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX);
 	/* A bulk is given whole or not at all: the last few come one by one. */
-	if (rte_pktmbuf_alloc_bulk(pool, raw, count) != 0) {
+	if (rte_pktmbuf_alloc_bulk(pool, frames, count) != 0) {
 		uint32_t given = 0;
-		while (given < count && (raw[given] = rte_pktmbuf_alloc(pool)) != NULL)
+		while (given < count && (frames[given] = rte_pktmbuf_alloc(pool)) != NULL)
 			given++;
 		count = given;
-	}
-	for (uint32_t i = 0; i < count; i++) {
-		struct hairpin_mbuf *frame = &frames[i];
-		frame->raw = raw[i];
-		frame->data = rte_pktmbuf_mtod(raw[i], uint8_t *);
-		frame->length = 0;
-		frame->room = (uint16_t)(raw[i]->buf_len - raw[i]->data_off);
-		frame->note = 0;
 	}
 	return count;
 }
 
-void hairpin_mbuf_free(struct rte_mbuf *raw)
+void hairpin_mbuf_free(struct rte_mbuf *frame)
 {
-	rte_pktmbuf_free(raw);
+	rte_pktmbuf_free(frame);
 }
 
-void hairpin_mbuf_free_burst(const struct hairpin_mbuf *frames, uint32_t count)
+void hairpin_mbuf_free_burst(struct rte_mbuf **frames, uint32_t count)
 {
-	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
+	rte_pktmbuf_free_bulk(frames, count);
+}
 
-	count = RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX);
-	for (uint32_t i = 0; i < count; i++)
-		raw[i] = frames[i].raw;
-	rte_pktmbuf_free_bulk(raw, count);
+/* A frame in several segments becomes one, if it fits; otherwise it is gone. */
+int hairpin_mbuf_join(struct rte_mbuf *frame)
+{
+	if (rte_pktmbuf_linearize(frame) == 0)
+		return 0;
+	rte_pktmbuf_free(frame);
+	return -1;
+}
+
+/* Has the device fill in a checksum. */
+void hairpin_mbuf_checksum(struct rte_mbuf *frame, uint32_t note)
+{
+	frame->ol_flags |= (note & HAIRPIN_CHECKSUM_IPV4 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6) |
+			   (note & HAIRPIN_CHECKSUM_UDP ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM);
+	frame->tx_offload = 0;
+	frame->l2_len = HAIRPIN_CHECKSUM_L2(note);
+	frame->l3_len = HAIRPIN_CHECKSUM_L3(note);
 }

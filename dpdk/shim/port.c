@@ -352,64 +352,12 @@ int hairpin_port_statistics(uint16_t port, struct hairpin_port_statistics *stati
 	return 0;
 }
 
-/* A frame in several segments becomes one, if it fits. */
-static int join(struct rte_mbuf *raw, struct hairpin_chains *chains)
+uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint32_t count)
 {
-	if (rte_pktmbuf_linearize(raw) != 0) {
-		rte_pktmbuf_free(raw);
-		chains->dropped++;
-		return -1;
-	}
-	chains->joined++;
-	return 0;
+	return rte_eth_rx_burst(port, queue, frames, (uint16_t)RTE_MIN(count, (uint32_t)UINT16_MAX));
 }
 
-uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct hairpin_mbuf *frames, uint32_t count,
-			       struct hairpin_chains *chains)
+uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint32_t count)
 {
-	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
-	uint32_t kept = 0;
-
-	count = rte_eth_rx_burst(port, queue, raw, (uint16_t)RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX));
-	for (uint32_t i = 0; i < count; i++) {
-		struct rte_mbuf *mbuf = raw[i];
-		if (unlikely(mbuf->nb_segs > 1) && join(mbuf, chains) != 0)
-			continue;
-		struct hairpin_mbuf *frame = &frames[kept++];
-		frame->raw = mbuf;
-		frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
-		rte_prefetch0(frame->data);
-		frame->length = mbuf->data_len;
-		frame->room = (uint16_t)(mbuf->buf_len - mbuf->data_off);
-		frame->note = mbuf->ol_flags & RTE_MBUF_F_RX_FDIR_ID ? mbuf->hash.fdir.hi : 0;
-	}
-	return kept;
-}
-
-static void offload_checksum(struct rte_mbuf *mbuf, uint32_t note)
-{
-	mbuf->ol_flags |= (note & HAIRPIN_CHECKSUM_IPV4 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6) |
-			  (note & HAIRPIN_CHECKSUM_UDP ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM);
-	mbuf->tx_offload = 0;
-	mbuf->l2_len = HAIRPIN_CHECKSUM_L2(note);
-	mbuf->l3_len = HAIRPIN_CHECKSUM_L3(note);
-}
-
-uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, const struct hairpin_mbuf *frames, uint32_t count)
-{
-	struct rte_mbuf *raw[HAIRPIN_FRAMES_MAX];
-
-	count = RTE_MIN(count, (uint32_t)HAIRPIN_FRAMES_MAX);
-	for (uint32_t i = 0; i < count; i++) {
-		const struct hairpin_mbuf *frame = &frames[i];
-		struct rte_mbuf *mbuf = frame->raw;
-		raw[i] = mbuf;
-		mbuf->data_len = frame->length;
-		mbuf->pkt_len = frame->length;
-		/* What was true of it on receiving is not any more: marks, tags, checksums. */
-		mbuf->ol_flags &= RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
-		if (unlikely(frame->note != 0))
-			offload_checksum(mbuf, frame->note);
-	}
-	return rte_eth_tx_burst(port, queue, raw, (uint16_t)count);
+	return rte_eth_tx_burst(port, queue, frames, (uint16_t)RTE_MIN(count, (uint32_t)UINT16_MAX));
 }

@@ -2,6 +2,7 @@
 #ifndef HAIRPIN_DPDK_PORT_H
 #define HAIRPIN_DPDK_PORT_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,20 +14,25 @@
 #define HAIRPIN_FRAMES_MAX 64
 
 /*
- * A frame, as Rust's `Mbuf` holds it: one segment. `note` is what the two tell each other about it: on receiving the
- * mark that a rule has set, on sending the checksum that the device shall fill in (HAIRPIN_CHECKSUM_*, or 0).
+ * Rust reads and writes these fields of an mbuf itself (src/ffi/port.rs, `RawMbuf`), and keeps what it knows of a frame
+ * in a dynamic field of its own.
  */
-struct hairpin_mbuf {
-	struct rte_mbuf *raw;
-	uint8_t *data;
-	/* Bytes of the frame, and how many it can have. */
-	uint16_t length, room;
-	uint32_t note;
-	/* Rust's own. */
-	uint32_t meta[4];
-};
+#define HAIRPIN_META 112
+#define HAIRPIN_META_SIZE 16
+static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, data_off) == 16, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, nb_segs) == 20, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, ol_flags) == 24, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, pkt_len) == 36, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, data_len) == 40, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, hash.fdir.hi) == 48, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, buf_len) == 54, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, dynfield1) <= HAIRPIN_META, "RawMbuf");
+static_assert(sizeof(struct rte_mbuf) == HAIRPIN_META + HAIRPIN_META_SIZE, "RawMbuf");
+static_assert(RTE_MBUF_F_RX_FDIR_ID == 1ULL << 13, "RawMbuf");
+static_assert(RTE_MBUF_F_EXTERNAL == 1ULL << 61 && RTE_MBUF_F_INDIRECT == 1ULL << 62, "RawMbuf");
 
-/* In `note` beside the lengths of the headers: IPv4 rather than IPv6, UDP rather than TCP. */
+/* A checksum for the device to fill in: beside the lengths of the headers, IPv4 rather than IPv6, UDP rather than TCP. */
 #define HAIRPIN_CHECKSUM_L2(note) ((note) & 0x7f)
 #define HAIRPIN_CHECKSUM_L3(note) ((note) >> 7 & 0x1ff)
 #define HAIRPIN_CHECKSUM_IPV4 (1u << 16)
@@ -71,19 +77,16 @@ struct hairpin_port_statistics {
 	uint64_t received, transmitted, received_bytes, transmitted_bytes, missed, receive_errors, transmit_errors, no_mbuf;
 };
 
-/* What became of frames that came in several segments. */
-struct hairpin_chains {
-	uint64_t joined, dropped;
-};
-
 /* mbuf.c */
 size_t hairpin_pool_memory(uint32_t mbufs, uint16_t data_room);
 int hairpin_pool_create(const char *name, uint32_t mbufs, uint16_t cache, uint16_t data_room, void *memory,
 			size_t length, struct rte_mempool **pool);
 uint32_t hairpin_pool_in_use(const struct rte_mempool *pool);
-uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct hairpin_mbuf *frames, uint32_t count);
-void hairpin_mbuf_free(struct rte_mbuf *raw);
-void hairpin_mbuf_free_burst(const struct hairpin_mbuf *frames, uint32_t count);
+uint32_t hairpin_pool_allocate(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_t count);
+void hairpin_mbuf_free(struct rte_mbuf *frame);
+void hairpin_mbuf_free_burst(struct rte_mbuf **frames, uint32_t count);
+int hairpin_mbuf_join(struct rte_mbuf *frame);
+void hairpin_mbuf_checksum(struct rte_mbuf *frame, uint32_t note);
 
 /* port.c */
 int hairpin_port_open(const char *device, const struct hairpin_port_options *options, struct rte_mempool *pool,
@@ -96,16 +99,15 @@ void hairpin_port_close(uint16_t port);
 int hairpin_port_info(uint16_t port, struct hairpin_port_info *info);
 int hairpin_port_is_up(uint16_t port);
 int hairpin_port_statistics(uint16_t port, struct hairpin_port_statistics *statistics);
-uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct hairpin_mbuf *frames, uint32_t count,
-			       struct hairpin_chains *chains);
-uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, const struct hairpin_mbuf *frames, uint32_t count);
+uint32_t hairpin_queue_receive(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint32_t count);
+uint32_t hairpin_queue_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint32_t count);
 
 /* ring.c */
 int hairpin_ring_create(const char *name, uint32_t size, int many_producers, int many_consumers, int socket,
 			struct rte_ring **ring);
 void hairpin_ring_free(struct rte_ring *ring);
-uint32_t hairpin_ring_send(struct rte_ring *ring, const struct hairpin_mbuf *frames, uint32_t count);
-uint32_t hairpin_ring_receive(struct rte_ring *ring, struct hairpin_mbuf *frames, uint32_t count);
+uint32_t hairpin_ring_send(struct rte_ring *ring, struct rte_mbuf *const *frames, uint32_t count);
+uint32_t hairpin_ring_receive(struct rte_ring *ring, struct rte_mbuf **frames, uint32_t count);
 uint32_t hairpin_ring_count(const struct rte_ring *ring);
 
 #endif

@@ -19,7 +19,7 @@ pub(crate) fn settle(batch: &mut Batch<Mbuf>, device: bool) {
 fn settle_one(frame: &mut Mbuf, device: bool) {
     let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { return };
     if device {
-        frame.set_note(note(&at));
+        frame.leave_checksum(note(&at));
     } else {
         at.fill_checksum(frame.bytes_mut());
         frame.meta_mut().checksum = Checksum::Complete;

@@ -54,11 +54,7 @@ impl FrameIo for PortIo {
                 return;
             }
             let place = (self.turn + step) % count;
-            let before = out.len();
-            self.queues[place].receive(out);
-            for frame in &mut out[before..] {
-                frame.meta_mut().port = place as u16;
-            }
+            self.queues[place].receive_as(place as u16, out);
         }
         self.turn = (self.turn + 1) % count.max(1);
     }

@@ -1,55 +1,63 @@
 //! Frames in DPDK's buffers.
 
-use crate::ffi::port::{self, RawMbuf};
+use crate::ffi::port::{self, ELSEWHERE, MARKED, RawMbuf};
 use hairpin_core::frame::{Batch, Frame, Meta};
 use std::mem;
 use std::ptr::NonNull;
 
 /// A frame in an mbuf of one segment. It owns the mbuf; dropping it gives it back to its pool.
 ///
-/// Where the bytes are and how many stands here, not only in the mbuf, so that nothing of a frame is a call into C. What
-/// the mbuf says of its length is set right when the frame is sent.
+/// It is no more than a pointer, so that a batch of frames is what DPDK's calls take and give. Everything of a frame
+/// stands in the mbuf, what the core knows of it ([`Meta`]) in a field of our own.
 #[derive(Debug)]
-#[repr(C)]
-pub struct Mbuf {
-    raw: NonNull<RawMbuf>,
-    data: NonNull<u8>,
-    length: u16,
-    room: u16,
-    /// What the shim and we tell each other (`struct hairpin_mbuf`).
-    note: u32,
-    meta: Meta,
-}
-
-// As `struct hairpin_mbuf` has it.
-const _: () = assert!(size_of::<Mbuf>() == 40 && mem::offset_of!(Mbuf, note) == 20);
-const _: () = assert!(mem::offset_of!(Mbuf, meta) == 24 && size_of::<Meta>() <= 16);
+#[repr(transparent)]
+pub struct Mbuf(NonNull<RawMbuf>);
 
 // SAFETY: an mbuf has no thread; its pool takes it back from any.
 unsafe impl Send for Mbuf {}
+
+/// What became of frames that came in several segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chains {
+    pub(crate) joined: u64,
+    pub(crate) dropped: u64,
+}
 
 impl Mbuf {
     /// Gives all frames of a batch back at once.
     pub fn free_burst(batch: &mut Batch<Mbuf>) {
         // SAFETY: they are ours, as many as said, and forgotten below.
-        unsafe { port::hairpin_mbuf_free_burst(batch.as_ptr(), batch.len() as u32) };
+        unsafe { port::hairpin_mbuf_free_burst(batch.as_mut_ptr(), batch.len() as u32) };
         forget_first(batch, batch.len());
     }
 
     /// Bytes that the frame can have.
     pub fn room(&self) -> usize {
-        usize::from(self.room)
+        usize::from(self.raw().buffer_length.saturating_sub(self.raw().data_offset))
     }
 
-    /// What the device is told about the frame's checksum; 0: nothing.
-    pub(crate) fn set_note(&mut self, note: u32) {
-        self.note = note;
+    #[inline(always)]
+    fn raw(&self) -> &RawMbuf {
+        // SAFETY: the mbuf is there, and ours alone; our field is not read as what it may not be.
+        unsafe { self.0.as_ref() }
     }
 
-    /// Lets `fill` put frames behind those of `batch`, as many as it is told at most, and says how many they are.
+    #[inline(always)]
+    fn raw_mut(&mut self) -> &mut RawMbuf {
+        // SAFETY: as above.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// Has the device fill in its checksum.
+    pub(crate) fn leave_checksum(&mut self, note: u32) {
+        // SAFETY: the mbuf is ours.
+        unsafe { port::hairpin_mbuf_checksum(self.0.as_ptr(), note) }
+    }
+
+    /// Lets `fill` put mbufs behind the frames of `batch`, as many as it is told at most, and says how many they are.
     ///
     /// # Safety
-    /// `fill` must have made as many frames as it says, each its own mbuf, all but their `meta`.
+    /// `fill` must have put as many pointers there as it says. They must be to frames that are whole.
     pub(crate) unsafe fn append(
         batch: &mut Batch<Mbuf>,
         most: usize,
@@ -60,21 +68,72 @@ impl Mbuf {
         // SAFETY: the capacity is larger than the length, so this is inside the batch or one past it.
         let first = unsafe { batch.as_mut_ptr().add(before) };
         let count = (fill(first, most as u32) as usize).min(most);
-        for i in 0..count {
-            // SAFETY: inside the batch's capacity; the note was written by `fill`.
-            unsafe {
-                let frame = first.add(i);
-                let ticket = mem::take(&mut (*frame).note);
-                (&raw mut (*frame).meta).write(Meta { ticket, ..Meta::default() });
-            }
-        }
-        // SAFETY: so many frames are there now, in full.
+        // SAFETY: so many frames are there now.
         unsafe { batch.set_len(before + count) };
         count
+    }
+
+    /// The same of mbufs as drivers and pools give them: they become whole frames, of `port`.
+    ///
+    /// # Safety
+    /// `fill` must have put as many pointers there as it says, each to an mbuf of its own.
+    #[inline(always)]
+    pub(crate) unsafe fn append_fresh(
+        batch: &mut Batch<Mbuf>,
+        (port, most): (u16, usize),
+        chains: &mut Chains,
+        fill: impl FnOnce(*mut Mbuf, u32) -> u32,
+    ) -> usize {
+        let before = batch.len();
+        // SAFETY: they are made whole below, before anybody sees them.
+        unsafe { Self::append(batch, most, fill) };
+        let mut chained = false;
+        for frame in &mut batch[before..] {
+            // SAFETY: the mbuf is ours.
+            let raw = unsafe { frame.0.as_mut() };
+            prefetch(raw.buffer.wrapping_add(usize::from(raw.data_offset)));
+            chained |= raw.segments > 1;
+            let ticket = if raw.flags & MARKED == 0 { 0 } else { raw.mark };
+            raw.meta.write(Meta { port, ticket, ..Meta::default() });
+            // What was true of it on receiving is not when it is sent: marks, tags, checksums.
+            raw.flags &= ELSEWHERE;
+        }
+        if chained {
+            join(batch, before, chains);
+        }
+        batch.len() - before
+    }
+}
+
+/// Makes one segment of those that are several, from the place `from` on; what does not fit one is dropped.
+#[cold]
+fn join(batch: &mut Batch<Mbuf>, from: usize, chains: &mut Chains) {
+    for at in (from..batch.len()).rev() {
+        if batch[at].raw().segments <= 1 {
+            continue;
+        }
+        // SAFETY: the mbuf is ours; when it could not be joined it is gone, and forgotten below.
+        match unsafe { port::hairpin_mbuf_join(batch[at].0.as_ptr()) } {
+            0 => chains.joined += 1,
+            _ => {
+                mem::forget(batch.remove(at));
+                chains.dropped += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch(_at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it reads nothing that anybody notices.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }
 }
 
 /// Forgets the first frames of a batch: they belong to somebody else now.
+#[inline]
 pub(crate) fn forget_first(batch: &mut Batch<Mbuf>, count: usize) {
     if count == batch.len() {
         // SAFETY: none is left; frames are no more than their mbufs, which belong to somebody else.
@@ -87,42 +146,49 @@ pub(crate) fn forget_first(batch: &mut Batch<Mbuf>, count: usize) {
 impl Frame for Mbuf {
     const MARKS: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mbuf is ours and has room for `room` bytes from `data` on, of which `length` are no more. They are
-        // initialised in the sense that matters: pools are memory that began as zeroes or that devices have written.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), usize::from(self.length)) }
+        let raw = self.raw();
+        let data = raw.buffer.wrapping_add(usize::from(raw.data_offset));
+        // SAFETY: the mbuf is ours and has this many bytes in its buffer, from where its data begin. They are initialised
+        // in the sense that matters: pools are memory that began as zeroes or that devices have written.
+        unsafe { std::slice::from_raw_parts(data, usize::from(raw.data_length)) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn bytes_mut(&mut self) -> &mut [u8] {
+        let raw = self.raw();
+        let data = raw.buffer.wrapping_add(usize::from(raw.data_offset));
         // SAFETY: as in `bytes`, and nobody else has the mbuf.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.length)) }
+        unsafe { std::slice::from_raw_parts_mut(data, usize::from(raw.data_length)) }
     }
 
     #[inline]
     fn resize(&mut self, length: usize) -> bool {
-        let fits = length <= usize::from(self.room);
+        let fits = length <= self.room();
         if fits {
-            self.length = length as u16;
+            let raw = self.raw_mut();
+            (raw.data_length, raw.packet_length) = (length as u16, length as u32);
         }
         fits
     }
 
-    #[inline]
+    #[inline(always)]
     fn meta(&self) -> &Meta {
-        &self.meta
+        // SAFETY: whole frames have it, since `append_fresh`.
+        unsafe { self.raw().meta.assume_init_ref() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
+        // SAFETY: as above.
+        unsafe { self.raw_mut().meta.assume_init_mut() }
     }
 }
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
         // SAFETY: the mbuf is ours and nobody has it any more.
-        unsafe { port::hairpin_mbuf_free(self.raw.as_ptr()) }
+        unsafe { port::hairpin_mbuf_free(self.0.as_ptr()) }
     }
 }

@@ -3,7 +3,7 @@
 use crate::eal::Eal;
 use crate::error::Error;
 use crate::ffi::port::{self, RawPool};
-use crate::mbuf::Mbuf;
+use crate::mbuf::{Chains, Mbuf};
 use crate::memory::Mapping;
 use hairpin_core::frame::Batch;
 use std::ffi::CString;
@@ -102,8 +102,12 @@ impl Pool {
     /// Adds up to `count` empty frames to `out`, as far as there is room in it, and returns how many.
     pub fn allocate_burst(&self, out: &mut Batch<Mbuf>, count: usize) -> usize {
         let pool = self.raw();
-        // SAFETY: the shim makes as many frames as it says, at most as many as it is told.
-        unsafe { Mbuf::append(out, count, |first, most| port::hairpin_pool_allocate(pool, first, most)) }
+        // SAFETY: the shim gives as many mbufs as it says, at most as many as it is told.
+        unsafe {
+            Mbuf::append_fresh(out, (0, count), &mut Chains::default(), |first, most| {
+                port::hairpin_pool_allocate(pool, first, most)
+            })
+        }
     }
 
     pub(crate) fn raw(&self) -> *mut RawPool {

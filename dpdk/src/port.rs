@@ -18,8 +18,8 @@
 use crate::checksum;
 use crate::eal::Eal;
 use crate::error::Error;
-use crate::ffi::port::{self, RawChains, RawInfo, RawOptions, RawRing, RawStatistics};
-use crate::mbuf::{Mbuf, forget_first};
+use crate::ffi::port::{self, RawInfo, RawOptions, RawRing, RawStatistics};
+use crate::mbuf::{Chains, Mbuf, forget_first};
 use crate::pool::Pool;
 use crate::rss::{Rss, Spread, SpreadAbilities};
 use crate::segment::Cut;
@@ -306,7 +306,7 @@ impl Port {
             return None;
         }
         let checksums = self.fills_checksums();
-        Some(Queue { port: Arc::clone(&self.0), id: self.0.id, index, checksums, chains: RawChains::default() })
+        Some(Queue { port: Arc::clone(&self.0), id: self.0.id, index, checksums, chains: Chains::default() })
     }
 }
 
@@ -345,7 +345,7 @@ pub struct Queue {
     index: u16,
     /// The device fills in checksums.
     checksums: bool,
-    chains: RawChains,
+    chains: Chains,
 }
 
 impl Queue {
@@ -353,10 +353,18 @@ impl Queue {
     /// [`Meta::ticket`](hairpin_core::frame::Meta::ticket) is the mark that a rule of the port has given them, or 0.
     /// Never waits.
     pub fn receive(&mut self, out: &mut Batch<Mbuf>) -> usize {
-        let (id, index, chains) = (self.id, self.index, &raw mut self.chains);
-        // SAFETY: the shim makes as many frames as it says, at most as many as it is told; the queue is ours.
+        self.receive_as(0, out)
+    }
+
+    /// The same; `port` is where they say that they come from ([`Meta::port`](hairpin_core::frame::Meta::port)).
+    #[inline]
+    pub(crate) fn receive_as(&mut self, port: u16, out: &mut Batch<Mbuf>) -> usize {
+        let (id, index) = (self.id, self.index);
+        // SAFETY: the driver gives as many mbufs as it says, at most as many as it is told; the queue is ours.
         unsafe {
-            Mbuf::append(out, usize::MAX, |first, most| port::hairpin_queue_receive(id, index, first, most, chains))
+            Mbuf::append_fresh(out, (port, usize::MAX), &mut self.chains, |first, most| {
+                port::hairpin_queue_receive(id, index, first, most)
+            })
         }
     }
 
@@ -374,8 +382,8 @@ impl Queue {
     #[inline]
     fn send(&mut self, batch: &mut Batch<Mbuf>) -> usize {
         // SAFETY: those that went are forgotten; the queue is ours.
-        let sent =
-            unsafe { port::hairpin_queue_transmit(self.id, self.index, batch.as_ptr(), batch.len() as u32) } as usize;
+        let sent = unsafe { port::hairpin_queue_transmit(self.id, self.index, batch.as_mut_ptr(), batch.len() as u32) }
+            as usize;
         let sent = sent.min(batch.len());
         forget_first(batch, sent);
         sent

@@ -78,15 +78,9 @@ impl Ring {
     }
 
     fn receive(&self, out: &mut Batch<Mbuf>) -> usize {
-        let room = out.remaining_capacity();
-        let before = out.len();
-        // SAFETY: the shim writes so many frames behind those that are there, in full: whole ones were put in.
-        unsafe {
-            let first = out.as_mut_ptr().add(before);
-            let count = (port::hairpin_ring_receive(self.raw.as_ptr(), first, room as u32) as usize).min(room);
-            out.set_len(before + count);
-            count
-        }
+        let raw = self.raw.as_ptr();
+        // SAFETY: the shim gives as many frames as it says; whole ones were put in.
+        unsafe { Mbuf::append(out, usize::MAX, |first, most| port::hairpin_ring_receive(raw, first, most)) }
     }
 }
 

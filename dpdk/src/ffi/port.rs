@@ -1,13 +1,50 @@
 //! Pools, ports, queues and rings, as `shim/port.h` declares them.
 
 use crate::mbuf::Mbuf;
+use hairpin_core::frame::Meta;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::{MaybeUninit, offset_of};
 
-/// `struct rte_mbuf`, opaque.
-#[repr(C)]
+/// `struct rte_mbuf`: the fields that we read and write, where `shim/port.h` asserts that they are.
+#[repr(C, align(64))]
 pub(crate) struct RawMbuf {
-    _opaque: [u8; 0],
+    pub(crate) buffer: *mut u8,
+    _address: u64,
+    /// Where the frame begins in the buffer.
+    pub(crate) data_offset: u16,
+    _references: u16,
+    pub(crate) segments: u16,
+    _port: u16,
+    /// What is true of it: [`MARKED`], [`ELSEWHERE`] and others.
+    pub(crate) flags: u64,
+    _packet_type: u32,
+    /// Bytes of all segments, and of this one.
+    pub(crate) packet_length: u32,
+    pub(crate) data_length: u16,
+    _vlan: u16,
+    _hash: u32,
+    /// With [`MARKED`]: the mark that a rule has set.
+    pub(crate) mark: u32,
+    _vlan_outer: u16,
+    /// Bytes of the buffer.
+    pub(crate) buffer_length: u16,
+    _rest: [u64; 7],
+    /// Ours (a dynamic field, `shim/eal.c`).
+    pub(crate) meta: MaybeUninit<Meta>,
 }
+
+const META: usize = 112;
+const _: () = assert!(size_of::<Meta>() <= 16 && align_of::<Meta>() <= 16);
+const _: () = assert!(size_of::<RawMbuf>() == 128 && offset_of!(RawMbuf, meta) == META);
+const _: () = assert!(offset_of!(RawMbuf, data_offset) == 16 && offset_of!(RawMbuf, segments) == 20);
+const _: () = assert!(offset_of!(RawMbuf, flags) == 24 && offset_of!(RawMbuf, packet_length) == 36);
+const _: () = assert!(offset_of!(RawMbuf, data_length) == 40 && offset_of!(RawMbuf, mark) == 48);
+const _: () = assert!(offset_of!(RawMbuf, buffer_length) == 54);
+
+/// A rule has marked the packet (RTE_MBUF_F_RX_FDIR_ID).
+pub(crate) const MARKED: u64 = 1 << 13;
+/// The buffer is not the mbuf's own (RTE_MBUF_F_EXTERNAL, RTE_MBUF_F_INDIRECT).
+pub(crate) const ELSEWHERE: u64 = 3 << 61;
 
 /// `struct rte_mempool`, opaque.
 #[repr(C)]
@@ -21,11 +58,11 @@ pub(crate) struct RawRing {
     _opaque: [u8; 0],
 }
 
-/// In the note of a frame that is sent: its checksum is the device's to fill in, the packet is one of IPv4.
+/// Of a checksum that is the device's to fill in: the packet is one of IPv4.
 pub(crate) const CHECKSUM_IPV4: u32 = 1 << 16;
 /// The same: it is a UDP datagram.
 pub(crate) const CHECKSUM_UDP: u32 = 1 << 17;
-/// Where the length of the IP header stands in such a note; that of what is in front of it stands at 0.
+/// Where the length of the IP header stands beside that; that of what is in front of it stands at 0.
 pub(crate) const CHECKSUM_L3_SHIFT: u32 = 7;
 
 /// `struct hairpin_port_options`.
@@ -97,15 +134,7 @@ pub(crate) struct RawStatistics {
     pub(crate) no_mbuf: u64,
 }
 
-/// `struct hairpin_chains`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RawChains {
-    pub(crate) joined: u64,
-    pub(crate) dropped: u64,
-}
-
-#[expect(improper_ctypes, reason = "the shim does not look into `Meta`, and `Mbuf` asserts where it stands")]
+#[expect(improper_ctypes, reason = "the shim does not look into `Meta`, and asserts where it stands")]
 unsafe extern "C" {
     pub(crate) fn hairpin_pool_create(
         name: *const c_char,
@@ -120,7 +149,9 @@ unsafe extern "C" {
     pub(crate) fn hairpin_pool_in_use(pool: *const RawPool) -> u32;
     pub(crate) fn hairpin_pool_allocate(pool: *mut RawPool, frames: *mut Mbuf, count: u32) -> u32;
     pub(crate) fn hairpin_mbuf_free(raw: *mut RawMbuf);
-    pub(crate) fn hairpin_mbuf_free_burst(frames: *const Mbuf, count: u32);
+    pub(crate) fn hairpin_mbuf_free_burst(frames: *mut Mbuf, count: u32);
+    pub(crate) fn hairpin_mbuf_join(raw: *mut RawMbuf) -> c_int;
+    pub(crate) fn hairpin_mbuf_checksum(raw: *mut RawMbuf, note: u32);
 
     pub(crate) fn hairpin_port_open(
         device: *const c_char,
@@ -144,14 +175,8 @@ unsafe extern "C" {
     pub(crate) fn hairpin_port_info(port: u16, info: *mut RawInfo) -> c_int;
     pub(crate) fn hairpin_port_is_up(port: u16) -> c_int;
     pub(crate) fn hairpin_port_statistics(port: u16, statistics: *mut RawStatistics) -> c_int;
-    pub(crate) fn hairpin_queue_receive(
-        port: u16,
-        queue: u16,
-        frames: *mut Mbuf,
-        count: u32,
-        chains: *mut RawChains,
-    ) -> u32;
-    pub(crate) fn hairpin_queue_transmit(port: u16, queue: u16, frames: *const Mbuf, count: u32) -> u32;
+    pub(crate) fn hairpin_queue_receive(port: u16, queue: u16, frames: *mut Mbuf, count: u32) -> u32;
+    pub(crate) fn hairpin_queue_transmit(port: u16, queue: u16, frames: *mut Mbuf, count: u32) -> u32;
 
     pub(crate) fn hairpin_ring_create(
         name: *const c_char,
