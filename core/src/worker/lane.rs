@@ -4,10 +4,10 @@
 //! Invariant: a packet in the lane leaves behind what `carry` would have left, in the frame, in the connection and in the
 //! statistics (`tests/lane.rs` compares them).
 
-use super::Worker;
 use super::packets::volume_of;
+use super::{Flows, Worker};
 use crate::flow::{Direction, FlowKey};
-use crate::frame::Frame;
+use crate::frame::{BATCH_MAX, Frame};
 use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::{OffloadPolicy, Reason};
 use crate::rewrite::Rewrite;
@@ -44,6 +44,14 @@ fn is_kept(connection: &Connection, now: Time) -> bool {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
+    /// Brings into the cache what the packets of these flows will need, [`BATCH_MAX`] of them at most, for whoever knows of
+    /// them beforehand. Nothing changes.
+    pub fn warm(&self, keys: &[FlowKey]) {
+        let mut found = [None; BATCH_MAX];
+        self.table.find_burst(keys, &Flows(&self.slab), &mut found);
+        core::hint::black_box(&found);
+    }
+
     /// Carries a packet of a known connection, if that is simple: `frame` is to be sent then. `false`, and nothing has
     /// happened, if it is not.
     #[inline(always)]

@@ -149,6 +149,11 @@ impl Nic {
         self.rules.holds(key)
     }
 
+    /// [`Nic::holds`], and brings into the cache what a packet of the flow will need.
+    pub fn warm(&self, key: &FlowKey) -> bool {
+        self.rules.warm(key)
+    }
+
     /// The flow that a rule makes of this one, if there is one.
     pub fn leads_to(&self, key: &FlowKey) -> Option<FlowKey> {
         self.rules.rule(key).filter(|rule| rule.fate == Fate::Forward).map(|rule| rule.rewrite.rewritten(key))

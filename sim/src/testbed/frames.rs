@@ -47,6 +47,8 @@ pub(super) struct Packet {
     pub(super) length: u16,
     /// The backend that sends it, or that it has reached.
     pub(super) backend: u16,
+    /// The core it goes to.
+    pub(super) core: u8,
     pub(super) direction: Direction,
     pub(super) part: Part,
     pub(super) protocol: Protocol,
@@ -238,6 +240,7 @@ mod tests {
                         port: 4321,
                         length,
                         backend: 3,
+                        core: 0,
                         direction,
                         part,
                         protocol,

@@ -3,15 +3,14 @@
 //! Three things can be next: a packet is through the line in, a packet that the card has turned round comes out of it, a
 //! core is done with what it was at. Of those at the same time the core is first, then the card.
 
+use super::card::{Card, Turned};
 use super::core::{Phase, TestbedWorker};
-use super::frames::{LENGTH, NOWHERE, Packet, Sheet};
+use super::frames::{BACKENDS, LENGTH, NOWHERE, Packet, Sheet};
 use super::results::{Results, Rows};
 use super::{Mistake, Offered, Testbed, Traffic};
 use crate::nic::{Passage, Tally};
-use crate::testbed::card::Turned;
-use crate::testbed::frames::BACKENDS;
 use hairpin_core::engine::{Completion, FlowEngine, RuleOp, Samples};
-use hairpin_core::flow::Direction;
+use hairpin_core::flow::{Direction, FlowKey};
 use hairpin_core::frame::{Batch, Egress, Frame};
 use hairpin_core::offload::Reason;
 use hairpin_core::time::{Duration, Time};
@@ -23,7 +22,7 @@ use std::sync::atomic::Ordering;
 /// Packets in a turn at most.
 pub(super) const BURST: usize = 32;
 /// Packets that are fetched from the traffic at a time.
-const AHEAD: usize = 32;
+const AHEAD: usize = 256;
 /// How often a core looks after timeouts, and at all if it has nothing to do: so many nanoseconds at full scale.
 const LOOK_NS: f64 = 20_000.0;
 /// Rules may take so long to come to rest after a run.
@@ -88,6 +87,8 @@ struct Run<'a> {
     count: Count,
     /// Out of the traffic, and when they are through the line in.
     ahead: VecDeque<(u64, Packet)>,
+    /// Flows of those, by core.
+    expected: Vec<Batch<FlowKey>>,
     /// Out of the card.
     turned: VecDeque<Turned<Packet>>,
     /// The core that is done next, and when.
@@ -167,6 +168,7 @@ impl<'a> Run<'a> {
             began,
             count,
             ahead: VecDeque::with_capacity(AHEAD),
+            expected: vec![Batch::new(); bed.cores.len()],
             turned: VecDeque::new(),
             soonest: (u64::MAX, 0),
             frames: (Batch::new(), Batch::new()),
@@ -232,20 +234,49 @@ impl<'a> Run<'a> {
             let offered = self.began + at.as_nanos();
             let length = length.clamp(*LENGTH.start(), *LENGTH.end());
             let through = self.bed.line_in.through(offered, length);
-            let known = (flow as usize) < self.bed.seen.len();
-            let key = if known { traffic.key(flow) } else { Default::default() };
+            let seen = self.bed.seen.get(flow as usize).copied();
+            let key = if seen.is_some() { traffic.key(flow) } else { FlowKey::default() };
             let packet = Packet {
                 offered,
                 flow,
                 client: u32::from_be_bytes(key.source.address.ipv4_octets()),
                 port: key.source.port,
                 length,
-                backend: NOWHERE,
+                // That may have changed when it arrives.
+                backend: seen.unwrap_or(NOWHERE),
+                core: self.bed.steering.worker(&key.source) as u8,
                 direction,
                 part,
                 protocol: key.protocol,
             };
             self.ahead.push_back((through, packet));
+        }
+        self.warm();
+    }
+
+    /// Brings into the cache what the packets fetched will need, many at a time: when their turn comes they come one by one,
+    /// and each would wait for memory by itself. Nothing of what happens depends on it.
+    fn warm(&mut self) {
+        for (_, packet) in &self.ahead {
+            let key = packet.key();
+            let by_card = |card: &Card| packet.may_match() && card.nic.warm(&key);
+            if self.bed.card.as_ref().is_some_and(by_card) {
+                continue;
+            }
+            let number = usize::from(packet.core);
+            let Some(worker) = &self.bed.cores[number].worker else { continue };
+            let expected = &mut self.expected[number];
+            expected.push(key);
+            if expected.is_full() {
+                worker.warm(expected);
+                expected.clear();
+            }
+        }
+        for (expected, core) in self.expected.iter_mut().zip(&self.bed.cores) {
+            if let Some(worker) = &core.worker {
+                worker.warm(expected);
+            }
+            expected.clear();
         }
     }
 
@@ -282,12 +313,10 @@ impl<'a> Run<'a> {
         let Some(&seen) = self.bed.seen.get(packet.flow as usize) else {
             return self.lose(now, &packet, Loss::NoSuchFlow);
         };
+        packet.backend = if packet.direction == Direction::FromBackend { seen } else { NOWHERE };
         let balances = self.bed.cores[0].worker.is_some();
-        if balances && packet.direction == Direction::FromBackend {
-            if seen == NOWHERE {
-                return self.lose(now, &packet, Loss::NoBackendYet);
-            }
-            packet.backend = seen;
+        if balances && packet.direction == Direction::FromBackend && seen == NOWHERE {
+            return self.lose(now, &packet, Loss::NoBackendYet);
         }
         if let Some(card) = &mut self.bed.card
             && packet.may_match()
@@ -306,7 +335,7 @@ impl<'a> Run<'a> {
                 Passage::Miss => {}
             }
         }
-        let number = usize::from(self.bed.steering.worker(&super::frames::end(packet.client, packet.port)));
+        let number = usize::from(packet.core);
         let core = &mut self.bed.cores[number];
         if core.queue.len() >= self.queue {
             return self.lose(now, &packet, Loss::ReceiveQueue);

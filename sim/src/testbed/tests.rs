@@ -1,3 +1,4 @@
+use super::oracle::Budget;
 use super::*;
 use hairpin_core::flow::Protocol;
 use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
@@ -199,6 +200,118 @@ fn planted_mistakes_are_seen() {
     assert!(results.unfaithful >= 30, "{}", results.unfaithful);
     let results = planted(Mistake::Vanishes, Timeouts::default());
     assert!(results.failures.iter().any(|why| why.contains("offered")), "{:?}", results.failures);
+    // Flows that are silent from turn to turn end all the time, and their rules stay.
+    let short = Duration::from_micros(100);
+    let timeouts = Timeouts { udp_new: short, udp_established: short, ..Timeouts::default() };
+    let results = planted(Mistake::KeepsRules, timeouts);
+    assert!(results.failures.iter().any(|why| why.contains("rules")), "{:?}", results.failures);
+}
+
+/// Flows of which some are much larger than others, that come and go.
+#[derive(Clone)]
+struct Sizes {
+    packets: std::rc::Rc<Vec<(u64, u32)>>,
+    next: usize,
+    flows: u32,
+}
+
+impl Sizes {
+    fn new(flows: u32, seconds: f64, seed: u64) -> Sizes {
+        let mut random = Rng::with_seed(seed);
+        let mut packets = Vec::new();
+        for flow in 0..flows {
+            // Pareto: few flows have most of the packets, and some take their time.
+            let count = (6.0 / random.f64().max(1e-3).powf(0.9)) as u64;
+            let gap = seconds * 1e9 * 0.5 * random.f64() / (count + 10) as f64;
+            let begins = seconds * 1e9 * 0.5 * random.f64();
+            packets.extend((0..count).map(|number| ((begins + gap * number as f64) as u64, flow)));
+        }
+        packets.sort();
+        Sizes { packets: packets.into(), next: 0, flows }
+    }
+}
+
+impl Traffic for Sizes {
+    fn next(&mut self) -> Option<Offered> {
+        let &(at, flow) = self.packets.get(self.next)?;
+        self.next += 1;
+        let (direction, part) = (Direction::FromClient, Part::Middle);
+        Some(Offered { at: Time::from_nanos(at), flow, length: 1000, direction, part })
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, Protocol::Tcp)
+    }
+    fn flows(&self) -> u32 {
+        self.flows
+    }
+}
+
+#[test]
+fn where_room_is_short_nobody_saves_more_than_who_knows_the_future() {
+    let traffic = Sizes::new(3000, 4.0, 5);
+    let saved = |policy: Policy, room: u32| {
+        let mut options = options(1, balancer(8192, Some(policy)));
+        if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+            offload.card.tables.rules_max = room;
+        }
+        let mut bed = Testbed::new(options).expect("a testbed");
+        let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
+        assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
+        assert!(results.rules_peak <= room);
+        results.offloaded_packets
+    };
+    for room in [40, 200, 1000, 100_000] {
+        let budget = Budget {
+            pairs: room / 2,
+            pairs_per_s: 100_000.0,
+            packets_before: 1,
+            worth: 1,
+            stays: Duration::from_millis(100),
+        };
+        let plan = Plan::greedy(&mut traffic.clone(), budget);
+        let (planned, oracle) = (plan.saves(), saved(Policy::Oracle(plan), room));
+        assert!(oracle as f64 > 0.8 * planned as f64, "room {room}: {oracle} of {planned} planned");
+        let heavy = |packets| HeavyHitter { packets: Some(packets), ..HeavyHitter::default() };
+        let choices = [
+            Choice::Always,
+            Choice::FirstN(FirstN { connections: room / 2 }),
+            Choice::HeavyHitter(heavy(20)),
+            Choice::HeavyHitter(heavy(200)),
+            Choice::FastestFlow { packets_per_s: 10 },
+            Choice::Auto,
+        ];
+        for choice in choices {
+            let other = saved(Policy::Choice(choice.clone()), room);
+            // Where there is room for all of them, it is a matter of a few packets at their beginnings.
+            assert!(oracle as f64 >= 0.999 * other as f64, "room {room}: {oracle}, and {choice:?} {other}");
+        }
+    }
+}
+
+#[test]
+fn at_a_tenth_of_the_scale_everything_takes_ten_times_as_long() {
+    let policy = Policy::Choice(Choice::Always);
+    let whole = Turns { answers: 3, ..Turns::new(5000, 4e6, 400_000) };
+    let tenth = Turns { answers: 3, ..Turns::new(500, 4e5, 40_000) };
+    let whole = run(options(1, balancer(80_000, Some(policy.clone()))), &whole);
+    let tenth = run(Options { scale: 0.1, ..options(1, balancer(8000, Some(policy))) }, &tenth);
+    let share = |results: &Results| results.offloaded_packets as f64 / results.offered as f64;
+    assert!((share(&whole) - share(&tenth)).abs() < 0.05, "{} and {}", share(&whole), share(&tenth));
+    let slower = tenth.latency.p50 / whole.latency.p50;
+    assert!((9.0..11.0).contains(&slower), "{slower}");
+    let busy = |results: &Results| results.busy[0].as_secs_f64() / results.duration.as_secs_f64();
+    assert!((busy(&whole) / busy(&tenth) - 1.0).abs() < 0.2, "{} and {}", busy(&whole), busy(&tenth));
+}
+
+#[test]
+fn rows_add_up_to_the_whole() {
+    let traffic = Turns { length: 60, ..Turns::new(2000, 2e7, 100_000) };
+    let results = run(options(1, balancer(8192, None)), &traffic);
+    let sum = |of: fn(&Row) -> u64| results.rows.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|row| row.offered), sum(|row| row.received)), (results.offered, results.received));
+    assert_eq!(sum(|row| row.lost), results.offered - results.received);
+    assert_eq!(sum(|row| row.received_bytes), results.received_bytes);
+    assert!(results.rows.len() >= 5 && results.rows[1].latency_p99 > results.rows[1].latency_mean);
 }
 
 #[test]
