@@ -1,4 +1,5 @@
-//! What turns take: a [`CoreProfile`], scaled, with what was worked out last remembered.
+//! What turns take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a flow
+//! stands for ten: so many share a cache at full scale.
 
 use super::cores::CoreProfile;
 use super::run::BURST;
@@ -66,11 +67,16 @@ impl Costs {
     /// What the policies are told: a packet of a known flow, in bursts as they come, and a pair of rules from its
     /// installation to its removal.
     pub(super) fn told(&self, flows: u32) -> hairpin_core::offload::Costs {
-        let packet = self.profile.known_ns(self.method, f64::from(flows.max(1)), BURST);
+        let packet = self.profile.known_ns(self.method, self.at_full_scale(flows), BURST);
         hairpin_core::offload::Costs {
             packet_ns: (packet * self.factor).max(1.0) as u32,
             pair_ns: (self.profile.rule_ns() * 4.0 * self.factor) as u32,
         }
+    }
+
+    /// Flows in use, as there would be at full scale.
+    fn at_full_scale(&self, flows: u32) -> f64 {
+        f64::from(flows.max(1)) * self.factor
     }
 
     /// Works everything out anew when the number of flows has changed by more than a hundredth or so.
@@ -78,7 +84,7 @@ impl Costs {
         if flows.abs_diff(remembered.flows) <= remembered.flows >> 7 {
             return;
         }
-        let in_use = f64::from(flows.max(1));
+        let in_use = self.at_full_scale(flows);
         let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
         *remembered = Remembered {
             flows,

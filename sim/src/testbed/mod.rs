@@ -24,7 +24,8 @@
 //!
 //! At a scale of 0.1 everything that is a rate or a number of flows is a tenth: what the caller offers, its flows, the
 //! table's entries (the caller's to scale), the port's Gbit/s, the card's Gbit/s, packets and rules per second and its room
-//! for rules. All of a core's times, and the fixed delays of card and port, are ten times as long. So each core is as busy,
+//! for rules. All of a core's times, and the fixed delays of card and port, are ten times as long; what a profile says of
+//! the flows in use on a core is looked up for ten times as many as there are. So each core is as busy,
 //! each queue (of as many packets) as full, each flow lasts as long and each table is as short of room as at full scale; but
 //! what is waited for takes ten times as long. **Latencies in [`Results`] are virtual time as it is: divide them by the
 //! scale's inverse** (multiply by the scale) to compare them with the full scale. Timeouts, intervals, and how stale a
