@@ -9,6 +9,7 @@
 //! it is sent), and more received than sent is an error, not a figure.
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod clock;
 pub mod experiment;
 pub mod figure;

@@ -100,6 +100,7 @@ impl Books<'_> {
             duplicates: counts.duplicates,
             corrupted: counts.corrupted,
             profile: None,
+            work: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::offload::Never;
+use hairpin_core::offload::{Never, OffloadPolicy};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
@@ -97,31 +97,44 @@ impl BalancerOptions {
 
 /// The workers of a balancer, with `tables` as many as there are.
 pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer> {
+    let workers = with_engine(options, tables, Never, NO_ENGINE).into_iter();
+    workers.map(|worker| Balancer { turns: 0, worker }).collect()
+}
+
+/// The same, bare, with a policy and what the engine behind them can do.
+pub fn with_engine<P: OffloadPolicy + Clone>(
+    options: &BalancerOptions,
+    tables: Vec<LabTable>,
+    policy: P,
+    caps: EngineCaps,
+) -> Vec<Worker<P, LabTable>> {
     let snapshot = Arc::new(options.snapshot());
     let (loads, standings) = (Loads::default(), Standings::new());
     let worker = |(number, table)| {
         let [a, b, c, d] = options.seeds;
-        Balancer {
-            turns: 0,
-            worker: Worker::new(WorkerOptions {
-                snapshot: snapshot.clone(),
-                steering: options.steering,
-                worker: number as u16,
-                seeds: options.seeds,
-                memory: memory(options.connections()),
-                table,
-                stateless: options.stateless(),
-                loads: loads.clone(),
-                standings: standings.clone(),
-                known: Known::default(),
-                caps: NO_ENGINE,
-                policy: Never,
-                splices_max: 1,
-                cookies: Cookies::new([[a, b], [c, d]]),
-            }),
-        }
+        Worker::new(WorkerOptions {
+            snapshot: snapshot.clone(),
+            steering: options.steering,
+            worker: number as u16,
+            seeds: options.seeds,
+            memory: memory(options.connections()),
+            table,
+            stateless: options.stateless(),
+            loads: loads.clone(),
+            standings: standings.clone(),
+            known: Known::default(),
+            caps,
+            policy: policy.clone(),
+            splices_max: 1,
+            cookies: Cookies::new([[a, b], [c, d]]),
+        })
     };
     tables.into_iter().enumerate().map(worker).collect()
+}
+
+/// A worker is needed no more: the next one of its size uses its memory.
+pub fn retire<P: OffloadPolicy>(worker: Worker<P, LabTable>) {
+    RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory());
 }
 
 /// Memory of workers that have been retired: it cannot be given back to the system, so the next worker of that size uses
@@ -138,7 +151,7 @@ fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
 }
 
 /// There is no engine.
-const NO_ENGINE: EngineCaps = EngineCaps {
+pub const NO_ENGINE: EngineCaps = EngineCaps {
     rules_max: 0,
     ops_in_flight_max: 0,
     rewrites_sequence: false,
@@ -168,7 +181,7 @@ impl Balancer {
 
     /// It is needed no more: the next one of its size uses its memory.
     pub fn retire(self) {
-        RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(self.worker.into_memory());
+        retire(self.worker);
     }
 
     /// Frames dropped, by reason.

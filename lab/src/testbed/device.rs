@@ -2,6 +2,7 @@
 
 use super::Device;
 use super::balancer::Balancer;
+use super::meter::{Meter, Work};
 use crate::clock;
 use crate::forward::Forwarder;
 use hairpin_core::frame::{Batch, Frame, FrameIo};
@@ -73,12 +74,14 @@ pub struct Serving<IO: FrameIo> {
     stuck: u64,
     /// What a balancer sends goes back to the Ethernet address it came from.
     returns: bool,
+    meter: Option<Box<Meter>>,
 }
 
 impl<IO: FrameIo> Serving<IO> {
     /// A core that has not begun.
     pub fn new(core: Core, io: IO) -> Serving<IO> {
-        Serving { core, io, rx: Batch::new(), tx: Batch::new(), received: 0, sent: 0, stuck: 0, returns: false }
+        let (rx, tx, returns, meter) = (Batch::new(), Batch::new(), false, None);
+        Serving { core, io, rx, tx, received: 0, sent: 0, stuck: 0, returns, meter }
     }
 
     /// One whose frames go back to the Ethernet address from which they came, whatever it does to them: for a link with
@@ -87,6 +90,19 @@ impl<IO: FrameIo> Serving<IO> {
         // The forwarder does that by itself.
         let returns = !matches!(core, Core::Forwarder(_));
         Serving { returns, ..Serving::new(core, io) }
+    }
+
+    /// Measures turns from now on, on the calling thread.
+    pub fn meter(&mut self) {
+        match &mut self.meter {
+            Some(meter) => meter.restart(),
+            None => self.meter = Some(Box::default()),
+        }
+    }
+
+    /// What its turns took, if they were measured.
+    pub fn work(&self) -> Option<Work> {
+        self.meter.as_ref().map(|meter| meter.work())
     }
 
     /// Which device it is.
@@ -101,29 +117,34 @@ impl<IO: FrameIo> Serving<IO> {
     /// One turn: receives, handles, sends. Whether anything came or is still to go.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        if self.tx.is_empty() {
-            self.io.receive(&mut self.rx);
-            self.received += self.rx.len() as u64;
-            match &mut self.core {
-                Core::Wire => std::mem::swap(&mut self.rx, &mut self.tx),
-                Core::Forwarder(forwarder) => forwarder.handle_batch(&mut self.rx, &mut self.tx),
-                Core::Balancer(balancer) => {
-                    balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
-                }
-            }
-            if self.returns {
-                self.tx.iter_mut().for_each(|frame| turn_back(frame.bytes_mut()));
-            }
-        }
+        let came = self.tx.is_empty().then(|| self.take());
         let before = self.tx.len();
-        if before == 0 {
-            // Drivers take their frames back when they are called.
-            self.io.transmit(&mut self.tx);
-            return false;
-        }
+        // Drivers take their frames back when they are called, also with none.
         self.io.transmit(&mut self.tx);
         self.sent += (before - self.tx.len()) as u64;
-        true
+        if let Some(meter) = &mut self.meter {
+            meter.turn(came);
+        }
+        before > 0
+    }
+
+    /// Receives and handles; how many came.
+    #[inline]
+    fn take(&mut self) -> usize {
+        self.io.receive(&mut self.rx);
+        let came = self.rx.len();
+        self.received += came as u64;
+        match &mut self.core {
+            Core::Wire => std::mem::swap(&mut self.rx, &mut self.tx),
+            Core::Forwarder(forwarder) => forwarder.handle_batch(&mut self.rx, &mut self.tx),
+            Core::Balancer(balancer) => {
+                balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
+            }
+        }
+        if self.returns {
+            self.tx.iter_mut().for_each(|frame| turn_back(frame.bytes_mut()));
+        }
+        came
     }
 
     /// Turns until told to stop and nothing is in hand.

@@ -1,5 +1,6 @@
 //! What comes out of a trial: the columns of papers/001 (table 3.2) and more.
 
+use super::meter::Work;
 use serde::{Deserialize, Serialize};
 
 /// Latencies of a trial, in nanoseconds, from just before a packet's burst is handed to the device's ring or port to just
@@ -96,6 +97,9 @@ pub struct Measurement {
     pub corrupted: u64,
     /// Where the device's time went, if somebody looked.
     pub profile: Option<Profile>,
+    /// What the turns of the device's cores took, if they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
 }
 
 impl Measurement {

@@ -10,6 +10,7 @@ pub mod device;
 pub mod ends;
 pub mod generator;
 mod measurement;
+pub mod meter;
 #[cfg(feature = "dpdk")]
 pub mod ports;
 #[cfg(feature = "dpdk")]

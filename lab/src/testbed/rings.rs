@@ -12,6 +12,7 @@ use super::cores::{Plan, allowed, pin};
 use super::device::{Core, Handled, Serving};
 use super::ends::Outlet;
 use super::generator::{Generator, Sent};
+use super::meter::Work;
 use super::sources::{longest, sources};
 use super::table::Choice;
 use super::{Device, Measurement, Progress, Testbed, Trial};
@@ -37,12 +38,18 @@ const IN_HAND: u32 = 1024;
 /// Rings in this process.
 pub struct RingTestbed {
     eal: Eal,
+    metered: bool,
 }
 
 impl RingTestbed {
     /// With DPDK, which has been started.
     pub fn new(eal: Eal) -> RingTestbed {
-        RingTestbed { eal }
+        RingTestbed { eal, metered: false }
+    }
+
+    /// Whether the turns of the device's cores are measured from now on: [`Measurement::work`].
+    pub fn set_metered(&mut self, metered: bool) {
+        self.metered = metered;
     }
 }
 
@@ -140,8 +147,9 @@ impl RingTestbed {
         let done = std::thread::scope(|scope| {
             self.perform(scope, &stage, trial, plan, (generators, collectors, devices), progress)
         });
-        let Done { generators, collectors, handled } = done?;
-        close(trial, &generators, collectors, handled)
+        let Done { generators, collectors, handled, work } = done?;
+        let measured = close(trial, &generators, collectors, handled)?;
+        Ok(Measurement { work, ..measured })
     }
 
     /// Runs all threads, the calling one among them until the clock starts.
@@ -163,8 +171,8 @@ impl RingTestbed {
             .zip(&plan.device)
             .enumerate()
             .map(|(lane, (device, &cpu))| {
-                let (threads, eal) = (threads.clone(), &self.eal);
-                scope.spawn(move || serve(device, lane, cpu, eal, stage, threads))
+                let (threads, eal, metered) = (threads.clone(), &self.eal, self.metered);
+                scope.spawn(move || serve(device, lane, (cpu, metered), eal, stage, threads))
             })
             .collect();
         drop(threads);
@@ -203,6 +211,9 @@ impl RingTestbed {
         for device in serving {
             let (device, before) = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
             done.handled.push(device.handled().since(&before));
+            if let Some(work) = device.work() {
+                done.work.get_or_insert_default().add(&work);
+            }
             device.retire();
         }
         Ok(done)
@@ -242,6 +253,7 @@ struct Done {
     generators: Vec<LaneGenerator>,
     collectors: Vec<Collector>,
     handled: Vec<Handled>,
+    work: Option<Work>,
 }
 
 /// The device's cores, dealt to and drawn from `seed`: what a device in a process of its own begins with.

@@ -185,7 +185,7 @@ pub(super) struct Tasks {
 pub(super) fn serve(
     mut device: Serving<Both>,
     lane: usize,
-    cpu: usize,
+    (cpu, metered): (usize, bool),
     eal: &Eal,
     stage: &Stage,
     threads: std::sync::mpsc::Sender<u32>,
@@ -207,6 +207,9 @@ pub(super) fn serve(
         }
     }
     let before = device.handled();
+    if metered {
+        device.meter();
+    }
     stage.unaware.fetch_sub(1, Ordering::AcqRel);
     device.serve(&stage.device_stops);
     Ok((device, before))

@@ -1,0 +1,402 @@
+//! Whether a profile is right: the very same runs simulated ([`hairpin_sim::testbed`]) and measured on real packets, at
+//! points other than those that the profile was made from.
+//!
+//! What is compared is packets for each second that the device's core is busy: at full speed that is its throughput, at half
+//! load what share of the core is taken. For runs at full speed what came through by the wall clock stands beside it; where
+//! the generator, and not the device, was the limit that says nothing, and [`Beside::idle`] shows it.
+
+use super::entries;
+use crate::testbed::meter::Work;
+use crate::testbed::{Arrivals, Device, Measurement, Rate, Source, Transport, Trial};
+use crate::traffic::flows::{Rounds, client, endpoint};
+use anyhow::{Result, ensure};
+use fastrand::Rng;
+use hairpin_core::config::Timeouts;
+use hairpin_core::flow::{Direction, FlowKey, Protocol};
+use hairpin_core::table::Method;
+use hairpin_core::time::{Duration, Time};
+use hairpin_sim::testbed as bed;
+use hairpin_sim::testbed::cores::CoreProfile;
+use std::path::Path;
+
+/// How far simulated and measured may be apart, as a part of what was measured.
+pub const BOUND: f64 = 0.15;
+/// A core that is idle for more than this part of the time was not the limit.
+pub const IDLE_MAX: f64 = 0.03;
+/// Packets of a simulated run that is worth something.
+pub const PACKETS: u64 = 2_000_000;
+/// Packets that a generator sends at a time.
+const GENERATOR: u64 = 32;
+/// The sizes of flows that come and go, in bytes of payload, ten to a packet: between these, log-uniform.
+const SIZES: (f64, f64) = (500.0, 1500.0);
+/// Bytes of payload of a packet of theirs.
+const PAYLOAD: f64 = 10.0;
+/// Bytes of a frame.
+const FRAME: u16 = 64;
+
+/// How fast packets come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// More than the device takes.
+    Full,
+    /// Half of what it takes. Polling finds small turns then, so it is busy nearly all of the time all the same.
+    Half,
+    /// A tenth of what it takes: a packet a turn, and time to spare.
+    Tenth,
+}
+
+impl Load {
+    /// What part of what the device takes comes; `None`: more than all of it.
+    pub fn part(self) -> Option<f64> {
+        match self {
+            Load::Full => None,
+            Load::Half => Some(0.5),
+            Load::Tenth => Some(0.1),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The device.
+    pub device: Device,
+    /// A balancer's table.
+    pub table: Method,
+    /// Flows that the device knows; of flows that come and go, how many are open.
+    pub flows: u32,
+    /// UDP or TCP.
+    pub transport: Transport,
+    /// One packet in a hundred, about, begins a new TCP flow, and another ends one.
+    pub moving: bool,
+    /// How fast.
+    pub load: Load,
+}
+
+impl Case {
+    /// The runs that are compared: none at a number of flows that profiles are made from.
+    pub fn all() -> Vec<Case> {
+        let known = |flows, load| Case {
+            device: Device::Balancer,
+            table: Method::DEFAULT,
+            flows,
+            transport: Transport::Tcp,
+            moving: false,
+            load,
+        };
+        let forwarder = |load| Case { device: Device::Forwarder, ..known(3_000, load) };
+        let mut cases = [Load::Full, Load::Half, Load::Tenth].map(forwarder).to_vec();
+        cases.extend([3_000, 30_000, 300_000, 2_000_000].map(|flows| known(flows, Load::Full)));
+        for load in [Load::Half, Load::Tenth] {
+            cases.extend([30_000, 2_000_000].map(|flows| known(flows, load)));
+        }
+        cases.push(Case { transport: Transport::Udp, ..known(30_000, Load::Full) });
+        cases.extend([3_000, 30_000].map(|flows| Case { moving: true, ..known(flows, Load::Full) }));
+        cases.extend([30_000, 2_000_000].map(|flows| Case { table: Method::Concurrent, ..known(flows, Load::Full) }));
+        cases.push(Case { table: Method::Stateless, ..known(30_000, Load::Full) });
+        cases
+    }
+
+    /// As a trial of real packets at this rate; flows that come and go are as large as the file of [`write_sizes`] says.
+    pub fn trial(&self, rate: Rate, duration: std::time::Duration, sizes: &Path, seed: u64) -> Trial {
+        let (arrivals, sizes) = match self.moving {
+            true => (Arrivals::Closed, Some(sizes.to_owned())),
+            false => (Arrivals::Fixed, None),
+        };
+        Trial {
+            device: self.device,
+            table: self.table.name().to_owned(),
+            table_entries: entries(self.flows),
+            flows: self.flows,
+            rate,
+            duration,
+            source: Source::Synthetic { transport: self.transport, arrivals, sizes, ipv6: false },
+            run: if self.device == Device::Balancer && !self.moving { 2 } else { 1 },
+            seed,
+            ..Trial::default()
+        }
+    }
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.device {
+            Device::Balancer => write!(f, "{}, {} flows", self.table, self.flows)?,
+            device => device.fmt(f)?,
+        }
+        if self.transport == Transport::Udp {
+            f.write_str(", udp")?;
+        }
+        if self.moving {
+            f.write_str(", 1 in 100 new")?;
+        }
+        f.write_str(match self.load {
+            Load::Full => ", full speed",
+            Load::Half => ", half load",
+            Load::Tenth => ", a tenth of it",
+        })
+    }
+}
+
+/// What came of a run, measured or simulated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beside {
+    /// Packets for each second that the core was busy.
+    pub busy_pps: f64,
+    /// Packets that came back in each second.
+    pub pps: f64,
+    /// What part of the time the core had nothing to do.
+    pub idle: f64,
+}
+
+impl Beside {
+    /// Of a measurement with its turns; `None` if there was no packet.
+    pub fn measured(measured: &Measurement) -> Option<Beside> {
+        let work: &Work = measured.work.as_ref()?;
+        let idle_ns = work.turns.first().filter(|turns| turns.packets == 0).map_or(0.0, |turns| turns.ns);
+        let (busy_ns, packets) = (work.busy_ns(), work.packets() as f64);
+        (packets > 0.0 && busy_ns > 0.0).then(|| Beside {
+            busy_pps: packets * 1e9 / busy_ns,
+            pps: measured.rx_pps,
+            idle: idle_ns / (busy_ns + idle_ns),
+        })
+    }
+}
+
+/// Simulated over measured, by packets of a busy second, and whether it is within [`BOUND`] of 1; no number never is.
+pub fn compare(simulated: &Beside, measured: &Beside) -> (f64, bool) {
+    let ratio = simulated.busy_pps / measured.busy_pps;
+    (ratio, (ratio - 1.0).abs() <= BOUND)
+}
+
+/// Writes the file of sizes of flows that come and go.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_sizes(path: &Path) -> Result<()> {
+    Ok(std::fs::write(path, format!("{},0\n{},1\n", SIZES.0, SIZES.1))?)
+}
+
+/// Packets per second that a core of this profile takes of such a case, in full turns.
+pub fn capacity(profile: &CoreProfile, case: &Case) -> f64 {
+    let burst = GENERATOR as usize;
+    1e9 / match case.device {
+        Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), burst),
+        Device::Forwarder | Device::Wire => profile.forward_ns(burst),
+    }
+}
+
+/// Simulates a case on one core: as many packets as there are flows, or `packets` if that is more. `pps`: how many come per
+/// second.
+///
+/// # Errors
+/// The testbed refuses it, or finds itself wrong.
+pub fn simulate(profile: &CoreProfile, case: &Case, pps: f64, packets: u64) -> Result<Beside> {
+    const SEED: u64 = 1;
+    let device = match case.device {
+        Device::Balancer => bed::Device::Balancer(bed::Balancer {
+            table: case.table,
+            entries: entries(case.flows),
+            backends: 4,
+            timeouts: Timeouts::default(),
+            offload: None,
+        }),
+        Device::Forwarder | Device::Wire => bed::Device::Forwarder,
+    };
+    let options = bed::Options {
+        scale: 1.0,
+        cores: 1,
+        core: profile.clone(),
+        // Rings have no rate, and no length to speak of.
+        port: bed::Port { gbit_s: 10_000.0, queue: 1024, latency: Duration::ZERO },
+        device,
+        seed: SEED,
+        interval: Duration::from_millis(100),
+    };
+    let mut testbed = bed::Testbed::new(options).map_err(anyhow::Error::msg)?;
+    if case.device == Device::Balancer && !case.moving {
+        let flows = f64::from(case.flows);
+        let slowly = 0.5e9 / (profile.known_ns(case.table, flows, 1) + profile.new_ns(case.table, flows));
+        let mut first = Steady::new(case, u64::from(case.flows), slowly, SEED);
+        let results = testbed.run(&mut first, &mut |_, _| ());
+        ensure!(results.lost.is_empty(), "{case}: {:?} were lost before the beginning", results.lost);
+    }
+    let packets = packets.max(u64::from(case.flows));
+    let results = testbed.run(&mut Steady::new(case, packets, pps, SEED), &mut |_, _| ());
+    ensure!(results.failures.is_empty(), "{case}: {:?}", results.failures);
+    let seconds = results.duration.as_secs_f64();
+    let busy: f64 = results.busy.iter().map(|busy| busy.as_secs_f64()).sum();
+    ensure!(busy > 0.0 && seconds > 0.0, "{case}: nothing was simulated");
+    let received = results.received as f64;
+    Ok(Beside { busy_pps: received / busy, pps: received / seconds, idle: (1.0 - busy / seconds).max(0.0) })
+}
+
+/// What a generator of real packets sends, in virtual time: flows in turn, in rounds.
+struct Steady {
+    left: u64,
+    sent: u64,
+    pps: f64,
+    bursts: bool,
+    protocol: Protocol,
+    population: Population,
+}
+
+enum Population {
+    /// They are there all the time.
+    Known(Rounds, u32),
+    /// They come and go: number, packets left, whether it has begun. And how many there were, and will be at most.
+    Moving { open: Vec<(u32, u32, bool)>, at: usize, next: u32, most: u32, random: Rng },
+}
+
+/// Packets of data of a new flow.
+fn size(random: &mut Rng) -> u32 {
+    (SIZES.0 * (SIZES.1 / SIZES.0).powf(random.f64()) / PAYLOAD).ceil() as u32
+}
+
+impl Steady {
+    fn new(case: &Case, packets: u64, pps: f64, seed: u64) -> Steady {
+        let mut random = Rng::with_seed(seed);
+        let population = match case.moving {
+            true => {
+                // Each has so many packets at least.
+                let most = u64::from(case.flows) + packets / (SIZES.0 / PAYLOAD) as u64 + 1;
+                let open = (0..case.flows).map(|number| (number, size(&mut random), false)).collect();
+                let most = u32::try_from(most).unwrap_or(u32::MAX);
+                Population::Moving { open, at: 0, next: case.flows, most, random }
+            }
+            false => Population::Known(Rounds::new(case.flows as usize, random), case.flows),
+        };
+        let protocol = match case.transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+        };
+        Steady { left: packets, sent: 0, pps, bursts: case.load == Load::Full, protocol, population }
+    }
+}
+
+impl bed::Traffic for Steady {
+    fn next(&mut self) -> Option<bed::Offered> {
+        self.left = self.left.checked_sub(1)?;
+        // At full speed a generator fills bursts before it sends them.
+        let number = if self.bursts { self.sent / GENERATOR * GENERATOR } else { self.sent };
+        let at = Time::from_nanos((number as f64 * 1e9 / self.pps) as u64);
+        self.sent += 1;
+        let (flow, part) = match &mut self.population {
+            Population::Known(rounds, _) => (rounds.step() as u32, bed::Part::Middle),
+            Population::Moving { open, at, next, random, .. } => {
+                if *at >= open.len() {
+                    *at = 0;
+                }
+                let this = open.get_mut(*at)?;
+                let flow = this.0;
+                let part = match *this {
+                    (_, _, false) => {
+                        this.2 = true;
+                        bed::Part::First
+                    }
+                    (_, 0, true) => {
+                        *this = (*next, size(random), false);
+                        *next += 1;
+                        bed::Part::Last
+                    }
+                    (_, left, true) => {
+                        this.1 = left - 1;
+                        bed::Part::Middle
+                    }
+                };
+                *at += 1;
+                (flow, part)
+            }
+        };
+        Some(bed::Offered { at, flow, length: FRAME, direction: Direction::FromClient, part })
+    }
+
+    fn key(&self, flow: u32) -> FlowKey {
+        let ends = client(flow);
+        let source = endpoint(ends.source, ends.source_port, false);
+        FlowKey { source, destination: bed::service(), protocol: self.protocol }
+    }
+
+    fn flows(&self) -> u32 {
+        match &self.population {
+            Population::Known(_, flows) => *flows,
+            Population::Moving { most, .. } => *most,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hairpin_sim::testbed::Traffic as _;
+    use std::collections::BTreeMap;
+
+    fn profile() -> CoreProfile {
+        CoreProfile::parse(include_str!("../../../profiles/cores/this-machine.toml")).unwrap()
+    }
+
+    /// The same machine, twice as slow.
+    fn slower(times: f64) -> CoreProfile {
+        let mut profile = profile();
+        (profile.forwarder.burst_ns, profile.forwarder.packet_ns) =
+            (profile.forwarder.burst_ns * times, profile.forwarder.packet_ns * times);
+        for point in profile.method.iter_mut().flat_map(|method| &mut method.known) {
+            (point.burst_ns, point.packet_ns) = (point.burst_ns * times, point.packet_ns * times);
+        }
+        profile
+    }
+
+    #[test]
+    fn a_profile_that_is_off_by_a_factor_of_two_is_flagged() {
+        let differ = [0, 3, 12, 16].map(|at| Case { flows: 1000, ..Case::all().remove(at) });
+        assert!(differ.iter().any(|case| case.moving) && differ.iter().any(|case| case.table == Method::Stateless));
+        for case in differ {
+            let pps = 2.0 * capacity(&profile(), &case);
+            let true_one = simulate(&profile(), &case, pps, 20_000).unwrap();
+            assert_eq!(compare(&true_one, &true_one), (1.0, true));
+            let nearly = simulate(&slower(1.1), &case, pps, 20_000).unwrap();
+            assert!(compare(&nearly, &true_one).1, "{case}: {nearly:?} {true_one:?}");
+            for times in [0.5, 2.0] {
+                let wrong = simulate(&slower(times), &case, pps, 20_000).unwrap();
+                let (ratio, held) = compare(&wrong, &true_one);
+                assert!(!held && (ratio < 0.7 || ratio > 1.4), "{case}, costs times {times}: {ratio}");
+            }
+        }
+        let nothing = Beside { busy_pps: f64::NAN, pps: 0.0, idle: 1.0 };
+        assert!(!compare(&nothing, &nothing).1);
+    }
+
+    #[test]
+    fn full_speed_is_the_limit_and_a_tenth_of_it_leaves_time() {
+        let case = |load| Case { load, ..Case::all().remove(4) };
+        let limit = capacity(&profile(), &case(Load::Full));
+        let full = simulate(&profile(), &case(Load::Full), 2.0 * limit, 20_000).unwrap();
+        assert!(full.idle < 0.02 && (0.95..1.02).contains(&(full.pps / limit)), "{full:?}, {limit}");
+        for (load, idle) in [(Load::Half, 0.0..0.6), (Load::Tenth, 0.3..0.95)] {
+            let pps = limit * load.part().unwrap();
+            let part = simulate(&profile(), &case(load), pps, 20_000).unwrap();
+            assert!((0.98..1.02).contains(&(part.pps / pps)) && idle.contains(&part.idle), "{part:?}");
+            assert!(part.busy_pps <= full.busy_pps, "{part:?} {full:?}");
+        }
+    }
+
+    #[test]
+    fn one_in_a_hundred_begins_and_one_ends() {
+        let case = Case { moving: true, flows: 1000, ..Case::all().remove(4) };
+        let mut steady = Steady::new(&case, 500_000, 1e6, 3);
+        let mut parts: BTreeMap<u32, Vec<bed::Part>> = BTreeMap::new();
+        let (mut last, mut new) = (Time::ZERO, 0);
+        while let Some(offered) = steady.next() {
+            assert!(offered.at >= last && offered.flow < steady.flows());
+            last = offered.at;
+            new += u32::from(offered.part == bed::Part::First);
+            parts.entry(offered.flow).or_default().push(offered.part);
+        }
+        assert!((4000..7000).contains(&new), "{new}");
+        for parts in parts.values() {
+            assert_eq!(parts.iter().position(|part| *part == bed::Part::First), Some(0));
+            assert!(parts.iter().rposition(|part| *part == bed::Part::Last).is_none_or(|at| at + 1 == parts.len()));
+            assert!(parts.len() <= 152);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Costs that are measured between frames in ordinary memory: new flows, their ends, rules; and everything where there are
+//! no rings. What counts is the processor time of the thread, so a machine that others use does little harm.
+
+use crate::forward::Forwarder;
+use crate::testbed::balancer::{BalancerOptions, NO_ENGINE, retire, with_engine};
+use crate::testbed::table::Choice;
+use crate::traffic::flows::client;
+use crate::traffic::stamp::BYTES;
+use crate::traffic::template::{Kind, Link, Template};
+use anyhow::{Result, ensure};
+use hairpin_core::engine::{Completion, EngineCaps, RuleOp};
+use hairpin_core::flow::{Protocol, Steering};
+use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo, Meta};
+use hairpin_core::offload::{Always, Never, OffloadPolicy};
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::tcp::{ACK, PSH, SYN};
+use hairpin_core::worker::Worker;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration as Real;
+
+/// Bytes of a frame.
+const FRAME: usize = 64;
+/// Packets in a burst, as in the testbed in virtual time.
+const BURST: usize = 32;
+/// Virtual time between bursts.
+const STEP: Duration = Duration::from_micros(4);
+/// New flows in one measurement, at least.
+const NEW_MIN: u32 = 4096;
+/// Longer than any embryo lives.
+const PATIENCE: Duration = Duration::from_secs(31);
+/// Time of ends goes on by so much at a time.
+const TICK: Duration = Duration::from_millis(50);
+/// An engine that can do everything, at once.
+const ANY_ENGINE: EngineCaps = EngineCaps {
+    rules_max: 1 << 24,
+    ops_in_flight_max: 1 << 16,
+    rewrites_sequence: true,
+    rewrites_sack: true,
+    rewrites_window: true,
+    checks_guards: true,
+    counts: true,
+};
+
+type Bytes = [u8; FRAME];
+type Unit<P> = Worker<P, crate::testbed::table::LabTable>;
+
+/// A frame that is used again.
+struct Buffer {
+    bytes: Box<Bytes>,
+    meta: Meta,
+}
+
+impl Frame for Buffer {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        &*self.bytes
+    }
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut *self.bytes
+    }
+    fn resize(&mut self, length: usize) -> bool {
+        length == FRAME
+    }
+    #[inline]
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+    #[inline]
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+}
+
+/// Packets of flows, and an end for all.
+struct Frames {
+    packets: Vec<Bytes>,
+    next: usize,
+    sent: u64,
+    /// Frames are boxes, as a plane's are: moving one moves a pointer.
+    #[allow(clippy::vec_box)]
+    free: Vec<Box<Bytes>>,
+}
+
+impl Frames {
+    /// One TCP packet of each of the flows `first` to `first + count`, in an order of its own, the same each time.
+    fn new(tcp_flags: u8, first: u32, count: u32) -> Frames {
+        let kind = Kind { protocol: Protocol::Tcp, ipv6: false, tcp_flags };
+        let mut store = Vec::new();
+        let template = Template::new(&mut store, kind, &Link::default(), &[], FRAME as u16);
+        let mut numbers: Vec<u32> = (first..first + count).collect();
+        fastrand::Rng::with_seed(u64::from(count)).shuffle(&mut numbers);
+        let packet = |number| {
+            let mut bytes = [0; FRAME];
+            template.make(&store, &mut bytes, &client(number), &[0; BYTES]);
+            bytes
+        };
+        Frames { packets: numbers.into_iter().map(packet).collect(), next: 0, sent: 0, free: Vec::new() }
+    }
+}
+
+impl FrameIo for Frames {
+    type Frame = Buffer;
+
+    #[inline]
+    fn receive(&mut self, out: &mut Batch<Buffer>) {
+        for _ in 0..BURST.min(BATCH_MAX) {
+            let mut bytes = self.free.pop().unwrap_or_else(|| Box::new([0; FRAME]));
+            *bytes = self.packets[self.next];
+            self.next = if self.next + 1 == self.packets.len() { 0 } else { self.next + 1 };
+            out.push(Buffer { bytes, meta: Meta::default() });
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch<Buffer>) {
+        self.sent += batch.len() as u64;
+        self.free.extend(batch.drain(..).map(|frame| frame.bytes));
+    }
+
+    fn allocate(&mut self) -> Option<Buffer> {
+        None
+    }
+}
+
+/// What the calling thread has had of a processor.
+pub(super) fn thread_time() -> Real {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Real::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// What is done to the packets.
+enum Body<'a, P: OffloadPolicy> {
+    Nothing,
+    Forwarder(&'a mut Forwarder),
+    Worker(&'a mut Unit<P>),
+}
+
+/// Nanoseconds that each of `packets` packets (rounded up to bursts) takes; installs that were asked for are answered.
+fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Time, packets: u32) -> (f64, u64) {
+    let (mut rx, mut tx) = (Batch::new(), Batch::new());
+    let (bursts, mut installs) = ((packets as usize).div_ceil(BURST), 0);
+    let start = thread_time();
+    for _ in 0..bursts {
+        io.receive(&mut rx);
+        match &mut body {
+            Body::Nothing => std::mem::swap(&mut rx, &mut tx),
+            Body::Forwarder(forwarder) => forwarder.handle_batch(&mut rx, &mut tx),
+            Body::Worker(worker) => {
+                *clock = *clock + STEP;
+                worker.handle_batch(*clock, io, &mut rx, &mut tx);
+                while let Some(op) = worker.poll_op() {
+                    let answer = match op {
+                        RuleOp::Install(rule) => Completion::Installed(rule.id),
+                        RuleOp::Remove { id, .. } => Completion::Removed(id, None),
+                    };
+                    installs += u64::from(matches!(answer, Completion::Installed(_)));
+                    worker.handle_completion(*clock, &answer);
+                }
+                if worker.poll_timeout(*clock).is_some_and(|due| due <= *clock) {
+                    worker.handle_timeout(*clock);
+                }
+            }
+        }
+        io.transmit(&mut tx);
+    }
+    ((thread_time() - start).as_nanos() as f64 / (bursts * BURST) as f64, installs)
+}
+
+/// A worker with room for so many connections.
+fn worker<P: OffloadPolicy + Clone>(
+    choice: Choice,
+    connections: usize,
+    policy: P,
+    caps: EngineCaps,
+) -> Result<Unit<P>> {
+    let seeds = [11, 12, 13, 14];
+    let steering = Steering { key: [11, 12], workers: 1 };
+    let options =
+        BalancerOptions { backends: 4, connections_each: connections, method: choice.method(), steering, seeds };
+    let tables = choice.tables(1, options.connections(), seeds, &None)?;
+    let worker = with_engine(&options, tables, policy, caps).pop();
+    worker.ok_or_else(|| anyhow::anyhow!("there is no worker"))
+}
+
+/// Room for so many flows and for new ones beside.
+fn room(flows: u32) -> usize {
+    super::entries(flows + NEW_MIN.max(flows / 4)) as usize
+}
+
+/// Nanoseconds of the first packet of a flow, more than of one of a known flow, with `flows` flows there.
+pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<f64> {
+    let more = NEW_MIN.max(flows / 4).next_multiple_of(BURST as u32);
+    let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
+    let mut unit = worker(choice, room(flows), Never, NO_ENGINE)?;
+    let mut clock = Time::from_nanos(1_000_000_000);
+    let mut begin = Frames::new(SYN, 0, known);
+    run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
+    let mut again = Frames::new(SYN, known, more);
+    let (first, _) = run(&mut again, Body::Worker(&mut unit), &mut clock, more);
+    // The same packets once more: now they are of known flows, as cold as flows are that take their turns.
+    run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
+    let (second, _) = run(&mut again, Body::Worker(&mut unit), &mut clock, more);
+    let (there, wanted) = (unit.statistics().connections_now, u64::from(known + more));
+    retire(unit);
+    if choice.method().is_none_or(|method| method.tracks_connections()) {
+        ensure!(there == wanted, "{there} connections of {wanted} flows");
+    }
+    Ok((first - second).max(0.0))
+}
+
+/// Nanoseconds of a flow's end by silence.
+pub(super) fn end(flows: u32) -> Result<f64> {
+    let flows = flows.next_multiple_of(BURST as u32);
+    let mut unit = worker(Choice::Own(Default::default()), room(flows), Never, NO_ENGINE)?;
+    let mut clock = Time::from_nanos(1_000_000_000);
+    run(&mut Frames::new(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
+    clock = clock + PATIENCE;
+    let (start, mut turns) = (thread_time(), 0);
+    while unit.statistics().connections_now > 0 {
+        match unit.poll_timeout(clock) {
+            Some(due) if due <= clock => unit.handle_timeout(clock),
+            _ => clock = clock + TICK,
+        }
+        turns += 1;
+        ensure!(turns < 10_000_000, "{} connections do not end", unit.statistics().connections_now);
+    }
+    let took = thread_time() - start;
+    retire(unit);
+    Ok(took.as_nanos() as f64 / f64::from(flows))
+}
+
+/// Nanoseconds of asking for a rule and hearing that it is there.
+pub(super) fn rule(flows: u32) -> Result<f64> {
+    /// Packets of each flow: the first makes it known, and a later one has it offloaded.
+    const ROUNDS: u32 = 3;
+    let flows = flows.next_multiple_of(BURST as u32);
+    let mut frames = Frames::new(ACK | PSH, 0, flows);
+    let choice = Choice::Own(Default::default());
+    let mut clock = Time::from_nanos(1_000_000_000);
+    let mut without = worker(choice, room(flows), Never, NO_ENGINE)?;
+    let (plain, none) = run(&mut frames, Body::Worker(&mut without), &mut clock, ROUNDS * flows);
+    retire(without);
+    let mut clock = Time::from_nanos(1_000_000_000);
+    let mut with = worker(choice, room(flows), Always, ANY_ENGINE)?;
+    let (offloading, installs) = run(&mut frames, Body::Worker(&mut with), &mut clock, ROUNDS * flows);
+    retire(with);
+    ensure!(none == 0 && installs >= u64::from(flows), "{installs} rules of {flows} flows");
+    Ok(((offloading - plain) * f64::from(ROUNDS * flows) / installs as f64).max(0.0))
+}
+
+/// Nanoseconds of a packet where there are no rings: of nothing, the forwarder, and, with a table, the worker.
+pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bool) -> Result<f64> {
+    let flows = flows.max(BURST as u32);
+    let mut frames = Frames::new(ACK | PSH, 0, flows);
+    let mut clock = Time::from_nanos(1_000_000_000);
+    let packets = packets.max(flows);
+    let Some(choice) = what else {
+        let mut forwarder = Forwarder::default();
+        let mut each = 0.0;
+        // The first time is for getting warm.
+        for packets in [flows, packets] {
+            let body: Body<'_, Never> = if forwards { Body::Forwarder(&mut forwarder) } else { Body::Nothing };
+            each = run(&mut frames, body, &mut clock, packets).0;
+        }
+        return Ok(each);
+    };
+    let mut unit = worker(choice, super::entries(flows) as usize, Never, NO_ENGINE)?;
+    run(&mut frames, Body::Worker(&mut unit), &mut clock, 2 * flows);
+    let (each, _) = run(&mut frames, Body::Worker(&mut unit), &mut clock, packets);
+    let sent = frames.sent;
+    retire(unit);
+    ensure!(sent >= u64::from(packets), "of {packets} packets {sent} were sent on");
+    Ok(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cost_can_be_measured_and_is_one() {
+        let choice = Choice::Own(Default::default());
+        assert!(new_flow(choice, 1000).unwrap() >= 0.0);
+        assert!(end(5000).unwrap() > 0.0);
+        assert!(rule(5000).unwrap() >= 0.0);
+        for what in [None, Some(choice), Some(Choice::named("stateless").unwrap())] {
+            assert!(known(what, 1000, 10_000, true).unwrap() > 0.0);
+        }
+        // Nothing is tracked, so nothing is new.
+        assert!(new_flow(Choice::named("stateless").unwrap(), 1000).is_ok());
+    }
+}

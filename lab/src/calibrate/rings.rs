@@ -1,0 +1,84 @@
+//! Turns over rings: the testbed of real packets, its device metered.
+
+use super::{Bench, Point, entries};
+use crate::testbed::meter::Work;
+use crate::testbed::rings::RingTestbed;
+use crate::testbed::{Arrivals, Device, Measurement, Progress, Rate, Source, Testbed, Transport, Trial};
+use anyhow::{Result, bail};
+use hairpin_dpdk::Eal;
+use std::time::Duration;
+
+/// As fast as the generator can, for large turns; and slowly, for small ones.
+const RATES: [Rate; 3] = [Rate::Max, Rate::Packets(2e6), Rate::Packets(5e5)];
+
+/// Generator, device and sink over rings.
+pub struct OverRings {
+    bed: RingTestbed,
+    duration: Duration,
+    seed: u64,
+    /// Packets in turns that were interrupted, and all packets.
+    interrupted: (u64, u64),
+}
+
+impl OverRings {
+    /// With DPDK, which has been started; trials of so long.
+    pub fn new(eal: Eal, duration: Duration) -> OverRings {
+        let mut bed = RingTestbed::new(eal);
+        bed.set_metered(true);
+        OverRings { bed, duration, seed: 0, interrupted: (0, 0) }
+    }
+}
+
+/// A trial at full speed of TCP flows that the device knows.
+pub(super) fn trial(point: &Point, duration: Duration, seed: u64) -> Trial {
+    let source = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+    Trial {
+        device: point.device,
+        table: point.table.clone(),
+        table_entries: entries(point.flows),
+        flows: point.flows,
+        duration,
+        source,
+        seed,
+        // Only a balancer knows flows.
+        run: if point.device == Device::Balancer { 2 } else { 1 },
+        ..Trial::default()
+    }
+}
+
+impl Bench for OverRings {
+    fn work(&mut self, point: &Point, progress: &mut dyn FnMut(&str)) -> Result<Work> {
+        let mut all = Work::default();
+        for rate in RATES {
+            self.seed += 1;
+            let trial = Trial { rate, ..trial(point, self.duration, self.seed) };
+            if let Some(obstacle) = self.bed.obstacle(&trial) {
+                bail!("{obstacle}");
+            }
+            let measured = self.bed.measure(&trial, &mut |state| {
+                if let Progress::Preparing { what } = state {
+                    progress(&what);
+                }
+            })?;
+            all.add(&measured.work.unwrap_or_default());
+        }
+        self.interrupted.0 += all.interrupted;
+        self.interrupted.1 += all.interrupted + all.packets();
+        Ok(all)
+    }
+
+    fn trial(&mut self, trial: &Trial) -> Result<Measurement> {
+        if let Some(obstacle) = self.bed.obstacle(trial) {
+            bail!("{obstacle}");
+        }
+        self.bed.measure(trial, &mut |_| ())
+    }
+
+    fn place(&self) -> String {
+        let (interrupted, all) = self.interrupted;
+        let part = 100.0 * interrupted as f64 / all.max(1) as f64;
+        format!(
+            "over rings between two cores ({part:.1} % of the packets were in turns that were interrupted, left out)"
+        )
+    }
+}

@@ -1,0 +1,90 @@
+use super::*;
+
+/// A machine whose costs are known.
+struct Made {
+    /// Of the repetitions that were, by point.
+    calls: Vec<Point>,
+    /// What a repetition's costs are multiplied by.
+    drift: Vec<f64>,
+}
+
+fn costs(point: &Point) -> Line {
+    match point.device {
+        Device::Wire => Line { burst_ns: 300.0, packet_ns: 10.0 },
+        Device::Forwarder => Line { burst_ns: 350.0, packet_ns: 40.0 },
+        Device::Balancer => Line { burst_ns: 500.0, packet_ns: 50.0 + 10.0 * f64::from(point.flows).log10() },
+    }
+}
+
+impl Bench for Made {
+    fn work(&mut self, point: &Point, _: &mut dyn FnMut(&str)) -> Result<Work> {
+        let turn = self.calls.iter().filter(|other| *other == point).count();
+        self.calls.push(point.clone());
+        let (line, drift) = (costs(point), self.drift[turn]);
+        let of = |packets: usize| {
+            let ns = if packets == 0 { 25.0 } else { line.burst_ns + line.packet_ns * packets as f64 };
+            Turns { packets, count: 500, ns: ns * drift * 500.0 }
+        };
+        Ok(Work { turns: [0, 1, 2, 32, 64].map(of).to_vec(), ..Work::default() })
+    }
+
+    fn place(&self) -> String {
+        "nowhere".to_owned()
+    }
+}
+
+fn options() -> Options {
+    let tables = ["stateless", "cuckoo++", "rte-hash"].map(str::to_owned);
+    // Without DPDK there is no rte_hash.
+    let tables = tables.into_iter().filter(|table| Choice::named(table).is_ok()).collect();
+    Options { tables, flows: vec![1000, 20_000], ..Options::default() }
+}
+
+#[test]
+fn a_machine_s_costs_are_found_and_can_be_read_again() {
+    let mut made = Made { calls: Vec::new(), drift: vec![1.0, 3.0, 0.9] };
+    let mut said = 0;
+    let done = calibrate(&options(), &mut made, &mut |_| said += 1).unwrap();
+    assert!(said > 12);
+    // Every other repetition goes backwards.
+    let points = options().points();
+    assert_eq!(made.calls[..points.len()], points);
+    assert!(made.calls[points.len()..].iter().take(points.len()).eq(points.iter().rev()));
+    let profile = CoreProfile::parse(&done.text()).unwrap();
+    // The one in the middle, not the mean.
+    assert!((profile.forward_ns(1) - 390.0).abs() < 1e-6 && (profile.poll_ns() - 25.0).abs() < 1e-6);
+    assert!((profile.known_ns(Method::DEFAULT, 1000.0, 2) - (250.0 + 80.0)).abs() < 0.02);
+    assert!(profile.known_ns(Method::Stateless, 20_000.0, 1) > profile.known_ns(Method::Stateless, 1000.0, 1));
+    assert_eq!(profile.method.len(), 2);
+    assert_eq!(profile.method[0].new.len(), 2);
+    assert!(profile.method[1].new.is_empty(), "where nothing is tracked nothing is new");
+    let spread = done.found.iter().find(|found| found.what == "forwarder").unwrap().spread;
+    assert!((spread - (3.0 - 0.9) / 2.0).abs() < 1e-6);
+    let text = done.text();
+    assert!(done.found.iter().all(|found| text.contains(&found.what)));
+    assert!(text.contains("nowhere"));
+}
+
+#[test]
+fn without_rings_there_is_a_profile_too_and_it_says_so() {
+    let options = Options { flows: vec![1000], repetitions: 1, ..Options::quick() };
+    let done = calibrate(&options, &mut InMemory, &mut |_| ()).unwrap();
+    assert!(done.profile.source.contains("without rings"));
+    assert!(done.profile.poll.source.starts_with("not measured"));
+    assert_eq!(CoreProfile::parse(&done.text()).unwrap().name, "this-machine");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let measure = |options: Options| calibrate(&options, &mut InMemory, &mut |_| ()).map(drop);
+    for options in [
+        Options { flows: vec![], ..options() },
+        Options { flows: vec![0, 5], ..options() },
+        Options { flows: vec![10, 5], ..options() },
+        Options { repetitions: 0, ..options() },
+        Options { tables: vec!["hash".to_owned()], ..options() },
+        Options { name: String::new(), ..options() },
+    ] {
+        measure(options).unwrap_err();
+    }
+}
