@@ -144,16 +144,20 @@ const NO_CARD: EngineCaps = EngineCaps {
     counts: false,
 };
 
-/// Memory of workers that are no more: it cannot be given back to the system, so the next worker of that size uses it.
+/// Memory of workers that are no more: it cannot be given back to the system, so the next ones use it, in smaller pieces if
+/// need be.
 static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
 
-/// Memory for so many connections.
+/// Memory for so many connections: of the smallest piece that has as many.
 fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
-    match retired.iter().position(|memory| memory.len() == connections) {
-        Some(place) => retired.swap_remove(place),
-        None => boxed(connections),
+    let fitting = retired.iter().enumerate().filter(|(_, memory)| memory.len() >= connections);
+    let Some((place, _)) = fitting.min_by_key(|(_, memory)| memory.len()) else { return boxed(connections) };
+    let (memory, rest) = retired.swap_remove(place).split_at_mut(connections);
+    if !rest.is_empty() {
+        retired.push(rest);
     }
+    memory
 }
 
 /// The services: TCP and UDP at the same address and port.

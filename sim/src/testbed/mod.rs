@@ -150,6 +150,7 @@ pub struct Port {
 
 /// What the device under test does.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each run")]
 pub enum Device {
     /// papers/001's basic forwarder.
     Forwarder,

@@ -87,8 +87,8 @@ pub struct Results {
     pub evicted: Vec<(&'static str, u64)>,
     /// Connections established.
     pub established: u64,
-    /// Packets that reached another backend than their flow's first: 0, unless flows were given up for others because the
-    /// table was full, or were silent for too long, and went on.
+    /// Packets that reached another backend than those of their flow before them: 0, unless flows were given up for others
+    /// because the table was full, or were silent for too long, and went on.
     pub unfaithful: u64,
     /// What is wrong with the run itself: packets that are nowhere, rules that only one side knows of. Must be empty.
     pub failures: Vec<String>,

@@ -311,6 +311,62 @@ fn at_a_tenth_of_the_scale_everything_takes_ten_times_as_long() {
     }
 }
 
+/// Connections one after the other, from SYN to FIN, and one packet long after.
+struct Lives {
+    packets: Vec<Offered>,
+    next: usize,
+}
+
+impl Lives {
+    fn new(flows: u32, data: u64) -> Lives {
+        use Direction::{FromBackend, FromClient};
+        let mut packets = Vec::new();
+        let mut at = 0;
+        let mut add = |flow, direction, part, after| {
+            at += after;
+            packets.push(Offered { at: Time::from_nanos(at), flow, length: 200, direction, part });
+        };
+        for flow in 0..flows {
+            add(flow, FromClient, Part::First, 1000);
+            add(flow, FromBackend, Part::First, 50_000);
+            for number in 0..data {
+                add(flow, if number % 4 == 0 { FromClient } else { FromBackend }, Part::Middle, 50_000);
+            }
+            add(flow, FromClient, Part::Last, 50_000);
+            add(flow, FromBackend, Part::Last, 50_000);
+        }
+        add(0, FromClient, Part::First, 20_000_000_000);
+        Lives { packets, next: 0 }
+    }
+}
+
+impl Traffic for Lives {
+    fn next(&mut self) -> Option<Offered> {
+        self.next += 1;
+        self.packets.get(self.next - 1).copied()
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, Protocol::Tcp)
+    }
+    fn flows(&self) -> u32 {
+        1000
+    }
+}
+
+#[test]
+fn connections_begin_and_end_and_take_their_rules_along() {
+    let options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+    let mut bed = Testbed::new(Options { interval: Duration::from_secs(1), ..options }).expect("a testbed");
+    let results = bed.run(&mut Lives::new(200, 20), &mut |_, _| {});
+    assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
+    assert_eq!((results.established, results.received), (200, results.offered), "{:?}", results.lost);
+    assert_eq!((results.inserted, results.deleted, results.rules_peak), (400, 400, 400));
+    assert!(results.rows.first().is_some_and(|row| row.rules == 400), "{:?}", results.rows.first());
+    assert!(results.rows.last().is_some_and(|row| row.rules == 0), "{:?}", results.rows.last());
+    // SYN, SYN-ACK, ACK and two FINs are software's, and what came while the rules were on their way.
+    assert!((15 * 200..=19 * 200).contains(&results.offloaded_packets), "{}", results.offloaded_packets);
+}
+
 #[test]
 fn rows_add_up_to_the_whole() {
     let traffic = Turns { length: 60, ..Turns::new(2000, 2e7, 100_000) };
