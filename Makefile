@@ -1,4 +1,4 @@
-# make build | test | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-l7 | bench-papers002 | fuzz | deb | clean
+# make build | test | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -8,6 +8,8 @@ BENCH ?=
 TABLES ?=
 # More for the benchmark of packets through one core: make bench-l4 L4="--flows 1,1000 --only sources --repetitions 5"
 L4 ?=
+# More for the check of calibration: make bench-calibrate CALIBRATE="--repetitions 5 --only cuckoo"
+CALIBRATE ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
 # More for the figures of papers/002: make bench-papers002 PAPERS="--only rules,profile"
@@ -15,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-l7 bench-papers002 fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -84,6 +86,12 @@ bench-l4: deps
 	$(CARGO) build --release --package hairpin-bench --features dpdk
 	target/release/hairpin-bench l4 $(if $(QUICK),--quick) $(L4)
 
+# What real packets over rings are measured to do, and what the testbed in virtual time makes of it: about 15 minutes,
+# QUICK=1 about 2. The profile that was measured is target/bench/this-machine.toml.
+bench-calibrate: deps
+	$(CARGO) build --release --package hairpin-bench --features dpdk
+	target/release/hairpin-bench calibrate $(if $(QUICK),--quick) $(CALIBRATE)
+
 # HTTP services beside nginx, HAProxy and no balancer, on two cores: about 20 minutes, QUICK=1 about two.
 bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
@@ -93,6 +101,19 @@ bench-l7: build
 bench-papers002: build
 	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
 	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(PAPERS)
+
+# papers/001's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
+# kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/reproduction.md.
+# More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job.
+REPRODUCE ?=
+
+reproduce: deps
+	$(CARGO) build --release --package hairpin
+	target/release/hairpin lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
+
+reproduce-full: deps
+	$(CARGO) build --release --package hairpin
+	target/release/hairpin lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full $(REPRODUCE)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

@@ -21,3 +21,4 @@ pub mod sink;
 pub mod statistics;
 pub mod testbed;
 pub mod traffic;
+pub mod virtual_time;

@@ -8,6 +8,7 @@ mod generate;
 mod ports;
 mod progress;
 mod rate;
+mod reproduce;
 mod run;
 mod sink;
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
@@ -33,6 +34,15 @@ pub(crate) enum LabCommand {
         after_help = "Example: hairpin lab run scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
+    /// papers/001's experiments in virtual time: tables, figures, and whether its findings are so.
+    ///
+    /// Everything of experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
+    /// modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is reported,
+    /// and the others go on.
+    #[command(
+        after_help = "Example: hairpin lab reproduce --scale 0.1 --only matrix,policies\nExit status: 0 all cases came, 1 some did not"
+    )]
+    Reproduce(Box<reproduce::ReproduceArguments>),
     /// Send packets from a port, and judge what comes back.
     ///
     /// Recorded or made-up packets, in an open loop at a set rate or as fast as they are taken. Each carries a number, its
@@ -64,6 +74,7 @@ impl LabCommand {
         match self {
             LabCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Run(arguments) => arguments.perform(),
+            LabCommand::Reproduce(arguments) => arguments.perform(),
             LabCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),

@@ -14,60 +14,60 @@ const NAME_MAX: usize = 40;
 
 /// One device's values at places on the axis below.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Series {
+pub(crate) struct Series {
     /// Its name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Which color.
-    pub(super) color: usize,
+    pub(crate) color: usize,
     /// Which place, and its value.
-    pub(super) points: Vec<(usize, Summary)>,
+    pub(crate) points: Vec<(usize, Summary)>,
 }
 
 /// Values at places, with error bars: lines between places, bars if there is one place only.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Places {
-    pub(super) title: String,
-    pub(super) below: &'static str,
-    pub(super) beside: &'static str,
+pub(crate) struct Places {
+    pub(crate) title: String,
+    pub(crate) below: &'static str,
+    pub(crate) beside: &'static str,
     /// What is written at each place.
-    pub(super) labels: Vec<String>,
+    pub(crate) labels: Vec<String>,
     /// How many colors there are.
-    pub(super) colors: usize,
-    pub(super) series: Vec<Series>,
+    pub(crate) colors: usize,
+    pub(crate) series: Vec<Series>,
 }
 
 /// Curves over a number.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Curves {
-    pub(super) title: String,
-    pub(super) below: &'static str,
-    pub(super) beside: &'static str,
+pub(crate) struct Curves {
+    pub(crate) title: String,
+    pub(crate) below: &'static str,
+    pub(crate) beside: &'static str,
     /// Logarithmic below.
-    pub(super) logarithmic: bool,
+    pub(crate) logarithmic: bool,
     /// How many colors there are.
-    pub(super) colors: usize,
-    pub(super) curves: Vec<Curve>,
+    pub(crate) colors: usize,
+    pub(crate) curves: Vec<Curve>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Curve {
-    pub(super) name: String,
+pub(crate) struct Curve {
+    pub(crate) name: String,
     /// Which color.
-    pub(super) color: usize,
+    pub(crate) color: usize,
     /// Thin, and not in the legend.
-    pub(super) is_detail: bool,
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) is_detail: bool,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Shares of a whole, a row each.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shares {
-    pub(super) title: String,
+pub(crate) struct Shares {
+    pub(crate) title: String,
     /// Names of the parts.
-    pub(super) parts: Vec<&'static str>,
+    pub(crate) parts: Vec<&'static str>,
     /// Name, and each part's share, 0 to 1.
-    pub(super) rows: Vec<(String, Vec<f64>)>,
+    pub(crate) rows: Vec<(String, Vec<f64>)>,
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -102,7 +102,7 @@ impl Places {
     }
 
     /// Draws it; `None` if there is nothing to draw.
-    pub(super) fn svg(&self) -> Result<Option<String>> {
+    pub(crate) fn svg(&self) -> Result<Option<String>> {
         let Some(most) = self.most() else { return Ok(None) };
         if self.labels.len() == 1 { self.bars(most).map(Some) } else { self.lines(most).map(Some) }
     }
@@ -251,7 +251,7 @@ fn rows_mesh(
 
 impl Curves {
     /// Draws it; `None` if there is nothing to draw.
-    pub(super) fn svg(&self) -> Result<Option<String>> {
+    pub(crate) fn svg(&self) -> Result<Option<String>> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let (Some(least), Some(most)) =
             (points().map(|point| point.0).reduce(f64::min), points().map(|point| point.0).reduce(f64::max))
@@ -308,7 +308,7 @@ impl Curves {
 
 impl Shares {
     /// Draws it; `None` if there is nothing to draw.
-    pub(super) fn svg(&self) -> Result<Option<String>> {
+    pub(crate) fn svg(&self) -> Result<Option<String>> {
         let rows = self.rows.len();
         if rows == 0 {
             return Ok(None);

@@ -4,7 +4,7 @@
 //! Error bars are 95 % confidence intervals of the mean over repetitions; one repetition has none. Drawn once, as SVG;
 //! [`Raster`] makes PNG of it.
 
-mod chart;
+pub(crate) mod chart;
 mod raster;
 
 pub use raster::Raster;

@@ -6,7 +6,7 @@
 //! [`Results`].
 
 mod machine;
-mod page;
+pub(crate) mod page;
 mod tables;
 
 pub use machine::{Machine, machine};
@@ -61,7 +61,7 @@ pub fn write(results: &Results<'_>, machine: &Machine, directory: &Path) -> Resu
 }
 
 /// Writes a file whole or not at all.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let named = || format!("could not write {}", path.display());

@@ -13,7 +13,7 @@ const FUNCTIONS: usize = 12;
 /// Cells named for each reason why they were left out.
 const CELLS_NAMED: usize = 8;
 /// What the page looks like.
-const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:64rem;margin:1rem auto;padding:0 1rem;color:#222}\
+pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:64rem;margin:1rem auto;padding:0 1rem;color:#222}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #bbb}table{border-collapse:collapse;\
 font-size:13px;margin:.6rem 0}th,td{border:1px solid #ccc;padding:.15rem .5rem;text-align:left}td.n{text-align:right}\
 pre{background:#f4f4f4;padding:.6rem;overflow:auto;font-size:12px}svg{max-width:100%;height:auto}summary{cursor:pointer}\
@@ -51,14 +51,14 @@ pub(super) fn page(
 }
 
 /// HTML that grows; [`Page::text`] is what stands for itself.
-struct Page(String);
+pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    fn raw(&mut self, html: &str) {
+    pub(crate) fn raw(&mut self, html: &str) {
         self.0.push_str(html);
     }
 
-    fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         for c in text.chars() {
             match c {
                 '&' => self.raw("&amp;"),
@@ -71,19 +71,19 @@ impl Page {
         }
     }
 
-    fn paragraph(&mut self, text: &str) {
+    pub(crate) fn paragraph(&mut self, text: &str) {
         self.raw("<p>");
         self.text(text);
         self.raw("</p>\n");
     }
 
-    fn heading(&mut self, text: &str) {
+    pub(crate) fn heading(&mut self, text: &str) {
         self.raw("<h2>");
         self.text(text);
         self.raw("</h2>\n");
     }
 
-    fn head(&mut self, columns: &[&str]) {
+    pub(crate) fn head(&mut self, columns: &[&str]) {
         self.raw("<table><tr>");
         for column in columns {
             self.raw("<th>");
@@ -93,7 +93,7 @@ impl Page {
         self.raw("</tr>\n");
     }
 
-    fn cells(&mut self, texts: &[&str], numbers: &[String]) {
+    pub(crate) fn cells(&mut self, texts: &[&str], numbers: &[String]) {
         self.raw("<tr>");
         for text in texts {
             self.raw("<td>");

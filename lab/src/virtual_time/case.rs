@@ -1,0 +1,349 @@
+//! A case is carried out: settings become a testbed and its traffic, and its results an outcome.
+
+use super::file::Case;
+use super::mix::{Connections, ConnectionsOptions, Mix, Popular, Replay, Size, Structure};
+use super::outcome::Outcome;
+use super::settings::{By, DeviceKind, MixKind, PolicyKind, Settings};
+use crate::traffic::sizes::Sizes;
+use anyhow::{Context, Result, anyhow, ensure};
+use hairpin_core::config::Timeouts;
+use hairpin_core::offload::{BUILT_IN, Choice, FirstN, HeavyHitter, Tree};
+use hairpin_core::table::Method;
+use hairpin_core::time::Duration;
+use hairpin_sim::nic::{ByBatch, Profile};
+use hairpin_sim::testbed::cores::CoreProfile;
+use hairpin_sim::testbed::oracle::{Budget, Plan};
+use hairpin_sim::testbed::{Balancer, Device, Offload, Options, Policy, Port, Testbed};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// papers/001's line, in Gbit/s, and packets in a receive queue.
+const GBIT_S: f64 = 100.0;
+const QUEUE: u32 = 1024;
+/// What a packet spends between line and core, both ways. A guess for PCIe and a card's buffers.
+const PORT_LATENCY: Duration = Duration::from_micros(5);
+/// A connection's round trip at full scale, in nanoseconds: within a data centre.
+const ROUND_TRIP: f64 = 200_000.0;
+/// Intervals of a run.
+const INTERVALS: u32 = 100;
+/// Flows that a core has in use at a time in mixes of connections, to tell the load from: a guess of the order.
+const CONNECTIONS_IN_USE: f64 = 10_000.0;
+/// The longest a run may take, in seconds of virtual time.
+const SECONDS_MAX: f64 = 600.0;
+
+/// What cases have in common: the scale, and files they name.
+pub struct Bench {
+    /// 1 for all of it; 0.1: a tenth.
+    pub scale: f64,
+    cores: BTreeMap<String, (CoreProfile, String)>,
+    cards: BTreeMap<String, (Profile, String)>,
+    // What is not there is told by the cases that need it.
+    structure: Result<Arc<Structure>, String>,
+    sizes: BTreeMap<&'static str, Result<Arc<Sizes>, String>>,
+    models: PathBuf,
+}
+
+impl Bench {
+    /// `profiles` has cards, and cores in a directory of its own; `data` has traces and flow sizes.
+    ///
+    /// # Errors
+    /// The scale makes no sense, or a profile is wrong.
+    pub fn load(scale: f64, profiles: &Path, data: &Path) -> Result<Bench> {
+        ensure!((1e-4..=1.0).contains(&scale), "the scale is 0.0001 to 1, not {scale}");
+        let cores = texts(&profiles.join("cores"))?.into_iter().map(|(name, text)| {
+            let profile = CoreProfile::parse(&text).map_err(|wrong| anyhow!("core profile {name}: {wrong}"))?;
+            Ok((name, (profile, text)))
+        });
+        let cards = texts(profiles)?.into_iter().map(|(name, text)| {
+            let profile = Profile::parse(&text).with_context(|| format!("card profile {name}"))?;
+            Ok((name, (profile, text)))
+        });
+        let sizes = ["web-search", "data-mining"].map(|name| {
+            let read = Sizes::read(&data.join("flow-sizes").join(format!("{name}.csv")));
+            (name, read.map(Arc::new).map_err(|error| format!("{error:#}")))
+        });
+        let structure = Structure::read(&data.join("traces")).map(Arc::new).map_err(|error| format!("{error:#}"));
+        Ok(Bench {
+            scale,
+            cores: cores.collect::<Result<_>>()?,
+            cards: cards.collect::<Result<_>>()?,
+            structure,
+            sizes: sizes.into_iter().collect(),
+            models: profiles.join("..").join("models"),
+        })
+    }
+
+    /// What recordings there are: their number, packets and flows.
+    pub fn recordings(&self) -> Option<(usize, u64, u64)> {
+        let structure = self.structure.as_ref().ok()?;
+        Some((structure.units.len(), structure.packets(), structure.flows()))
+    }
+
+    /// Whether the profiles that a case names are there.
+    pub fn knows(&self, settings: &Settings) -> bool {
+        self.cores.contains_key(&settings.core) && self.cards.contains_key(&settings.card)
+    }
+
+    /// All that a case's outcome depends on, but for the program, as a short text.
+    pub fn fingerprint(&self, case: &Case) -> String {
+        let settings = serde_json::to_string(&case.settings).unwrap_or_default();
+        let core = self.cores.get(&case.settings.core).map_or("", |(_, text)| text);
+        let card = self.cards.get(&case.settings.card).map_or("", |(_, text)| text);
+        let all = format!("{settings}\n{}\n{core}\n{card}\n{:?}", self.scale, self.recordings());
+        // FNV-1a: the same everywhere and always.
+        let hash = all
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        format!("{hash:016x}")
+    }
+
+    /// Packets that a case will take, about: what its time depends on.
+    pub fn packets(&self, case: &Case) -> f64 {
+        let settings = &case.settings;
+        let seconds = self.seconds(settings).unwrap_or(0.0);
+        let rate = self.core(settings).map_or(settings.pps, |core| rate(settings, &core));
+        let looks = f64::from(settings.runs) + if settings.policy == PolicyKind::Oracle { 0.3 } else { 0.0 };
+        rate * self.scale * seconds * looks
+    }
+
+    /// Carries a case out: an outcome for each run. `progress` hears now and then how many packets there were.
+    ///
+    /// # Errors
+    /// What is missing, or what the testbed found wrong with itself.
+    pub fn perform(&self, case: &Case, progress: &mut dyn FnMut(u64)) -> Result<Vec<Outcome>> {
+        let settings = &case.settings;
+        let options = self.options(settings)?;
+        let mut testbed = Testbed::new(options).map_err(anyhow::Error::msg)?;
+        let mut outcomes = Vec::new();
+        let mut done = 0;
+        for _ in 0..settings.runs {
+            let mut mix = self.mix(settings)?;
+            let results = testbed.run(&mut mix, &mut |_, packets| progress(done + packets));
+            ensure!(results.failures.is_empty(), "the testbed contradicts itself: {}", results.failures.join("; "));
+            ensure!(results.offered > 0, "nothing was offered");
+            done += results.offered;
+            outcomes.push(Outcome::of(&results, self.scale, settings.cores));
+        }
+        Ok(outcomes)
+    }
+
+    fn core(&self, settings: &Settings) -> Result<CoreProfile> {
+        let (core, _) = self.cores.get(&settings.core).with_context(|| format!("no core profile {}", settings.core))?;
+        let mut core = core.clone();
+        if settings.waits {
+            core.rule.ns *= settings.insertion_factor;
+        }
+        Ok(core)
+    }
+
+    fn card(&self, settings: &Settings) -> Result<Profile> {
+        let (card, _) = self.cards.get(&settings.card).with_context(|| format!("no card profile {}", settings.card))?;
+        let mut card = card.clone();
+        for change in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
+            change.us *= settings.insertion_factor;
+        }
+        let rules = if settings.tight { settings.tight_rules } else { settings.rules };
+        if rules > 0 {
+            card.tables.rules_max = rules;
+            card.tables.first_rules_max = card.tables.first_rules_max.min(rules);
+        }
+        Ok(card)
+    }
+
+    /// Flows as they are simulated.
+    fn scaled(&self, count: u32) -> u32 {
+        ((f64::from(count) * self.scale).round() as u32).max(1)
+    }
+
+    fn options(&self, settings: &Settings) -> Result<Options> {
+        let device = match settings.device {
+            DeviceKind::Forwarder => Device::Forwarder,
+            DeviceKind::Balancer => Device::Balancer(Balancer {
+                table: method(settings)?,
+                entries: self.scaled(settings.entries),
+                backends: settings.backends,
+                timeouts: timeouts(settings),
+                offload: match settings.policy {
+                    PolicyKind::Never => None,
+                    _ => Some(Offload { card: self.card(settings)?, policy: self.policy(settings)? }),
+                },
+            }),
+        };
+        let seconds = self.seconds(settings)?;
+        Ok(Options {
+            scale: self.scale,
+            cores: settings.cores,
+            core: self.core(settings)?,
+            port: Port { gbit_s: GBIT_S, queue: QUEUE, latency: PORT_LATENCY },
+            device,
+            seed: settings.seed,
+            interval: Duration::from_secs_f64((seconds / f64::from(INTERVALS)).max(1e-4)),
+        })
+    }
+
+    fn policy(&self, settings: &Settings) -> Result<Policy> {
+        let above = |by: By, threshold: u64| {
+            (threshold > 0 && (settings.by == by || settings.by == By::All)).then_some(threshold)
+        };
+        let choice = match settings.policy {
+            PolicyKind::Never => Choice::Never,
+            PolicyKind::Always => Choice::Always,
+            PolicyKind::FirstN => {
+                let each = self.scaled(settings.first) / u32::from(settings.cores.max(1));
+                Choice::FirstN(FirstN { connections: each.max(1) })
+            }
+            PolicyKind::HeavyHitter => Choice::HeavyHitter(HeavyHitter {
+                packets: above(By::Packets, settings.packets),
+                bytes: above(By::Bytes, settings.bytes),
+                duration: above(By::Duration, settings.duration_ms).map(Duration::from_millis),
+                ..HeavyHitter::default()
+            }),
+            PolicyKind::FastestFlow => Choice::FastestFlow { packets_per_s: settings.flow_pps },
+            PolicyKind::DecisionTree => Choice::DecisionTree(Arc::new(self.tree(settings)?)),
+            PolicyKind::Auto => Choice::Auto,
+            PolicyKind::Oracle => return self.plan(settings).map(Policy::Oracle),
+        };
+        Ok(Policy::Choice(choice))
+    }
+
+    fn tree(&self, settings: &Settings) -> Result<Tree> {
+        if settings.model.is_empty() {
+            return Tree::parse(BUILT_IN).map_err(|wrong| anyhow!("the model that is built in: {wrong}"));
+        }
+        let path = self.models.join(&settings.model);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("model {}", path.display()))?;
+        Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
+    }
+
+    /// The oracle's, from a look at all packets.
+    fn plan(&self, settings: &Settings) -> Result<Plan> {
+        let (card, core) = (self.card(settings)?, self.core(settings)?);
+        let comes_and_goes = is_connections(settings);
+        let fastest = |steps: &[ByBatch]| steps.last().map_or(0.0, |step| step.us);
+        let in_first = card.tables.rules_max <= card.tables.first_rules_max;
+        let factor = if in_first { card.tables.first_factor } else { 1.0 };
+        let mut pair_us = 2.0 * factor * fastest(&card.updates.insert_us);
+        let mut asked = 2.0;
+        if comes_and_goes {
+            pair_us += 2.0 * factor * fastest(&card.updates.delete_us);
+            asked += 2.0;
+        }
+        let packet_ns = core.known_ns(method(settings)?, CONNECTIONS_IN_USE, 32).max(1.0);
+        let budget = Budget {
+            pairs: self.scaled(card.tables.rules_max / 2),
+            pairs_per_s: self.scale * 1e6 / pair_us.max(1e-6),
+            // A handshake, or the packet that is picked up.
+            packets_before: if comes_and_goes { 3 } else { 1 },
+            worth: (asked * core.rule_ns() / packet_ns).ceil() as u32,
+            stays: if comes_and_goes { timeouts(settings).tcp_closed } else { Duration::ZERO },
+        };
+        Ok(Plan::greedy(&mut self.mix(settings)?, budget))
+    }
+
+    fn mix(&self, settings: &Settings) -> Result<Mix> {
+        let seconds = self.seconds(settings)?;
+        let pps = rate(settings, &self.core(settings)?) * self.scale;
+        let (flows, seed) = (self.scaled(settings.flows), settings.seed);
+        let length = if settings.frame == 0 { 1514 } else { settings.frame };
+        let exponent = Some(settings.exponent);
+        Ok(match settings.mix {
+            MixKind::Turns => Mix::Popular(Popular::new(flows, None, pps, seconds, length, seed)),
+            MixKind::Zipf => Mix::Popular(Popular::new(flows, exponent, pps, seconds, length, seed)),
+            MixKind::Trace => {
+                let frame = (settings.frame > 0).then_some(settings.frame);
+                Mix::Replay(Replay::new(self.structure()?.clone(), flows, pps, seconds, frame, seed))
+            }
+            MixKind::WebSearch => self.connections(settings, self.measured("web-search", settings)?, pps),
+            MixKind::DataMining => self.connections(settings, self.measured("data-mining", settings)?, pps),
+            MixKind::Frames => self.connections(settings, Size::Frames(settings.frames), pps),
+        })
+    }
+
+    fn connections(&self, settings: &Settings, size: Size, packets_per_s: f64) -> Mix {
+        let options = ConnectionsOptions {
+            size,
+            mbit_s: settings.mbit_s,
+            packets_per_s,
+            seconds: settings.seconds,
+            // As cores take as much longer, so do round trips: nothing is answered before it came through.
+            round_trip: (ROUND_TRIP / self.scale) as u64,
+            ends: settings.ends,
+        };
+        Mix::Connections(Connections::new(options, settings.seed))
+    }
+
+    fn structure(&self) -> Result<&Arc<Structure>> {
+        self.structure.as_ref().map_err(|missing| anyhow!("{missing}"))
+    }
+
+    fn measured(&self, name: &'static str, settings: &Settings) -> Result<Size> {
+        match self.sizes.get(name) {
+            Some(Ok(sizes)) => Ok(Size::Measured(sizes.clone(), settings.size_max)),
+            Some(Err(missing)) => Err(anyhow!("{missing}")),
+            None => Err(anyhow!("no sizes are called {name}")),
+        }
+    }
+
+    /// How long a run is.
+    fn seconds(&self, settings: &Settings) -> Result<f64> {
+        if settings.seconds > 0.0 {
+            return Ok(settings.seconds);
+        }
+        let pps = rate(settings, &self.core(settings)?) * self.scale;
+        let seconds = Replay::pass_seconds(self.structure()?, self.scaled(settings.flows), pps);
+        ensure!(seconds <= SECONDS_MAX, "a run would take {seconds:.0} s of virtual time, more than {SECONDS_MAX}");
+        Ok(seconds)
+    }
+}
+
+/// Whether connections come and go in this mix.
+fn is_connections(settings: &Settings) -> bool {
+    matches!(settings.mix, MixKind::WebSearch | MixKind::DataMining | MixKind::Frames)
+}
+
+fn method(settings: &Settings) -> Result<Method> {
+    settings.table.parse().map_err(|_| anyhow!("no connection table is called `{}`", settings.table))
+}
+
+fn timeouts(settings: &Settings) -> Timeouts {
+    let mut timeouts = Timeouts::default();
+    if settings.idle_ms > 0 {
+        let idle = Duration::from_millis(settings.idle_ms);
+        timeouts.tcp_established = idle;
+        timeouts.udp_established = idle;
+        timeouts.tcp_half_closed = idle.min(timeouts.tcp_half_closed);
+        timeouts.tcp_closed = idle.min(timeouts.tcp_closed);
+    }
+    timeouts
+}
+
+/// Packets per second at full scale.
+fn rate(settings: &Settings, core: &CoreProfile) -> f64 {
+    if settings.load <= 0.0 {
+        return settings.pps;
+    }
+    let cores = f64::from(settings.cores);
+    let flows = match settings.mix {
+        MixKind::Turns | MixKind::Trace | MixKind::Zipf => f64::from(settings.flows) / cores,
+        _ => CONNECTIONS_IN_USE,
+    };
+    let method = method(settings).unwrap_or(Method::DEFAULT);
+    settings.load * cores * 1e9 / core.known_ns(method, flows, 32).max(1.0)
+}
+
+/// Texts of the `.toml` files of a directory, by name without ending.
+fn texts(directory: &Path) -> Result<Vec<(String, String)>> {
+    let named = || format!("profiles in {}", directory.display());
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(named)? {
+        let path = entry.with_context(named)?.path();
+        let is_profile = path.extension().is_some_and(|ending| ending == "toml");
+        if let (true, Some(name)) = (is_profile, path.file_stem().and_then(|name| name.to_str())) {
+            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            texts.push((name.to_owned(), text));
+        }
+    }
+    texts.sort();
+    Ok(texts)
+}

@@ -1,0 +1,128 @@
+//! Figures of an experiment, as its file asks for them.
+
+use super::file::Figure as Asked;
+use super::finding::Seen;
+use super::outcome::{Metric, metric};
+use super::results::Gathered;
+use crate::figure::Figure;
+use crate::figure::chart::{Curve, Curves, Places, Series};
+use crate::statistics::Summary;
+use anyhow::Result;
+
+/// Figures of an experiment at most.
+const FIGURES_MAX: usize = 120;
+
+/// All figures there are, and how many more there would be.
+///
+/// # Errors
+/// One cannot be drawn.
+pub(super) fn figures(gathered: &Gathered<'_>) -> Result<(Vec<Figure>, usize)> {
+    let seen = gathered.seen();
+    let (mut figures, mut more) = (Vec::new(), 0);
+    for asked in &gathered.experiment.figures {
+        for metric in asked.metrics.iter().filter_map(|name| metric(name)) {
+            for context in contexts(gathered, asked, &seen) {
+                if figures.len() >= FIGURES_MAX {
+                    more += 1;
+                    continue;
+                }
+                figures.extend(drawn(gathered, asked, metric, &context, &seen)?);
+            }
+        }
+    }
+    Ok((figures, more))
+}
+
+/// What is the same in all of a figure: values of the other axes, the run among them.
+type Context = Vec<(String, String)>;
+
+fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[Seen<'_>]) -> Vec<Context> {
+    let names = gathered.experiment.axes.iter().map(|(name, _)| name.as_str()).chain(["run"]);
+    let others: Vec<&str> = names.filter(|name| *name != asked.across && *name != asked.lines).collect();
+    let mut contexts: Vec<Context> = Vec::new();
+    for seen in seen {
+        let at = |axis: &&str| ((*axis).to_owned(), seen.on(axis).unwrap_or_default().to_owned());
+        let context: Context = others.iter().map(at).collect();
+        if !contexts.contains(&context) {
+            contexts.push(context);
+        }
+    }
+    contexts
+}
+
+fn drawn(
+    gathered: &Gathered<'_>,
+    asked: &Asked,
+    metric: &'static Metric,
+    context: &Context,
+    seen: &[Seen<'_>],
+) -> Result<Option<Figure>> {
+    let here: Vec<&Seen<'_>> =
+        seen.iter().filter(|seen| context.iter().all(|(axis, value)| seen.on(axis) == Some(value))).collect();
+    let experiment = gathered.experiment;
+    let lines = experiment.axes.iter().find(|(name, _)| *name == asked.lines).map_or(&[][..], |(_, values)| values);
+    let said = context.iter().map(|(axis, value)| format!("{axis} {value}")).collect::<Vec<_>>().join(", ");
+    let title = format!("{}: {said}", metric.text);
+    let svg = if asked.across == "time" {
+        curves(asked, metric, lines, &here, title.clone()).svg()?
+    } else {
+        let labels = experiment.axes.iter().find(|(name, _)| *name == asked.across).map(|(_, values)| values.clone());
+        places(asked, metric, lines, labels.unwrap_or_default(), &here, title.clone()).svg()?
+    };
+    let words = context.iter().map(|(axis, value)| format!("-{axis}-{value}")).collect::<String>();
+    let name = format!("{}-{}-by-{}{words}", experiment.name, metric.name, asked.across);
+    let name = name.chars().filter(|c| *c != ' ').map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    Ok(svg.map(|svg| Figure { name, heading: metric.text, title, svg }))
+}
+
+fn places(
+    asked: &Asked,
+    metric: &'static Metric,
+    lines: &[String],
+    labels: Vec<String>,
+    here: &[&Seen<'_>],
+    title: String,
+) -> Places {
+    let mut series = Vec::new();
+    for (color, line) in lines.iter().enumerate() {
+        let of_line = || here.iter().filter(|seen| seen.on(&asked.lines) == Some(line));
+        let mut points = Vec::new();
+        for (index, label) in labels.iter().enumerate() {
+            let values: Vec<f64> = of_line()
+                .filter(|seen| seen.on(&asked.across) == Some(label))
+                .map(|seen| (metric.of)(seen.outcome))
+                .collect();
+            points.extend(Summary::of(&values).map(|summary| (index, summary)));
+        }
+        if !points.is_empty() {
+            series.push(Series { name: line.clone(), color, points });
+        }
+    }
+    Places { title, below: below(&asked.across), beside: metric.text, labels, colors: lines.len(), series }
+}
+
+fn curves(asked: &Asked, metric: &'static Metric, lines: &[String], here: &[&Seen<'_>], title: String) -> Curves {
+    let mut curves = Vec::new();
+    for (color, line) in lines.iter().enumerate() {
+        let Some(seen) = here.iter().find(|seen| seen.on(&asked.lines) == Some(line)) else { continue };
+        let Some(of) = metric.over_time else { continue };
+        let points = seen.outcome.samples.iter().map(|sample| (sample.at, of(sample))).collect();
+        curves.push(Curve { name: line.clone(), color, is_detail: false, points });
+    }
+    Curves { title, below: "seconds", beside: metric.text, logarithmic: false, colors: lines.len(), curves }
+}
+
+/// What an axis is called below a figure.
+fn below(axis: &str) -> &'static str {
+    match axis {
+        "cores" => "core(s)",
+        "entries" => "table entries",
+        "flows" => "flows",
+        "threshold" => "threshold",
+        "cost" => "cost of an insertion, times the card's",
+        "frames" => "frames of a connection on average",
+        "idle" => "milliseconds of silence after which a connection is forgotten",
+        "rules" => "room in the card, rules",
+        _ => "value",
+    }
+}

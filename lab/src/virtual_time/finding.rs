@@ -1,0 +1,287 @@
+//! What somebody found, and the rule that says whether it is so here. Nothing is decided by hand.
+//!
+//! ```toml
+//! [[finding]]
+//! text = "Naive offloading is slower in run 1 than in run 2"
+//! source = "papers/001, section 5.1"
+//! metric = "throughput"
+//! more = { run = ["2"] }
+//! than = { run = ["1"] }
+//! where = { device = ["naive"] }
+//! ```
+//!
+//! Each case at `more` is compared with each at `than` that stands at the same place but for the axes these two (and `any`)
+//! name. It holds for a pair as `rule` says; the finding is agreed with if it holds for `share` of all pairs at least, in
+//! part if for half of them, else not.
+
+use super::file::Place;
+use super::outcome::{Metric, Outcome, metric};
+use crate::statistics::Summary;
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Values by axis, any of which will do.
+pub type Where = BTreeMap<String, Vec<String>>;
+
+/// When a pair agrees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The first is above the second times `1 + by`, by more than `beyond`.
+    #[default]
+    More,
+    /// The first is not below the second times `1 - by`, or by no more than `beyond`.
+    NoLess,
+    /// They differ by no more than `by` of the larger one, and `beyond`.
+    Alike,
+    /// The distance between them becomes smaller along the axis `along`, from its first to its last value.
+    Narrows,
+    /// The first alone is at most `beyond`.
+    AtMost,
+}
+
+/// A finding.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    /// In words.
+    pub text: String,
+    /// Where it is from.
+    pub source: String,
+    /// What is compared, by a metric's name.
+    pub metric: String,
+    /// How.
+    #[serde(default)]
+    pub rule: Rule,
+    /// The first of a pair.
+    pub more: Where,
+    /// The second.
+    #[serde(default)]
+    pub than: Where,
+    /// Where both stand.
+    #[serde(default, rename = "where")]
+    pub at: Where,
+    /// Axes on which they need not stand at the same place.
+    #[serde(default)]
+    pub any: Vec<String>,
+    /// For [`Rule::Narrows`]: the axis.
+    #[serde(default)]
+    pub along: String,
+    /// See [`Rule`].
+    #[serde(default)]
+    pub by: f64,
+    /// See [`Rule`]; in the metric's unit.
+    #[serde(default)]
+    pub beyond: f64,
+    /// The part of pairs for which it has to hold.
+    #[serde(default = "nine_of_ten")]
+    pub share: f64,
+    /// Why it is so here, if it is.
+    #[serde(default)]
+    pub why: String,
+    /// Why it is not, if it is not, or in part only.
+    #[serde(default)]
+    pub why_not: String,
+}
+
+fn nine_of_ten() -> f64 {
+    0.9
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is so.
+    Agrees,
+    /// For half of the pairs at least.
+    InPart,
+    /// It is not.
+    Disagrees,
+    /// There was nothing to compare.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Verdict::Agrees => "agrees",
+            Verdict::InPart => "in part",
+            Verdict::Disagrees => "**does not agree**",
+            Verdict::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// A verdict, and what it rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Whether it is so.
+    pub verdict: Verdict,
+    /// Our figures, for people.
+    pub figures: String,
+    /// The pairs for which it does not hold, some of them.
+    pub exceptions: Vec<String>,
+}
+
+/// A run of a case, as findings see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Where it stands.
+    pub place: &'a Place,
+    /// 1 or 2.
+    pub run: u8,
+    /// What came.
+    pub outcome: &'a Outcome,
+}
+
+impl<'a> Seen<'a> {
+    /// Its value on an axis.
+    pub fn on(&self, axis: &str) -> Option<&'a str> {
+        if axis == "run" {
+            return Some(if self.run == 1 { "1" } else { "2" });
+        }
+        self.place.iter().find(|(name, _)| name == axis).map(|(_, value)| value.as_str())
+    }
+
+    fn is_at(&self, at: &Where) -> bool {
+        at.iter().all(|(axis, values)| self.on(axis).is_some_and(|here| values.iter().any(|value| value == here)))
+    }
+}
+
+/// Pairs named that do not agree.
+const EXCEPTIONS_MAX: usize = 6;
+
+impl Finding {
+    /// Whether it says something that can be judged.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<()> {
+        ensure!(metric(&self.metric).is_some(), "there is no metric `{}`", self.metric);
+        ensure!((0.0..=1.0).contains(&self.share), "share is a part, 0 to 1");
+        ensure!(self.by >= 0.0 && self.beyond >= 0.0, "by and beyond are not negative");
+        ensure!((self.rule == Rule::Narrows) != self.along.is_empty(), "`along` goes with the rule `narrows`");
+        ensure!((self.rule == Rule::AtMost) == self.than.is_empty(), "all rules but `at-most` need `than`");
+        Ok(())
+    }
+
+    /// All axes and values it names.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&String, &Vec<String>)> {
+        self.more.iter().chain(&self.than).chain(&self.at)
+    }
+
+    /// Judges it by all runs of its experiment; `axes` are the experiment's.
+    pub fn judge(&self, seen: &[Seen<'_>], axes: &[(String, Vec<String>)]) -> Judgement {
+        let not_measured =
+            || Judgement { verdict: Verdict::NotMeasured, figures: String::new(), exceptions: Vec::new() };
+        let Some(metric) = metric(&self.metric) else { return not_measured() };
+        let of = |seen: &Seen<'_>| (metric.of)(seen.outcome);
+        let first: Vec<&Seen<'_>> = seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.more)).collect();
+        let mut pairs: Vec<Pair> = Vec::new();
+        if self.rule == Rule::AtMost {
+            for one in first {
+                let holds = of(one) <= self.beyond;
+                pairs.push(Pair { holds, values: (of(one), self.beyond), place: named(one) });
+            }
+            return self.summed(metric, &pairs);
+        }
+        let second: Vec<&Seen<'_>> =
+            seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.than)).collect();
+        let is_free = |axis: &str| {
+            self.more.contains_key(axis) || self.than.contains_key(axis) || self.any.iter().any(|free| free == axis)
+        };
+        let names = axes.iter().map(|(name, _)| name.as_str()).chain(["run"]);
+        let bound: Vec<&str> = names.filter(|axis| !is_free(axis)).collect();
+        for one in &first {
+            for two in second.iter().filter(|two| bound.iter().all(|axis| one.on(axis) == two.on(axis))) {
+                let (one_is, two_is) = (of(one), of(two));
+                pairs.push(Pair { holds: self.holds(one_is, two_is), values: (one_is, two_is), place: named(one) });
+            }
+        }
+        if self.rule == Rule::Narrows {
+            pairs = self.narrowed(&first, &second, &bound, axes, of);
+        }
+        self.summed(metric, &pairs)
+    }
+
+    fn holds(&self, one: f64, two: f64) -> bool {
+        match self.rule {
+            Rule::More => one > two * (1.0 + self.by) + self.beyond,
+            Rule::NoLess => one >= two * (1.0 - self.by) - self.beyond,
+            Rule::Alike => (one - two).abs() <= self.by * one.max(two) + self.beyond,
+            Rule::AtMost | Rule::Narrows => false,
+        }
+    }
+
+    /// For each place but for the axis along which it narrows: the distances at both ends.
+    fn narrowed(
+        &self,
+        first: &[&Seen<'_>],
+        second: &[&Seen<'_>],
+        bound: &[&str],
+        axes: &[(String, Vec<String>)],
+        of: impl Fn(&Seen<'_>) -> f64,
+    ) -> Vec<Pair> {
+        let Some((_, values)) = axes.iter().find(|(name, _)| *name == self.along) else { return Vec::new() };
+        let (Some(begin), Some(end)) = (values.first(), values.last()) else { return Vec::new() };
+        let rest: Vec<&str> = bound.iter().copied().filter(|axis| *axis != self.along).collect();
+        let same = |a: &Seen<'_>, b: &Seen<'_>| rest.iter().all(|axis| a.on(axis) == b.on(axis));
+        let distance = |like: &Seen<'_>, value: &str| {
+            let find = |list: &[&Seen<'_>]| {
+                list.iter().find(|seen| same(seen, like) && seen.on(&self.along) == Some(value)).map(|seen| of(seen))
+            };
+            Some((find(first)? - find(second)?).abs())
+        };
+        let begins = first.iter().filter(|seen| seen.on(&self.along) == Some(begin));
+        let pair = |seen: &&&Seen<'_>| {
+            let (wide, narrow) = (distance(seen, begin)?, distance(seen, end)?);
+            let holds = narrow < wide * (1.0 - self.by) - self.beyond;
+            Some(Pair { holds, values: (wide, narrow), place: named(seen) })
+        };
+        begins.filter_map(|seen| pair(&seen)).collect()
+    }
+
+    fn summed(&self, metric: &Metric, pairs: &[Pair]) -> Judgement {
+        let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| pair.values).unzip();
+        let (Some(one), Some(two)) = (Summary::of(&firsts), Summary::of(&seconds)) else {
+            let figures = "nothing to compare".to_owned();
+            return Judgement { verdict: Verdict::NotMeasured, figures, exceptions: Vec::new() };
+        };
+        let held = pairs.iter().filter(|pair| pair.holds).count();
+        let share = held as f64 / pairs.len() as f64;
+        let verdict = match share {
+            share if share >= self.share => Verdict::Agrees,
+            share if share >= 0.5 => Verdict::InPart,
+            _ => Verdict::Disagrees,
+        };
+        let said = |value: f64| metric.said(value);
+        let range = |all: &Summary| format!("{} ({} to {})", said(all.median), said(all.least), said(all.most));
+        let versus = match self.rule {
+            Rule::Narrows => format!("distance {}, then {}", range(&one), range(&two)),
+            Rule::AtMost => format!("{}, at most {} allowed", range(&one), said(self.beyond)),
+            _ => format!("{} against {}", range(&one), range(&two)),
+        };
+        let what = if self.rule == Rule::AtMost { "cases" } else { "pairs" };
+        let figures = format!("{held} of {} {what}; {}: {versus}", pairs.len(), metric.text);
+        let wrong = pairs.iter().filter(|pair| !pair.holds);
+        let exceptions = wrong
+            .take(EXCEPTIONS_MAX)
+            .map(|pair| format!("{} ({} and {})", pair.place, said(pair.values.0), said(pair.values.1)))
+            .collect();
+        Judgement { verdict, figures, exceptions }
+    }
+}
+
+struct Pair {
+    holds: bool,
+    values: (f64, f64),
+    place: String,
+}
+
+/// A place for people.
+fn named(seen: &Seen<'_>) -> String {
+    let place = seen.place.iter().map(|(axis, value)| format!("{axis} {value}"));
+    place.chain([format!("run {}", seen.run)]).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,73 @@
+//! What a replay keeps of recordings: in which order the packets of which flows come.
+
+use crate::traffic::recording::Recording;
+use crate::traffic::template::Ends;
+use anyhow::{Context, Result, ensure};
+use hairpin_core::flow::Protocol;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// One recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    /// The flow of each packet, in order; a flow has the number of the first packet's rank among flows.
+    pub order: Vec<u32>,
+    /// The length of each packet's frame, in bytes.
+    pub lengths: Vec<u16>,
+    /// Flows, each of one direction: what a hash of the 5-tuple tells apart.
+    pub flows: u32,
+}
+
+/// Recordings, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Structure {
+    /// Each of them.
+    pub units: Vec<Unit>,
+}
+
+impl Structure {
+    /// Reads all capture files of a directory, by name.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no capture file with TCP or UDP packets.
+    pub fn read(directory: &Path) -> Result<Structure> {
+        let named = || format!("recordings in {}", directory.display());
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(directory).with_context(named)? {
+            let path = entry.with_context(named)?.path();
+            if path.extension().is_some_and(|ending| ending == "pcap" || ending == "pcapng") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        // One that cannot be used is one recording less; how many there are is told by who asks.
+        let recordings = paths.iter().filter_map(|path| Recording::read(path, false).ok());
+        let units: Vec<Unit> = recordings.map(|recording| Unit::of(&recording)).collect();
+        ensure!(!units.is_empty(), "no capture file with TCP or UDP packets in {}", directory.display());
+        Ok(Structure { units })
+    }
+
+    /// Packets of all of them.
+    pub fn packets(&self) -> u64 {
+        self.units.iter().map(|unit| unit.order.len() as u64).sum()
+    }
+
+    /// Flows of all of them.
+    pub fn flows(&self) -> u64 {
+        self.units.iter().map(|unit| u64::from(unit.flows)).sum()
+    }
+}
+
+impl Unit {
+    fn of(recording: &Recording) -> Unit {
+        let mut numbers: HashMap<(Protocol, Ends), u32> = HashMap::new();
+        let mut unit = Unit::default();
+        for packet in &recording.packets {
+            let next = numbers.len() as u32;
+            unit.order.push(*numbers.entry((packet.protocol, packet.ends)).or_insert(next));
+            unit.lengths.push(packet.length.clamp(60, 1514));
+        }
+        unit.flows = numbers.len() as u32;
+        unit
+    }
+}

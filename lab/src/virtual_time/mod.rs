@@ -1,0 +1,41 @@
+//! papers/001's experiments in virtual time, and what is made of their results: `hairpin lab reproduce`.
+//!
+//! The testbed is [`hairpin_sim::testbed`]: the very workers, tables and policies of the data plane, cores that cost what a
+//! profile says, a modelled card. Here is what goes around it:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mix`] | which packets come |
+//! | [`settings`], [`file`] | experiments as files (`experiments/*.toml`): axes, and a case for each combination |
+//! | [`case`](mod@case) | carrying out a case; [`perform()`] all of them, several at a time; [`store`] what came, on disk |
+//! | [`outcome`] | what came of a case: metrics by name |
+//! | [`finding`] | what the paper found, and the rule by which it is agreed with |
+//! | [`comparison`] | policies beside each other and an oracle |
+//! | [`document`], [`page`], [`tables`], [`drawing`] | docs/reproduction.md, the page, CSV, figures |
+//!
+//! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
+
+pub mod case;
+pub mod comparison;
+pub mod document;
+mod drawing;
+pub mod file;
+pub mod finding;
+pub mod mix;
+pub mod outcome;
+mod page;
+mod perform;
+mod results;
+pub mod settings;
+mod store;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use case::Bench;
+pub use file::{Case, Experiment};
+pub use perform::{Done, Effort, Event, perform};
+pub use results::Gathered;
+pub use store::{Came, FILE, Record, Store};
+pub use write::{Circumstances, Written, write};

@@ -1,0 +1,254 @@
+//! Files, rules, stores, comparisons: without a testbed. Whole runs are in tests/reproduce.rs.
+
+use super::comparison::{Kept, Scenario};
+use super::file::{Case, Experiment, Place};
+use super::finding::{Finding, Judgement, Seen, Verdict};
+use super::outcome::Outcome;
+use super::settings::{DeviceKind, PolicyKind};
+use super::*;
+use std::path::Path;
+use std::time::Duration;
+
+const FILE_TEXT: &str = r#"
+name = "x"
+title = "X"
+[settings]
+flows = 1000
+[[axis]]
+name = "device"
+values = [{ as = "BF", device = "forwarder" }, { as = "LB" }, { as = "naive", policy = "always" }]
+[[axis]]
+name = "cores"
+values = [1, 2, 4]
+[[axis]]
+name = "entries"
+values = [2_000_000, 4_000_000]
+[[without]]
+device = ["BF"]
+entries = ["4 M"]
+[[figure]]
+across = "cores"
+lines = "device"
+metrics = ["throughput", "loss"]
+"#;
+
+fn experiment() -> Experiment {
+    Experiment::parse(FILE_TEXT).unwrap()
+}
+
+#[test]
+fn every_combination_that_is_not_left_out_is_a_case() {
+    let experiment = experiment();
+    assert_eq!(experiment.cases.len(), 3 + 6 + 6);
+    let case = |place: [&str; 3]| -> Option<&Case> {
+        let is = |case: &&Case| case.place.iter().zip(place).all(|((_, value), wanted)| value == wanted);
+        experiment.cases.iter().find(is)
+    };
+    assert_eq!(case(["BF", "1", "4 M"]), None);
+    let naive = &case(["naive", "4", "4 M"]).unwrap().settings;
+    assert_eq!((naive.policy, naive.cores, naive.entries, naive.flows), (PolicyKind::Always, 4, 4_000_000, 1000));
+    assert_eq!(case(["BF", "2", "2 M"]).unwrap().settings.device, DeviceKind::Forwarder);
+    let mut names: Vec<String> = experiment.cases.iter().map(Case::name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 15, "names are unique");
+}
+
+#[test]
+fn mistakes_in_files_are_found() {
+    for (from, to, says) in [
+        ("flows = 1000", "flow = 1000", "unknown field"),
+        ("[1, 2, 4]", "[1, 2, 2]", "twice"),
+        ("[1, 2, 4]", "[]", "no values"),
+        ("[1, 2, 4]", "[0]", "cores is 0"),
+        ("as = \"LB\"", "is = \"LB\"", "as ="),
+        ("across = \"cores\"", "across = \"core\"", "no axis `core`"),
+        ("\"loss\"", "\"los\"", "no metric `los`"),
+        ("policy = \"always\"", "policy = \"sometimes\"", "unknown variant"),
+        ("device = \"forwarder\"", "device = \"forwarder\", policy = \"auto\"", "forwarder has no policy"),
+        ("name = \"x\"", "name = \"x/y\"", "letters"),
+    ] {
+        let text = FILE_TEXT.replacen(from, to, 1);
+        assert_ne!(text, FILE_TEXT, "{from}");
+        let error = format!("{:#}", Experiment::parse(&text).expect_err(to));
+        assert!(error.contains(says), "{to}: {error}");
+    }
+}
+
+#[test]
+fn the_files_that_come_along_are_right() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let experiments = Experiment::load_all(&root.join("experiments")).unwrap();
+    let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    for name in ["matrix", "policies", "thresholds", "rates", "insertion", "lifetimes", "expiry", "mixes"] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+    // Every case's profiles are there.
+    let bench = Bench::load(0.1, &root.join("profiles"), &root.join("../shared/data")).unwrap();
+    for case in experiments.iter().flat_map(|experiment| &experiment.cases) {
+        assert!(bench.knows(&case.settings), "{}", case.name());
+    }
+}
+
+/// Places on the axes of `FILE_TEXT`, throughput in Mpps for each.
+fn judged(finding: &str, throughputs: &[(&str, &str, &str, u8, f64)]) -> Judgement {
+    let outcomes: Vec<(Place, u8, Outcome)> = throughputs
+        .iter()
+        .map(|(device, cores, entries, run, mpps)| {
+            let place = [("device", device), ("cores", cores), ("entries", entries)];
+            let place = place.map(|(axis, value)| (axis.to_owned(), (*value).to_owned()));
+            (place.to_vec(), *run, Outcome { received_pps: mpps * 1e6, ..Outcome::default() })
+        })
+        .collect();
+    let seen: Vec<Seen<'_>> = outcomes.iter().map(|(place, run, outcome)| Seen { place, run: *run, outcome }).collect();
+    let finding: Finding =
+        toml::from_str(&format!("text = \"t\"\nsource = \"s\"\nmetric = \"throughput\"\n{finding}")).unwrap();
+    finding.check().unwrap();
+    finding.judge(&seen, &experiment().axes)
+}
+
+#[test]
+fn findings_compare_what_stands_at_the_same_place() {
+    let measured = [
+        ("BF", "1", "2 M", 1, 8.0),
+        ("LB", "1", "2 M", 1, 5.0),
+        ("LB", "1", "4 M", 1, 9.0),
+        ("BF", "2", "2 M", 1, 9.5),
+        ("LB", "2", "2 M", 1, 9.0),
+        // Of another run: not to be compared with the rest.
+        ("LB", "2", "2 M", 2, 20.0),
+    ];
+    let forwarder = "more = { device = [\"BF\"] }\nthan = { device = [\"LB\"] }\n";
+    let judgement = judged(forwarder, &measured);
+    assert_eq!(judgement.verdict, Verdict::Agrees, "{judgement:?}");
+    assert!(judgement.figures.starts_with("2 of 2 pairs"), "{judgement:?}");
+    // With any table: 8 against 9 is not so.
+    let judgement = judged(&format!("{forwarder}any = [\"entries\"]"), &measured);
+    assert_eq!(judgement.verdict, Verdict::InPart);
+    assert_eq!(judgement.exceptions, ["device BF, cores 1, entries 2 M, run 1 (8.00 and 9.00)"]);
+    assert_eq!(judged(&format!("{forwarder}any = [\"entries\"]\nshare = 0.6"), &measured).verdict, Verdict::Agrees);
+    assert_eq!(judged(&format!("{forwarder}by = 0.1"), &measured).verdict, Verdict::InPart);
+    let turned = "more = { device = [\"LB\"] }\nthan = { device = [\"BF\"] }\n";
+    assert_eq!(judged(turned, &measured).verdict, Verdict::Disagrees);
+    assert_eq!(judged(&format!("{turned}where = {{ cores = [\"4\"] }}"), &measured).verdict, Verdict::NotMeasured);
+}
+
+#[test]
+fn rules_are_what_they_say() {
+    let measured = [
+        ("BF", "1", "2 M", 1, 8.0),
+        ("LB", "1", "2 M", 1, 5.0),
+        ("BF", "4", "2 M", 1, 9.0),
+        ("LB", "4", "2 M", 1, 8.9),
+    ];
+    let pair = "more = { device = [\"LB\"] }\nthan = { device = [\"BF\"] }\n";
+    let verdict = |rest: &str| judged(&format!("{pair}{rest}"), &measured).verdict;
+    assert_eq!(verdict("rule = \"no-less\""), Verdict::Disagrees);
+    assert_eq!(verdict("rule = \"no-less\"\nby = 0.02"), Verdict::InPart);
+    assert_eq!(verdict("rule = \"no-less\"\nby = 0.4"), Verdict::Agrees);
+    assert_eq!(verdict("rule = \"no-less\"\nbeyond = 3"), Verdict::Agrees);
+    assert_eq!(verdict("rule = \"alike\"\nby = 0.02"), Verdict::InPart);
+    assert_eq!(verdict("rule = \"alike\"\nby = 0.4"), Verdict::Agrees);
+    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\""), Verdict::Agrees);
+    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\"\nby = 0.99"), Verdict::Disagrees);
+    let most = |most: f64| judged(&format!("rule = \"at-most\"\nmore = {{}}\nbeyond = {most}"), &measured).verdict;
+    assert_eq!((most(9.0), most(8.5), most(1.0)), (Verdict::Agrees, Verdict::InPart, Verdict::Disagrees));
+}
+
+#[test]
+fn auto_is_held_to_its_promises() {
+    let outcome =
+        |cpu_ns: f64, latency_p99: f64, loss: f64| Outcome { cpu_ns, latency_p99, loss, ..Outcome::default() };
+    let compared = |auto: Outcome| {
+        let policies = [
+            ("never", outcome(200.0, 1000.0, 0.0)),
+            ("always", outcome(120.0, 900.0, 0.0)),
+            ("auto", auto),
+            ("oracle", outcome(100.0, 900.0, 0.0)),
+        ];
+        let places: Vec<Place> = policies
+            .iter()
+            .map(|(policy, _)| vec![("mix".to_owned(), "m".to_owned()), ("policy".to_owned(), (*policy).to_owned())])
+            .collect();
+        let seen: Vec<Seen<'_>> =
+            policies.iter().zip(&places).map(|((_, outcome), place)| Seen { place, run: 1, outcome }).collect();
+        let scenarios = Scenario::all(&seen, "policy");
+        assert_eq!((scenarios.len(), scenarios[0].best()), (1, Some(("always", 40.0))));
+        Kept::of(&scenarios)
+    };
+    let good = compared(outcome(108.0, 1005.0, 0.0));
+    assert_eq!((good.best_of, good.oracle_of, good.never_of), (1, 1, 1));
+    assert!(good.not_best.is_empty() && good.not_near.is_empty() && good.worse.is_empty(), "{good:?}");
+    let bad = compared(outcome(130.0, 1100.0, 0.001));
+    assert_eq!((bad.not_best.len(), bad.not_near.len(), bad.worse.len()), (1, 1, 2), "{bad:?}");
+    assert_eq!((good.near_share(), bad.near_share()), (1.0, 0.0));
+}
+
+/// A directory that goes when the test does.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hairpin-virtual-time-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_came_is_kept_what_failed_is_tried_again_and_a_line_cut_off_is_no_harm() {
+    let scratch = Scratch::new("store");
+    let record = |name: &str, fingerprint: &str, came: Came| Record {
+        name: name.to_owned(),
+        fingerprint: fingerprint.to_owned(),
+        took: 1.0,
+        came,
+    };
+    let mut store = Store::open(&scratch.0).unwrap();
+    store.add(record("a", "1", Came::Runs(vec![Outcome { loss: 0.5, ..Outcome::default() }]))).unwrap();
+    store.add(record("b", "1", Came::Failed("why".to_owned()))).unwrap();
+    drop(store);
+    let path = scratch.0.join(FILE);
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    text.push_str("{\"name\":\"c\",\"finger");
+    std::fs::write(&path, text).unwrap();
+    let mut store = Store::open(&scratch.0).unwrap();
+    store.add(record("d", "1", Came::Runs(Vec::new()))).unwrap();
+    let store = Store::open(&scratch.0).unwrap();
+    assert!(matches!(&store.find("a", "1").unwrap().came, Came::Runs(runs) if runs[0].loss == 0.5));
+    assert!(matches!(&store.find("b", "1").unwrap().came, Came::Failed(why) if why == "why"));
+    assert_eq!((store.find("a", "2"), store.find("c", "1")), (None, None), "another case, or none");
+    assert!(store.find("d", "1").is_some(), "what was written after the line cut off");
+}
+
+#[test]
+fn a_case_that_fails_is_reported_and_the_others_go_on() {
+    let scratch = Scratch::new("failing");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = "name = \"x\"\ntitle = \"X\"\n[settings]\nflows = 100\npps = 1000\nseconds = 0.01\ncore = \"xeon-5217\"\n\
+                [[axis]]\nname = \"core\"\nvalues = [\"xeon-5217\", \"none-such\"]\n";
+    let experiments = [Experiment::parse(text).unwrap()];
+    let bench = Bench::load(1.0, &root.join("profiles"), Path::new("/nonexistent")).unwrap();
+    let cases: Vec<&Case> = experiments[0].cases.iter().collect();
+    let effort = Effort { jobs: 2, case_max: Duration::from_secs(60) };
+    let mut store = Store::open(&scratch.0).unwrap();
+    let mut heard = 0;
+    let done = perform(&bench, &cases, effort, &mut store, &mut |event| {
+        heard += u32::from(matches!(event, Event::Done(_)));
+    });
+    let done = done.unwrap();
+    assert_eq!((done.new, done.failed, done.kept, heard), (1, 1, 0, 2));
+    // Once more: what came is kept.
+    let done = perform(&bench, &cases, effort, &mut store, &mut |_| ()).unwrap();
+    assert_eq!((done.new, done.failed, done.kept), (0, 1, 1));
+    let gathered = [Gathered::new(&experiments[0], &bench, &store)];
+    assert_eq!(gathered[0].seen().len(), 1);
+    let text = document::document(&gathered, &Circumstances { scale: 1.0, ..Circumstances::default() });
+    assert!(text.contains("1 of 2 cases have no result") && text.contains("no core profile none-such"), "{text}");
+}
