@@ -21,4 +21,5 @@ pub mod sink;
 pub mod statistics;
 pub mod testbed;
 pub mod traffic;
+pub mod train;
 pub mod virtual_time;

@@ -6,11 +6,13 @@ use hairpin_core::flow::{Address, Protocol};
 use hairpin_core::wire::{Parsed, Transport, ethernet, parse};
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::Duration;
 
 /// Packets of a file at most; what comes later is left out, and counted.
 pub const PACKETS_MAX: usize = 1 << 23;
@@ -45,12 +47,31 @@ pub struct Recording {
     pub skipped: BTreeMap<&'static str, u64>,
 }
 
-/// What is kept while a file is read.
-#[derive(Default)]
-struct Reading {
-    packets: [Vec<Recorded>; 2],
-    bytes: Vec<u8>,
+/// What is done with each TCP or UDP packet of a file: with its time (since the epoch, as a rule), its frame, which it is
+/// in; why it is skipped, if it is.
+type Each<'a> = dyn FnMut(Duration, &[u8], &Transport) -> Option<&'static str> + 'a;
+
+/// A file while it is read.
+struct Reading<'a> {
+    each: &'a mut Each<'a>,
     skipped: BTreeMap<&'static str, u64>,
+}
+
+/// Shows `each` the TCP and UDP packets of a pcap or pcapng file of Ethernet frames or IP packets, in order; how many
+/// packets were skipped, by reason.
+///
+/// # Errors
+/// It cannot be read, or is neither.
+pub fn frames<'a>(path: &Path, each: &'a mut Each<'a>) -> Result<BTreeMap<&'static str, u64>> {
+    let name = path.display();
+    let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);
+    let mut magic = [0; 4];
+    file.read_exact(&mut magic).with_context(|| format!("cannot read {name}"))?;
+    file.seek(SeekFrom::Start(0)).with_context(|| format!("cannot read {name}"))?;
+    let mut reading = Reading { each, skipped: BTreeMap::new() };
+    let read = if magic == PCAPNG { reading.pcapng(file) } else { reading.pcap(file) };
+    read.with_context(|| format!("cannot read {name} as a capture file"))?;
+    Ok(reading.skipped)
 }
 
 impl Recording {
@@ -60,14 +81,9 @@ impl Recording {
     /// It cannot be read, is neither, or has no TCP or UDP packet.
     pub fn read(path: &Path, payload: bool) -> Result<Recording> {
         let name = path.display();
-        let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);
-        let mut magic = [0; 4];
-        file.read_exact(&mut magic).with_context(|| format!("cannot read {name}"))?;
-        file.seek(SeekFrom::Start(0)).with_context(|| format!("cannot read {name}"))?;
-        let mut reading = Reading::default();
-        let read = if magic == PCAPNG { reading.pcapng(file, payload) } else { reading.pcap(file, payload) };
-        read.with_context(|| format!("cannot read {name} as a capture file"))?;
-        let Reading { packets: [v4, v6], bytes, mut skipped } = reading;
+        let mut kept = Kept::default();
+        let mut skipped = frames(path, &mut |_, frame, at| kept.keep(frame, at, payload))?;
+        let Kept { packets: [v4, v6], bytes } = kept;
         let ipv6 = v6.len() > v4.len();
         let (packets, others) = if ipv6 { (v6, v4) } else { (v4, v6) };
         if !others.is_empty() {
@@ -78,13 +94,13 @@ impl Recording {
     }
 }
 
-impl Reading {
-    fn pcap(&mut self, file: BufReader<File>, payload: bool) -> Result<()> {
+impl Reading<'_> {
+    fn pcap(&mut self, file: BufReader<File>) -> Result<()> {
         let mut reader = PcapReader::new(file)?;
         let link = reader.header().datalink;
         while let Some(packet) = reader.next_packet() {
             match packet {
-                Ok(packet) => self.packet(&packet.data, packet.orig_len, link, payload)?,
+                Ok(packet) => self.packet(packet.timestamp, &packet.data, packet.orig_len, link)?,
                 // A capture that was cut off has its last packet cut off.
                 Err(_) => {
                     self.skip("unreadable, and what follows");
@@ -95,7 +111,7 @@ impl Reading {
         Ok(())
     }
 
-    fn pcapng(&mut self, file: BufReader<File>, payload: bool) -> Result<()> {
+    fn pcapng(&mut self, file: BufReader<File>) -> Result<()> {
         let mut reader = PcapNgReader::new(file)?;
         let mut links = Vec::new();
         while let Some(block) = reader.next_block() {
@@ -103,28 +119,32 @@ impl Reading {
                 self.skip("unreadable, and what follows");
                 break;
             };
-            let (data, length, interface) = match block {
+            let (ticks, data, length, interface) = match block {
                 Block::SectionHeader(_) => {
                     links.clear();
                     continue;
                 }
                 Block::InterfaceDescription(interface) => {
-                    links.push(interface.linktype);
+                    links.push((interface.linktype, resolution(&interface.options)));
                     continue;
                 }
-                Block::EnhancedPacket(packet) => (packet.data, packet.original_len, packet.interface_id as usize),
-                Block::SimplePacket(packet) => (packet.data, packet.original_len, 0),
+                Block::EnhancedPacket(packet) => {
+                    // The reader takes whatever they are for nanoseconds.
+                    (packet.timestamp.as_nanos() as u64, packet.data, packet.original_len, packet.interface_id as usize)
+                }
+                // It has no time.
+                Block::SimplePacket(packet) => (0, packet.data, packet.original_len, 0),
                 _ => continue,
             };
             match links.get(interface) {
-                Some(&link) => self.packet(&data, length, link, payload)?,
+                Some(&(link, per_second)) => self.packet(time(ticks, per_second), &data, length, link)?,
                 None => self.skip("of an interface the file does not describe"),
             }
         }
         Ok(())
     }
 
-    fn packet(&mut self, data: &[u8], length: u32, link: DataLink, payload: bool) -> Result<()> {
+    fn packet(&mut self, time: Duration, data: &[u8], length: u32, link: DataLink) -> Result<()> {
         let mut frame: Vec<u8> = Vec::with_capacity(data.len() + ethernet::HEADER);
         match (link, data.first().map(|byte| byte >> 4)) {
             (DataLink::ETHERNET, _) => {}
@@ -144,7 +164,11 @@ impl Reading {
         // What was cut off when it was recorded is zeros.
         frame.resize(before + (length.min(65_600) as usize).max(data.len()), 0);
         match parse(&frame) {
-            Ok(Parsed::Transport(at)) => self.keep(&frame, &at, payload),
+            Ok(Parsed::Transport(at)) => {
+                if let Some(reason) = (self.each)(time, &frame, &at) {
+                    self.skip(reason);
+                }
+            }
             Ok(Parsed::Fragment) => self.skip("fragments"),
             Ok(_) => self.skip("neither TCP nor UDP"),
             Err(_) => self.skip("malformed"),
@@ -152,12 +176,42 @@ impl Reading {
         Ok(())
     }
 
-    fn keep(&mut self, frame: &[u8], at: &Transport, payload: bool) {
+    fn skip(&mut self, reason: &'static str) {
+        *self.skipped.entry(reason).or_default() += 1;
+    }
+}
+
+/// Ticks of an interface's clock in a second: microseconds, if its description says nothing.
+fn resolution(options: &[InterfaceDescriptionOption<'_>]) -> u64 {
+    let told = options.iter().find_map(|option| match option {
+        InterfaceDescriptionOption::IfTsResol(told) => Some(*told),
+        _ => None,
+    });
+    // A power of ten, or with the highest bit of two.
+    let told = told.unwrap_or(6);
+    let base: u64 = if told & 0x80 == 0 { 10 } else { 2 };
+    base.saturating_pow(u32::from(told & 0x7f))
+}
+
+fn time(ticks: u64, per_second: u64) -> Duration {
+    let part = u128::from(ticks % per_second) * 1_000_000_000 / u128::from(per_second);
+    Duration::new(ticks / per_second, part as u32)
+}
+
+/// What a recording keeps.
+#[derive(Default)]
+struct Kept {
+    packets: [Vec<Recorded>; 2],
+    bytes: Vec<u8>,
+}
+
+impl Kept {
+    fn keep(&mut self, frame: &[u8], at: &Transport, payload: bool) -> Option<&'static str> {
         let ipv6 = !at.key.is_ipv4();
         let kept: &[u8] = if payload { &frame[at.payload..at.end] } else { &[] };
         let all: usize = self.packets.iter().map(Vec::len).sum();
         if all >= PACKETS_MAX || self.bytes.len() + kept.len() > BYTES_MAX {
-            return self.skip("beyond what is loaded");
+            return Some("beyond what is loaded");
         }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(kept);
@@ -173,10 +227,7 @@ impl Reading {
         let length = (headers + at.end - at.payload).min(usize::from(u16::MAX)) as u16;
         let payload = (start, kept.len().min(usize::from(u16::MAX)) as u16);
         self.packets[usize::from(ipv6)].push(Recorded { protocol: at.key.protocol, ends, length, payload });
-    }
-
-    fn skip(&mut self, reason: &'static str) {
-        *self.skipped.entry(reason).or_default() += 1;
+        None
     }
 }
 

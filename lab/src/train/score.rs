@@ -1,0 +1,176 @@
+//! How good a tree is on connections: as a classification, and by what the policy saves with it.
+
+use super::{Flow, Options};
+use hairpin_core::offload::tree::{Step, Tree};
+use serde::Serialize;
+
+/// Packets that make a heavy hitter, in the comparison: what `policy = "heavy-hitter"` has unless told otherwise.
+const HEAVY_PACKETS: u64 = 16;
+
+/// What a policy hands over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Handed {
+    /// Packets that the engine carries.
+    pub packets: u64,
+    /// Pairs of rules made for that.
+    pub pairs: u64,
+}
+
+impl Handed {
+    fn add(&mut self, packets: u64) {
+        self.packets += packets;
+        self.pairs += 1;
+    }
+
+    /// Packets saved, what the rules cost taken off.
+    pub fn saved(&self, cost: f64) -> f64 {
+        self.packets as f64 - cost * self.pairs as f64
+    }
+
+    fn plus(self, other: Handed) -> Handed {
+        Handed { packets: self.packets + other.packets, pairs: self.pairs + other.pairs }
+    }
+}
+
+/// How connections were judged, and what came of it. Room and time for rules are taken to be plenty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Long ones, taken for long.
+    pub long_long: u64,
+    /// Short ones, taken for long.
+    pub short_long: u64,
+    /// Long ones, taken for short.
+    pub long_short: u64,
+    /// Short ones, taken for short, or over before they were judged.
+    pub short_short: u64,
+    /// Of those, the latter.
+    pub unjudged: u64,
+    /// Packets of them all.
+    pub packets: u64,
+    /// The policy with this tree: what it takes for short and goes on is handed over later.
+    pub tree: Handed,
+    /// `always`.
+    pub always: Handed,
+    /// `heavy-hitter`, of 16 packets.
+    pub heavy_hitter: Handed,
+    /// One that knows how many packets a connection will have.
+    pub oracle: Handed,
+}
+
+impl std::ops::Add for Score {
+    type Output = Score;
+    fn add(self, other: Score) -> Score {
+        Score {
+            long_long: self.long_long + other.long_long,
+            short_long: self.short_long + other.short_long,
+            long_short: self.long_short + other.long_short,
+            short_short: self.short_short + other.short_short,
+            unjudged: self.unjudged + other.unjudged,
+            packets: self.packets + other.packets,
+            tree: self.tree.plus(other.tree),
+            always: self.always.plus(other.always),
+            heavy_hitter: self.heavy_hitter.plus(other.heavy_hitter),
+            oracle: self.oracle.plus(other.oracle),
+        }
+    }
+}
+
+/// What is told of a score; shares from 0 to 1, 0 where there is nothing to share.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Connections.
+    pub flows: u64,
+    /// Long ones among them.
+    pub long: u64,
+    /// Over before they were judged.
+    pub unjudged: u64,
+    /// Of what was taken for long, the share that was.
+    pub precision: f64,
+    /// Of what was long, the share that was taken for it.
+    pub recall: f64,
+    /// The share that was taken for what it was.
+    pub accuracy: f64,
+    /// The same if all are taken for what most of them are.
+    pub majority: f64,
+    /// Packets of them all.
+    pub packets: u64,
+    /// What the policy hands over.
+    pub tree: Handed,
+    /// What `always` does.
+    pub always: Handed,
+    /// What `heavy-hitter` does.
+    pub heavy_hitter: Handed,
+    /// What an oracle does.
+    pub oracle: Handed,
+    /// Saved packets, rules' cost taken off, as a share of what the oracle saves: the policy, `always`, `heavy-hitter`.
+    pub of_oracle: [f64; 3],
+}
+
+impl Score {
+    /// The same in figures; a pair of rules costs as much as so many packets.
+    pub fn figures(&self, cost: f64) -> Figures {
+        let flows = self.long_long + self.short_long + self.long_short + self.short_short;
+        let long = self.long_long + self.long_short;
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        let best = self.oracle.saved(cost);
+        let of_oracle = |handed: Handed| if best > 0.0 { handed.saved(cost) / best } else { 0.0 };
+        Figures {
+            flows,
+            long,
+            unjudged: self.unjudged,
+            precision: share(self.long_long, self.long_long + self.short_long),
+            recall: share(self.long_long, long),
+            accuracy: share(self.long_long + self.short_short, flows),
+            majority: share(long.max(flows - long), flows),
+            packets: self.packets,
+            tree: self.tree,
+            always: self.always,
+            heavy_hitter: self.heavy_hitter,
+            oracle: self.oracle,
+            of_oracle: [self.tree, self.always, self.heavy_hitter].map(of_oracle),
+        }
+    }
+}
+
+/// When a tree judges a connection, and how: after how many packets, and whether it is long.
+pub fn judge(tree: &Tree, flow: &Flow) -> Option<(u8, bool)> {
+    (1..=flow.first.seen()).find_map(|count| {
+        let step = tree.walk(flow.protocol, flow.port, &flow.first.first(count));
+        match step {
+            Step::Leaf(leaf) => Some((count, tree.leaf(leaf)?.is_long)),
+            Step::Wait => None,
+        }
+    })
+}
+
+/// What a tree makes of these connections.
+pub fn score(tree: &Tree, flows: &[&Flow], options: &Options) -> Score {
+    let mut score = Score::default();
+    for flow in flows {
+        score.packets += flow.seen;
+        let judged = judge(tree, flow);
+        score.unjudged += u64::from(judged.is_none());
+        let place = match (flow.is_long(&options.bounds), judged.is_some_and(|(_, long)| long)) {
+            (true, true) => &mut score.long_long,
+            (false, true) => &mut score.short_long,
+            (true, false) => &mut score.long_short,
+            (false, false) => &mut score.short_short,
+        };
+        *place += 1;
+        // After how many of the packets it is shown each policy hands it over.
+        let refuted = u64::from(tree.more());
+        let at = judged.map(|(count, long)| u64::from(count) + if long { 0 } else { refuted });
+        if let Some(at) = at.filter(|at| *at <= flow.seen) {
+            score.tree.add(flow.seen - at);
+        }
+        score.always.add(flow.seen - 1);
+        let heavy = HEAVY_PACKETS.saturating_sub(flow.before).max(1);
+        if heavy <= flow.seen {
+            score.heavy_hitter.add(flow.seen - heavy);
+        }
+        if (flow.seen - 1) as f64 > options.cost {
+            score.oracle.add(flow.seen - 1);
+        }
+    }
+    score
+}
