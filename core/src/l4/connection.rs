@@ -212,6 +212,7 @@ impl Volume {
 }
 
 /// A connection: both its flows, and what is known of them. 184 bytes, so that a slot of the slab is three cache lines.
+/// What a packet in software needs stands in the first two.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Connection {
@@ -233,36 +234,41 @@ pub struct Connection {
     pub kept: Kept,
     /// Facts.
     pub flags: Flags,
-    /// Its service's number in the snapshot.
-    pub service: u16,
     /// Its backend's number in the snapshot.
     pub backend_number: u16,
+    /// When a packet was last seen, in software or by the engine as far as it has told.
+    pub last_seen: Time,
+    /// What software carried, and rules that are gone: [from client, from backend].
+    pub carried: [Volume; 2],
+    /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
+    /// before there is one.
+    pub proof: u32,
+    /// Its service's number in the snapshot.
+    pub service: u16,
     /// Answers of the engine that are still to come.
     pub answers_due: u8,
     /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
     pub rules: u8,
-    /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
-    /// before there is one.
-    pub proof: u32,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
     pub changed: Time,
-    /// When a packet was last seen, in software or by the engine as far as it has told.
-    pub last_seen: Time,
     /// Not to be offered to the engine before. While the ledger says [`Ledger::Installing`]: when its rules were asked
     /// for.
     pub offer_after: Time,
-    /// What software carried, and rules that are gone: [from client, from backend].
-    pub carried: [Volume; 2],
     /// What the rules in force had carried when the engine was last asked.
     pub offloaded: [Volume; 2],
 }
 
 /// No padding: the sum of the fields.
 const _: () = assert!(size_of::<Connection>() == 4 * 18 + 16 + 4 * 8 + 4 * 16);
+/// Behind the slot's commit word.
+const _: () = assert!(8 + core::mem::offset_of!(Connection, proof) == 64 * Connection::LINES_HOT);
 
 impl Connection {
+    /// Cache lines of a slot of the slab up to `proof`.
+    pub(crate) const LINES_HOT: usize = 2;
+
     /// A connection that begins now, in software, of no service yet. `ends`: client, VIP, backend, and whom the backend
     /// sees.
     pub fn new(now: Time, protocol: Protocol, state: State, ends: [Endpoint; 4]) -> Connection {

@@ -38,16 +38,16 @@ macro_rules! with_fields {
             ledger,
             kept,
             flags,
-            service,
             backend_number,
+            last_seen,
+            carried,
+            proof,
+            service,
             answers_due,
             rules,
-            proof,
             created,
             changed,
-            last_seen,
             offer_after,
-            carried,
             offloaded
         )
     };

@@ -46,6 +46,8 @@ pub struct Slot<T> {
 }
 
 const PRESENT: u64 = 1;
+/// Bytes of a cache line, as far as it matters.
+const LINE: usize = 64;
 
 // SAFETY: zero is a valid atomic, and anything is a valid `MaybeUninit`.
 unsafe impl<T> Zeroable for Slot<T> {}
@@ -81,7 +83,12 @@ pub fn boxed<T>(capacity: usize) -> &'static mut [Slot<T>]
 where
     T: 'static,
 {
-    Box::leak(zeroed(capacity))
+    // From a cache line on, as in memory that was mapped: what is used together stands in lines, not across them.
+    let spare = LINE.div_ceil(size_of::<Slot<T>>());
+    let start = Box::leak(zeroed::<Slot<T>>(capacity + spare)).as_mut_ptr().cast::<u8>();
+    let start = start.wrapping_add(start.align_offset(LINE).min(LINE)).cast();
+    // SAFETY: aligned at least as before, zeroes, never given back; the spare slots are no less than what was left out.
+    unsafe { slots_at(start, capacity) }
 }
 
 /// [`boxed`], but every page is touched now, so that filling a slot for the first time does not wait for one.
@@ -279,14 +286,13 @@ impl<T: Copy + 'static> Slab<T> {
         }
     }
 
-    /// Starts to bring all of `position` into the cache.
-    #[inline]
-    pub fn prefetch_whole(&self, position: Position) {
-        const LINE: usize = 64;
+    /// Starts to bring the first `lines` cache lines of `position`'s slot into the cache.
+    #[inline(always)]
+    pub fn prefetch_lines(&self, position: Position, lines: usize) {
         if let Some(slot) = self.slots.get(position as usize) {
             let start = core::ptr::from_ref(slot).cast::<u8>();
-            for line in (0..size_of::<Slot<T>>()).step_by(LINE) {
-                prefetch_line(start.wrapping_add(line));
+            for line in 0..lines {
+                prefetch_line(start.wrapping_add(LINE * line));
             }
         }
     }

@@ -34,13 +34,12 @@ fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> b
 
 /// Whether the policy has kept the connection before, and would be asked again.
 #[inline(always)]
-fn is_kept(connection: &Connection, now: Time) -> bool {
+fn is_kept(connection: &Connection) -> bool {
     let doubts = connection.flags.0 & (Flags::MISSTEERED | Flags::REPORTED | Flags::JUDGED);
     matches!(connection.state, State::Established | State::UdpEstablished)
         && connection.ledger == Ledger::Software
         && connection.kept == Kept::Policy
         && (doubts == 0 || doubts == Flags::JUDGED)
-        && now >= connection.offer_after
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -70,7 +69,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let meta = frame.meta();
         let (checksum, (packets, bytes)) = (meta.checksum, volume_of(meta, plain));
         // Of a policy that keeps everything nothing new is to be heard.
-        let kept = is_kept(connection, now) && !self.policy.offloads();
+        let kept = is_kept(connection) && !self.policy.offloads();
         let offered = connection.ledger == Ledger::Software && !kept;
         let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
         connection.last_seen = now;

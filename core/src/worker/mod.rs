@@ -258,7 +258,7 @@ impl Entries<FlowKey> for Flows<'_> {
     /// All of it: what carries a packet reads and writes every line.
     #[inline]
     fn prefetch(&self, value: u32) {
-        self.0.prefetch_whole(parts(value).0);
+        self.0.prefetch_lines(parts(value).0, Connection::LINES_HOT);
     }
 }
 

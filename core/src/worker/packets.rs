@@ -67,6 +67,9 @@ fn impossible_flags(tcp_flags: u8) -> bool {
     odd & SYN != 0 && odd != SYN || tcp_flags & (SYN | FIN | RST | ACK) == 0
 }
 
+/// Those of a burst that are not plain.
+pub(super) type Views = ArrayVec<View, BATCH_MAX>;
+
 /// What the first pass makes of nearly all frames, at once; the others have a [`View`].
 #[inline(always)]
 pub(super) fn plain<F: Frame>(frame: &F, key: &mut FlowKey) -> Option<Plain> {
@@ -105,13 +108,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.standings_have_changed() {
             self.follow_standings(now);
         }
-        if self.stateless.is_some() {
-            return self.handle_stateless(now, io, rx, tx);
-        }
         let mut keys = [FlowKey::default(); BATCH_MAX];
         let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
         // of those that are not plain
-        let mut views: ArrayVec<View, BATCH_MAX> = ArrayVec::new();
+        let mut views: Views = ArrayVec::new();
         for (frame, key) in rx.iter().zip(&mut keys) {
             let plain = plain(frame, key);
             plains.push(plain);
@@ -122,6 +122,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 views.push(view);
             }
         }
+        self.statistics.frames += rx.len() as u64;
+        if self.stateless.is_some() {
+            return self.handle_stateless(now, io, rx, (&keys, &plains, &mut views), tx);
+        }
         let mut found = [None; BATCH_MAX];
         let (keys, found) = (&keys[..plains.len()], &mut found[..plains.len()]);
         if IO::Frame::MARKS && self.marks {
@@ -129,10 +133,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         } else {
             self.table.find_burst(keys, &Flows(&self.slab), found);
         }
-
-        self.statistics.frames += rx.len() as u64;
         let probed = self.index_changes;
-        let mut views = views.into_iter();
+        let mut views = views.drain(..);
         for (i, mut frame) in rx.drain(..).enumerate() {
             let (key, plain, found) = (&keys[i], plains[i], found[i]);
             let found =

@@ -12,7 +12,7 @@
 //! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
-use super::packets::{View, plain, volume, volume_of};
+use super::packets::{View, Views, volume, volume_of};
 use super::{Drop, Worker};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame, FrameIo};
@@ -59,24 +59,27 @@ struct Party<'a> {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// [`Worker::handle_batch`] of a worker that tracks no connections.
+    /// [`Worker::handle_batch`] of a worker that tracks no connections, from where its first pass has said what the
+    /// frames are: flows' keys, plain packets, and what is not plain.
     pub(super) fn handle_stateless<IO: FrameIo>(
         &mut self,
         now: Time,
         io: &mut IO,
         rx: &mut Batch<IO::Frame>,
+        (keys, plains, views): (&[FlowKey], &[Option<Plain>], &mut Views),
         tx: &mut Batch<IO::Frame>,
     ) {
-        self.statistics.frames += rx.len() as u64;
-        let mut key = FlowKey::default();
-        for mut frame in rx.drain(..) {
-            if let Some(plain) = plain(&frame, &mut key)
-                && self.ride_untracked(&mut frame, &key, plain)
-            {
-                self.send(frame, tx);
-                continue;
-            }
-            match View::of(&frame) {
+        let mut views = views.drain(..);
+        for ((mut frame, key), plain) in rx.drain(..).zip(keys).zip(plains) {
+            let view = match *plain {
+                Some(plain) if self.ride_untracked(&mut frame, key, plain) => {
+                    self.send(frame, tx);
+                    continue;
+                }
+                Some(plain) => View::Packet(plain.transport(*key)),
+                None => views.next().unwrap_or(View::Other),
+            };
+            match view {
                 View::Packet(at) => match self.way(now, &at.key) {
                     Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
                     Err(Astray::NoBackend(service)) => self.turn_away(now, frame, &at, service, tx),
@@ -139,6 +142,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// The backend (its index) that a client's flow goes to now.
+    #[inline(always)]
     fn chosen(&self, service: u16, key: &FlowKey) -> Option<u16> {
         let balancer = self.balancers.get(usize::from(service))?;
         match self.stateless.as_ref()? {

@@ -55,7 +55,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let open = matches!(connection.state, State::Established | State::UdpEstablished)
             || misses && connection.state.is_established();
         let in_doubt = connection.flags.0 & (Flags::REPORTED | Flags::JUDGED) == Flags::REPORTED;
-        if !open || in_doubt || connection.ledger != Ledger::Software || now < connection.offer_after {
+        if !open || in_doubt || connection.ledger != Ledger::Software {
+            return;
+        }
+        if !misses && !self.policy.offloads() {
+            // As a connection's first two cache lines say it, for the fast lane.
+            self.statistics.offload.kept[Reason::Never as usize] += 1;
+            self.slab.at_mut(position).kept = Kept::Policy;
+            return;
+        }
+        if now < connection.offer_after {
             return;
         }
         let stats = FlowStats { length: length as u32, direction, ..flow_stats(position, connection) };
