@@ -7,6 +7,7 @@
 pub mod client_hello;
 pub mod http;
 pub mod link;
+pub mod model;
 pub mod splice;
 pub mod tables;
 pub mod wire;

@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{client_hello, http, link, splice, tables, wire, worker};
+use hairpin_fuzz::{client_hello, http, link, model, splice, tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -82,6 +82,11 @@ fn spliced_conversations() {
 #[test]
 fn links() {
     replay("link", link::link);
+}
+
+#[test]
+fn models() {
+    replay("model", model::model);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("heavy-hitter", "policy = \"heavy-hitter\"\npackets = 200", heavy_hitter),
         trial("first-n", "policy = \"first-n\"\nconnections = 3", first_n),
         trial("fastest-flow", "policy = \"fastest-flow\"\npackets_per_s = 2000", fastest_flow),
+        trial("decision-tree", "policy = \"decision-tree\"", decision_tree),
         trial("auto", "policy = \"auto\"", auto),
     ]
 }
@@ -94,6 +95,14 @@ fn heavy_hitter(scene: &mut Scene) -> Result<()> {
 
 fn fastest_flow(scene: &mut Scene) -> Result<()> {
     scene.tells_apart(0.05)
+}
+
+/// One request of a thousand bytes is short by the built-in model, an upload is long.
+fn decision_tree(scene: &mut Scene) -> Result<()> {
+    scene.tells_apart(0.0)?;
+    let text = scene.hairpin.status_table()?;
+    ensure!(text.contains("predicted-short") || text.contains("small"), "{text}");
+    Ok(())
 }
 
 /// (Whether short ones pay for their rules is a matter of what packets cost: in a build for tests they may.)

@@ -152,7 +152,7 @@ fn metrics_are_off_or_somewhere() {
 
 #[test]
 fn policies_have_their_numbers() {
-    use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
+    use hairpin_core::offload::{BUILT_IN, Choice, Combine, FirstN, HeavyHitter, Tree};
     let chosen = |text: &str| good(&with(&format!("[offload]\n{text}"))).settings.offload;
     assert_eq!(chosen(""), Choice::Always);
     assert_eq!(chosen("policy = \"auto\""), Choice::Auto);
@@ -167,10 +167,36 @@ fn policies_have_their_numbers() {
     assert_eq!(heavy("bytes = 10"), HeavyHitter { bytes: Some(10), ..none });
     let all = HeavyHitter { packets: Some(3), duration: Some(Duration::from_secs(1)), combine: Combine::All, ..none };
     assert_eq!(heavy("packets = 3\nduration = \"1s\"\ncombine = \"all\""), all);
+    let Choice::DecisionTree(tree) = chosen("policy = \"decision-tree\"") else { panic!("a tree") };
+    assert_eq!(*tree, Tree::parse(BUILT_IN).unwrap());
     let warning = "4:11: warning: `packets` means nothing with `policy = \"auto\"`; leave it out, or write policy = \
                    \"heavy-hitter\"";
     let warnings = good(&with("[offload]\npolicy = \"auto\"\npackets = 5")).warnings;
     assert_eq!(warnings.iter().map(|warning| warning.to_string()).collect::<Vec<_>>(), [format!("t.toml:{warning}")]);
+}
+
+#[test]
+fn a_model_is_read_from_its_file_and_what_is_wrong_with_it_is_told() {
+    use hairpin_core::offload::Choice;
+    let path = std::env::temp_dir().join(format!("hairpin-model-{}.tree", std::process::id()));
+    let model = |path: &str| with(&format!("[offload]\npolicy = \"decision-tree\"\nmodel = \"{path}\""));
+    let named = path.display().to_string();
+    std::fs::write(&path, "decision-tree 1\nmore 7\nlong probability=1 expected=9 flows=3\n").unwrap();
+    let Choice::DecisionTree(tree) = good(&model(&named)).settings.offload else { panic!("a tree") };
+    assert_eq!((tree.more(), tree.nodes().len()), (7, 1));
+    std::fs::write(&path, "decision-tree 1\nmore 7\nif size <= 9\n").unwrap();
+    let wrong = format!("5:9: error: `model` \"{named}\": line 3: there is no feature \"size\"");
+    assert!(said(&model(&named)).concat().contains(&wrong), "{:?}", said(&model(&named)));
+    std::fs::remove_file(&path).unwrap();
+    for (path, wrong) in [
+        (named.as_str(), "cannot read it: No such file or directory (os error 2); name a file that"),
+        ("edge.tree", "not an absolute path; start it with `/`"),
+        ("/dev/zero", "not a file of 1048576 bytes or less"),
+        ("/tmp", "not a file of 1048576 bytes or less"),
+    ] {
+        let told = said(&model(path)).concat();
+        assert!(told.contains(&format!("`model` \"{path}\": {wrong}")), "{told}");
+    }
 }
 
 #[test]
