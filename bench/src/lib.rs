@@ -5,13 +5,15 @@
 //! started through one function so that comparisons are symmetric. [`load`] drives real clients through it. All of it
 //! disappears when dropped, on panic and on Ctrl-C; [`namespace::clean`] removes what a killed run left.
 //!
-//! [`tables`] and [`ageing`] measure core's connection tables by themselves, without any network.
+//! [`tables`] and [`ageing`] measure core's connection tables by themselves, without any network; [`l4`] and
+//! [`calibrate`] packets through one core.
 //!
 //! Nothing here touches the machine's own network: traffic stays inside the namespaces.
 
 #![deny(unsafe_code)]
 
 pub mod ageing;
+pub mod calibrate;
 pub mod cleanup;
 pub mod command;
 pub mod demo;

@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{ageing, cleanup, demo, differential, l4, l7, namespace, tables};
+use hairpin_bench::{ageing, calibrate, cleanup, demo, differential, l4, l7, namespace, tables};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -58,6 +58,8 @@ enum Command {
     Ageing(ageing::Arguments),
     /// Measures packets a second through one core: `make bench-l4`. Needs no network.
     L4(l4::Arguments),
+    /// Simulates what real packets over rings are measured to do, beside it: `make bench-calibrate`. Needs no root.
+    Calibrate(calibrate::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::Arguments),
     /// Measures what papers/002 (Laconic) shows in its figures and tables: `make bench-papers002`.
@@ -100,6 +102,7 @@ fn main() -> Result<()> {
         Command::Tables(arguments) => tables::run(&arguments),
         Command::Ageing(arguments) => ageing::run(&arguments),
         Command::L4(arguments) => l4::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::L7(arguments) => {
             namespace::clean(false)?;
             l7::run(&arguments)

@@ -41,6 +41,8 @@ pub enum Bar {
     AtLeast(f64),
     /// That or less.
     AtMost(f64),
+    /// At most that far from 1.
+    Within(f64),
 }
 
 impl Bar {
@@ -49,6 +51,7 @@ impl Bar {
         match self {
             Bar::AtLeast(bar) => ratio >= bar,
             Bar::AtMost(bar) => ratio <= bar,
+            Bar::Within(bar) => (ratio - 1.0).abs() <= bar,
         }
     }
 
@@ -56,6 +59,7 @@ impl Bar {
         match self {
             Bar::AtLeast(bar) => format!(">= {bar}"),
             Bar::AtMost(bar) => format!("<= {bar}"),
+            Bar::Within(bar) => format!("1 +- {bar}"),
         }
     }
 }
@@ -154,6 +158,8 @@ mod tests {
     fn bars() {
         assert!(Bar::AtLeast(0.9).holds(0.9) && !Bar::AtLeast(0.9).holds(0.89));
         assert!(Bar::AtMost(2.0).holds(2.0) && !Bar::AtMost(2.0).holds(2.01));
+        assert!(Bar::Within(0.15).holds(1.1) && Bar::Within(0.15).holds(0.9) && !Bar::Within(0.15).holds(0.5));
+        assert!(!Bar::Within(0.15).holds(2.0) && !Bar::Within(0.15).holds(f64::NAN));
         assert!(!Bar::AtLeast(0.0).holds(f64::NAN) && !Bar::AtMost(9.0).holds(f64::NAN));
     }
 

@@ -1,6 +1,7 @@
 //! `hairpin lab`: the testbed.
 
 mod bed;
+mod calibrate;
 mod forward;
 mod generate;
 // Without DPDK there are no ports; what they would be told is checked all the same.
@@ -20,6 +21,12 @@ use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
+    /// Measure what the work of a worker's core costs on this machine, as a profile for the testbed in virtual time.
+    ///
+    /// Packets of known flows over rings, by connection table and number of flows; new flows, their ends and rules in
+    /// memory. Without DPDK everything is measured in memory, and the profile says so. About ten minutes.
+    #[command(after_help = "Example: hairpin lab calibrate -o profiles/cores/this-machine.toml")]
+    Calibrate(Box<calibrate::CalibrateArguments>),
     /// Search the highest rate that a device carries with no more loss than allowed.
     ///
     /// Loads are judged by the majority of several trials (MLRsearch's way; --rfc2544 for one of 60 seconds each). The
@@ -72,6 +79,7 @@ impl LabCommand {
     /// Does it.
     pub(crate) fn perform(self) -> Result<ExitCode> {
         match self {
+            LabCommand::Calibrate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Run(arguments) => arguments.perform(),
             LabCommand::Reproduce(arguments) => arguments.perform(),

@@ -163,6 +163,18 @@ impl Beside {
     }
 }
 
+/// Packets for each second that a core of this profile is busy with turns such as were measured: what it says of the work
+/// alone, however packets came.
+pub fn of_turns(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
+    let each = |packets| match case.device {
+        Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), packets),
+        Device::Forwarder | Device::Wire => profile.forward_ns(packets),
+    };
+    let turns = work.turns.iter().filter(|turns| turns.packets > 0);
+    let busy: f64 = turns.map(|turns| (turns.packets as u64 * turns.count) as f64 * each(turns.packets)).sum();
+    work.packets() as f64 * 1e9 / busy
+}
+
 /// Simulated over measured, by packets of a busy second, and whether it is within [`BOUND`] of 1; no number never is.
 pub fn compare(simulated: &Beside, measured: &Beside) -> (f64, bool) {
     let ratio = simulated.busy_pps / measured.busy_pps;
@@ -364,6 +376,15 @@ mod tests {
         }
         let nothing = Beside { busy_pps: f64::NAN, pps: 0.0, idle: 1.0 };
         assert!(!compare(&nothing, &nothing).1);
+    }
+
+    #[test]
+    fn what_turns_cost_by_the_profile() {
+        let turns = |packets, count| crate::testbed::meter::Turns { packets, count, ns: 1.0 };
+        let work = Work { turns: vec![turns(0, 99), turns(1, 10), turns(32, 5)], ..Work::default() };
+        let (profile, case) = (profile(), Case::all().remove(0));
+        let busy = 10.0 * profile.forward_ns(1) + 160.0 * profile.forward_ns(32);
+        assert!((of_turns(&profile, &case, &work) / (170e9 / busy) - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -37,13 +37,15 @@ impl Line {
         let determinant = ww * wxx - wx * wx;
         let packet_ns = (ww * wxy - wx * wy) / determinant;
         let burst_ns = (wy - packet_ns * wx) / ww;
-        // All turns of one size, or noise that tilts the line: then all of it is the packets'.
-        let sound = determinant > 1e-9 * ww * wxx && packet_ns > 0.0 && burst_ns >= 0.0;
-        Some(match sound {
-            true => Line { burst_ns, packet_ns },
-            false if packet_ns.is_finite() && packet_ns <= 0.0 => Line { burst_ns: 0.0, packet_ns: least },
-            false => Line { burst_ns: 0.0, packet_ns: wxy / wxx },
-        })
+        if determinant > 1e-9 * ww * wxx && packet_ns > 0.0 && burst_ns >= 0.0 {
+            return Some(Line { burst_ns, packet_ns });
+        }
+        // All turns of one size: all of it is the packets'. Or noise has tilted the line: a packet costs no more than where
+        // it was cheapest, and the rest is the turns'.
+        let tilted = packet_ns <= 0.0 && determinant > 1e-9 * ww * wxx;
+        let packet_ns = if tilted { least } else { wxy / wxx };
+        let burst_ns = if tilted { ((wy - packet_ns * wx) / ww).max(0.0) } else { 0.0 };
+        Some(Line { burst_ns, packet_ns })
     }
 
     /// Nanoseconds of a packet in turns of so many.
@@ -92,6 +94,9 @@ mod tests {
         let line = Line::of(&work(&turns)).unwrap();
         assert!((line.burst_ns - 7.1).abs() < 0.1 && (line.packet_ns - 102.9).abs() < 0.1, "{line:?}");
         assert_eq!(Line::of(&work(&[(0, 9, 20.0)])), None);
+        // A packet of a large turn seems to cost less than nothing.
+        let line = Line::of(&work(&[(1, 500, 400.0), (32, 500, 320.0)])).unwrap();
+        assert!(line.packet_ns == 10.0 && line.burst_ns > 0.0, "{line:?}");
         // Of one size only: who knows what is whose.
         assert_eq!(Line::of(&work(&[(32, 500, 3200.0)])), Some(Line { burst_ns: 0.0, packet_ns: 100.0 }));
     }

@@ -302,7 +302,10 @@ impl Measured {
 
     fn put_together(&self, options: &Options, points: &[Point], place: &str) -> Result<Calibrated> {
         let mut found = Vec::new();
-        let source = format!("measured {} times", options.repetitions);
+        let source = match options.repetitions {
+            1 => "measured once".to_owned(),
+            times => format!("measured {times} times"),
+        };
         let turn = |line: Line| Turn { burst_ns: line.burst_ns, packet_ns: line.packet_ns, source: source.clone() };
         let mut lines = Vec::new();
         for (point, sampled) in points.iter().zip(&self.points) {

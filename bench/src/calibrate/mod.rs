@@ -1,0 +1,51 @@
+//! `hairpin-bench calibrate`: whether the testbed in virtual time tells what the one of real packets does: `make
+//! bench-calibrate`.
+//!
+//! In each repetition the machine's costs are measured as `hairpin lab calibrate` does it, and then real packets over rings
+//! at other points ([`hairpin_lab::calibrate::check`]); at the end the very same runs are simulated with the profile that
+//! came out. What is compared is packets for each second that the device's core is busy, which holds on a machine that
+//! others use, too, and however slow the generator is; what came through by the wall clock stands beside.
+
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// A look only: few points, once.
+    #[arg(long)]
+    quick: bool,
+    /// Measurements of everything; 3.
+    #[arg(long)]
+    repetitions: Option<usize>,
+    /// Only these runs: those whose name contains one of the words.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    only: Vec<String>,
+    /// Check this profile instead of one that is measured.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Where `calibrate.json` and the profile, `this-machine.toml`, go.
+    #[arg(long, default_value = "target/bench")]
+    directory: PathBuf,
+}
+
+/// Measures, simulates and compares.
+///
+/// # Errors
+/// When something could not be measured or simulated; a missed bar is no failure.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Result<()> {
+    comparison::run(arguments)
+}
+
+/// Cannot.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Result<()> {
+    anyhow::bail!("{arguments:?}: this program was built without DPDK: make bench-calibrate")
+}
+
+#[cfg(feature = "dpdk")]
+mod comparison;
