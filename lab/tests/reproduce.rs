@@ -64,7 +64,7 @@ source = "5.1"
 metric = "loss"
 more = { entries = ["1 M"] }
 than = { entries = ["4 M"] }
-where = { device = ["LB"] }
+where = { device = ["LB"], run = ["2"] }
 beyond = 1
 share = 1
 [[finding]]

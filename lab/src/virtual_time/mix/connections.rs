@@ -9,7 +9,7 @@ use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part};
+use hairpin_sim::testbed::{Offered, Part, Traffic};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -161,10 +161,11 @@ impl Connections {
         self.schedule(self.arrival as u64, place);
         self.arrival += self.until_next();
     }
+}
 
-    /// The next packet.
+impl Traffic for Connections {
     #[inline]
-    pub fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<Offered> {
         while self.arrived < self.flows
             && self.arrival < self.end as f64
             && self.events.peek().is_none_or(|Reverse((at, ..))| self.arrival <= *at as f64)
@@ -185,13 +186,11 @@ impl Connections {
         Some(Offered { at: Time::from_nanos(at), flow, length, direction, part })
     }
 
-    /// A flow's key.
-    pub fn key(&self, flow: u32) -> FlowKey {
+    fn key(&self, flow: u32) -> FlowKey {
         key(flow, Protocol::Tcp)
     }
 
-    /// Flows at most.
-    pub fn flows(&self) -> u32 {
+    fn flows(&self) -> u32 {
         self.flows
     }
 }

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part};
+use hairpin_sim::testbed::{Offered, Part, Traffic};
 
 /// Ranks from 1 on, each with a probability in proportion to `1 / rank^exponent`.
 ///
@@ -82,10 +82,11 @@ impl Popular {
         let pace = Pace::new(packets_per_s, seconds);
         Popular { zipf, turn: 0, flows: flows.max(1), length, pace, random: Rng::with_seed(seed) }
     }
+}
 
-    /// The next packet.
+impl Traffic for Popular {
     #[inline]
-    pub fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<Offered> {
         let at = Time::from_nanos(self.pace.next()?);
         let flow = match &self.zipf {
             Some(zipf) => zipf.draw(&mut self.random) - 1,
@@ -98,13 +99,11 @@ impl Popular {
         Some(Offered { at, flow, length: self.length, direction: Direction::FromClient, part: Part::Middle })
     }
 
-    /// A flow's key.
-    pub fn key(&self, flow: u32) -> FlowKey {
+    fn key(&self, flow: u32) -> FlowKey {
         key(flow, Protocol::Tcp)
     }
 
-    /// Flows.
-    pub fn flows(&self) -> u32 {
+    fn flows(&self) -> u32 {
         self.flows
     }
 }

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part};
+use hairpin_sim::testbed::{Offered, Part, Traffic};
 use std::sync::Arc;
 
 /// Recordings under way at a time at most.
@@ -106,23 +106,22 @@ impl Replay {
             }
         }
     }
+}
 
-    /// The next packet.
+impl Traffic for Replay {
     #[inline]
-    pub fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<Offered> {
         let at = self.pace.next()?;
         let (flow, length) = self.draw()?;
         let at = Time::from_nanos(at);
         Some(Offered { at, flow, length, direction: Direction::FromClient, part: Part::Middle })
     }
 
-    /// A flow's key.
-    pub fn key(&self, flow: u32) -> FlowKey {
+    fn key(&self, flow: u32) -> FlowKey {
         key(flow, Protocol::Tcp)
     }
 
-    /// Flows.
-    pub fn flows(&self) -> u32 {
+    fn flows(&self) -> u32 {
         self.flows
     }
 }
