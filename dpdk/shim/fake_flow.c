@@ -18,7 +18,7 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static struct fake *at(uint16_t port)
 {
-	unsigned int which = (port - HAIRPIN_FAKE_PORT) % HAIRPIN_FAKE_PORTS;
+	unsigned int which = (unsigned int)port % HAIRPIN_FAKE_PORTS;
 
 	pthread_mutex_lock(&making);
 	if (fakes[which] == NULL) {
@@ -131,7 +131,8 @@ static struct rte_flow *fake_create(uint16_t port, const struct rte_flow_attr *a
 	uint32_t position;
 
 	if (fake_refuses_items(fake, items, error) == 0 && fake_refuses_actions(fake, actions, error) == 0) {
-		if (attr->group != 0 && fake_every(&fake->creates, fake->options.refuse_create_every)) {
+		if (attr->group != 0 && fake_every(&fake->creates, fake->options.refuse_create_every) &&
+			      fake->creates > fake->options.healthy) {
 			fake_refuse(fake, error, EIO, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "not this one");
 		} else if (fake_add(fake, attr, items, actions, LIVE, &position, error) == 0) {
 			fake->state.created++;
@@ -150,7 +151,8 @@ static int fake_destroy(uint16_t port, struct rte_flow *flow, struct rte_flow_er
 
 	if (rule == NULL)
 		code = fake_refuse(fake, error, EINVAL, RTE_FLOW_ERROR_TYPE_HANDLE, "no such rule");
-	else if (fake_every(&fake->destroys, fake->options.refuse_destroy_every))
+	else if (fake_every(&fake->destroys, fake->options.refuse_destroy_every) &&
+		 fake->destroys > fake->options.healthy)
 		code = fake_refuse(fake, error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, "not now");
 	else {
 		rule->life = FREE;
@@ -167,7 +169,7 @@ static int fake_query(uint16_t port, struct rte_flow *flow, const struct rte_flo
 	struct rule *rule = fake_rule_of(fake, flow, LIVE);
 	int code = -EINVAL;
 
-	if (rule != NULL && fake->options.ticks) {
+	if (rule != NULL && rule->packets < fake->options.ticks) {
 		rule->packets++;
 		rule->bytes += 100;
 	}

@@ -164,7 +164,8 @@ struct rte_flow *fake_async_create(uint16_t port, uint32_t queue, const struct r
 	if (table->kind != 3 || !fake_same(&item_types, &table->pattern->types) || !fake_same(&action_types, &table->actions->types))
 		fake_violated(fake, "a rule of another shape than its template's");
 	if (has_room(fake, error)) {
-		int refused = group.group != 0 && fake_every(&fake->creates, fake->options.refuse_create_every);
+		int refused = group.group != 0 && fake_every(&fake->creates, fake->options.refuse_create_every) &&
+			      fake->creates > fake->options.healthy;
 		if (refused && !fake->options.refuse_late)
 			fake_refuse(fake, error, EIO, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "not this one");
 		else if (fake_add(fake, &group, items, actions, COMING, &position, error) == 0) {
@@ -187,7 +188,8 @@ int fake_async_destroy(uint16_t port, uint32_t queue, const struct rte_flow_op_a
 		code = fake_refuse(fake, error, EINVAL, RTE_FLOW_ERROR_TYPE_HANDLE, "no such rule");
 	else if (!has_room(fake, error))
 		code = -EAGAIN;
-	else if (fake_every(&fake->destroys, fake->options.refuse_destroy_every))
+	else if (fake_every(&fake->destroys, fake->options.refuse_destroy_every) &&
+		 fake->destroys > fake->options.healthy)
 		code = fake_refuse(fake, error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, "not now");
 	else {
 		rule->life = GOING;

@@ -246,6 +246,7 @@ struct hairpin_fake_flow_options {
 	uint32_t refuse_create_every;
 	uint32_t refuse_destroy_every;
 	uint32_t lose_every; /* removals answered with an error (templates) */
+	uint32_t healthy; /* so many rules come and go before the first is refused */
 	uint32_t refuse_match; /* HAIRPIN_MATCH_*: refused as soon as a rule asks for one */
 	uint32_t refuse_does; /* HAIRPIN_DO_* likewise */
 	uint8_t refuse_late; /* at the answer, not at the call (templates) */
@@ -253,7 +254,7 @@ struct hairpin_fake_flow_options {
 	uint8_t refuse_names;
 	uint8_t refuse_ipv6;
 	uint8_t no_templates;
-	uint8_t ticks; /* a rule that is asked has carried a packet of 100 bytes more */
+	uint8_t ticks; /* a rule has carried a packet of 100 bytes more whenever it is asked, until it is so many */
 };
 
 struct hairpin_fake_flow_state {

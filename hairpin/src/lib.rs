@@ -9,6 +9,8 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod diff;
+#[cfg(feature = "fake-flow")]
+mod fake_flow;
 pub mod health;
 mod lab;
 pub mod metrics;

@@ -31,7 +31,7 @@ pub(crate) use with_dpdk::run;
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use super::{Result, Wanted};
-    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Turn, Way, trial};
+    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Terms, Way, trial};
     use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
     use std::time::Duration;
@@ -53,6 +53,8 @@ mod with_dpdk {
         hairpin_queues: u16,
         /// The terms of the engine that there would be.
         engine: Option<Engine>,
+        #[serde(skip)]
+        terms: Option<Terms>,
         services: Vec<Service>,
         tried: Vec<Tried>,
         rates: Vec<Rate>,
@@ -107,6 +109,8 @@ mod with_dpdk {
         let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
         let options = PortOptions { device: wanted.device.clone(), ..PortOptions::default() };
         let port = Port::open(&eal, &options, &pool)?;
+        #[cfg(feature = "fake-flow")]
+        crate::fake_flow::stand_in(&port)?;
         let depth = if wanted.create { Depth::Create } else { Depth::Validate };
         let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth))?;
         if let Some(error) = no_hairpins {
@@ -139,6 +143,7 @@ mod with_dpdk {
             mtu: port.mtu(),
             hairpin_queues: findings.hairpin_queues,
             engine,
+            terms: findings.terms,
             services,
             rates: Vec::new(),
             has_no_rules: findings.has_no_rules(),
@@ -215,20 +220,12 @@ mod with_dpdk {
             report.tried.iter().for_each(|tried| render_tried(&mut out, tried));
         }
         out += "\nENGINE\n";
-        out += &match &report.engine {
-            None => "  none\n".to_string(),
-            Some(engine) if engine.turn == Turn::Mark.name() => {
-                "  marks packets for the worker; nothing is offloaded\n".to_string()
+        out += &match (&report.engine, &report.terms) {
+            (Some(engine), Some(terms)) => {
+                let way = if engine.templates { "templates" } else { "one rule at a time" };
+                format!("  {terms}; {way}\n")
             }
-            Some(engine) => format!(
-                "  packets leave by {}; changes by {}; {}; {}; counters: {}; {}\n",
-                engine.turn,
-                engine.changes,
-                if engine.groups { "flows in a group of their own" } else { "flows in the first group" },
-                if engine.templates { "templates" } else { "one rule at a time" },
-                engine.counts,
-                if engine.adds_to_numbers { "adds to TCP numbers" } else { "does not add to TCP numbers" },
-            ),
+            _ => "  none\n".to_string(),
         };
         out += "\nSERVICES\n";
         for service in &report.services {

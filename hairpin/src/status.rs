@@ -89,6 +89,9 @@ pub struct PortStatus {
     pub spread: String,
     /// How packets find the worker of their connection.
     pub steering: String,
+    /// What rules its device takes from a flow engine, or why none.
+    #[serde(default)]
+    pub rules: String,
     /// Frames.
     pub received: u64,
     /// Bytes of frames.
@@ -314,11 +317,24 @@ pub struct BackendStatus {
     pub offloaded: Traffic,
 }
 
-/// The rules in the kernel.
+/// The rules in the engine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OffloadStatus {
     /// Which connections are offloaded.
     pub policy: String,
+    /// The flow engine: `kernel` (BPF programs), `rte_flow` (the ports' devices, on the dpdk plane) or `none`.
+    #[serde(default)]
+    pub engine: String,
+    /// How it does it, or why there is none, where there is something to say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub engine_detail: String,
+    /// What it has done, by name, where it counts that itself: rules that its devices have taken (`put-in`), given back
+    /// (`taken-out`), `refused`, not given back when they were asked to (`not-let-go`) and `lost`; whether it has `failed`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub engine_counts: BTreeMap<String, u64>,
+    /// Kinds of connections that it cannot take, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub engine_lacks: BTreeMap<String, String>,
     /// Rules in force or asked for.
     pub rules: u64,
     /// Rules there can be, for each address family.

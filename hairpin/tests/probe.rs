@@ -53,6 +53,28 @@ fn a_tap_device_takes_some() {
     assert!(works(&created, "match flows: TCP over IPv4") == Some(true) || refused.contains("flower"), "{refused}");
 }
 
+/// With the device that only tests have, which takes everything that it is not told to refuse.
+#[cfg(feature = "fake-flow")]
+#[test]
+fn a_device_that_takes_rules() {
+    let faked = |faults: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hairpin"));
+        command.args(["probe", "net_null0"]).args(more).env("HAIRPIN_FAKE_FLOW", faults);
+        command.output().expect("hairpin starts")
+    };
+    let found = json(&faked("", &["-o", "json", "--create"]));
+    let software: Vec<_> =
+        found["services"].as_array().expect("services").iter().filter(|s| s["offloaded"] == false).collect();
+    assert_eq!((software.len(), &software[0]["kind"]), (1, &"HTTP and TLS".into()));
+    let said = faked("no_templates,refuse_ipv6", &["--rate", "100"]);
+    let text = String::from_utf8_lossy(&said.stdout);
+    let engine = "packets leave by represented port; changes by SET; flows in a group of their own; counters: COUNT; adds to \
+                  TCP numbers; one rule at a time";
+    assert!(text.contains(engine) && text.contains("100 of 100 in, 100 counted, 100 out"), "{text}");
+    assert!(text.contains("TCP over IPv6: in software"), "{text}");
+    assert!(!faked("nonsense", &[]).status.success());
+}
+
 #[test]
 fn no_device() {
     let output = probe(&["nonsense"]);

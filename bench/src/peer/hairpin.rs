@@ -38,6 +38,10 @@ pub struct HairpinOptions {
     /// the interface), instead of on the kernel's; empty: on these. What stands before a `|` is for the client's interface
     /// only.
     pub dpdk: &'static str,
+    /// Lines of TOML of `[dpdk]` then.
+    pub more_dpdk: &'static str,
+    /// Variables of its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// A running Hairpin; stopped with everything it made when dropped.
@@ -48,6 +52,7 @@ pub struct Hairpin {
     file: PathBuf,
     instance: String,
     cpus: &'static str,
+    environment: Vec<(&'static str, String)>,
     /// Dropped when the process has ended.
     _remnants: Remnants,
 }
@@ -84,8 +89,10 @@ impl Hairpin {
         let text = configuration(topology, &instance, &directory, services, options)?;
         let file = topology.scratch.write(CONFIGURATION, &text)?;
         let cpus = options.cpus;
-        let process = spawn(&topology.balancer, cpus, &file, &topology.scratch.file("hairpin.log"), &[])?;
-        let mut hairpin = Hairpin { process, directory, file, instance, cpus, _remnants: remnants };
+        let environment = options.environment.clone();
+        let log = topology.scratch.file("hairpin.log");
+        let process = spawn(&topology.balancer, (cpus, &environment), &file, &log, &[])?;
+        let mut hairpin = Hairpin { process, directory, file, instance, cpus, environment, _remnants: remnants };
         hairpin.await_status()?;
         Ok(hairpin)
     }
@@ -94,7 +101,7 @@ impl Hairpin {
     pub fn start_again(&mut self, topology: &Topology, arguments: &[&str]) -> Result<()> {
         ensure!(self.process.status()?.is_some(), "process {} still runs", self.process.id());
         let log = self.next_log();
-        self.process = spawn(&topology.balancer, self.cpus, &self.file, &log, arguments)?;
+        self.process = spawn(&topology.balancer, (self.cpus, &self.environment), &self.file, &log, arguments)?;
         self.await_status()
     }
 
@@ -224,10 +231,17 @@ impl Drop for Hairpin {
     }
 }
 
-fn spawn(balancer: &Namespace, cpus: &str, file: &Path, log: &Path, arguments: &[&str]) -> Result<Process> {
+fn spawn(
+    balancer: &Namespace,
+    (cpus, environment): (&str, &[(&'static str, String)]),
+    file: &Path,
+    log: &Path,
+    arguments: &[&str],
+) -> Result<Process> {
     let program = program()?;
     let program = program.to_string_lossy();
     let mut command = if cpus.is_empty() { balancer.command(&program) } else { balancer.command_on(cpus, &program) };
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.arg("run").arg("-c").arg(file).args(arguments);
     balancer.start(command, log)
 }
@@ -256,7 +270,7 @@ fn configuration(
     let pool = [Family::V4, Family::V6].map(|family| pool_address(family).to_string());
     writeln!(text, "[pool]\naddresses = {pool:?}\n{}\n{}", options.pool, options.tables)?;
     if !options.dpdk.is_empty() {
-        ports(&mut text, topology, options.dpdk)?;
+        ports(&mut text, topology, (options.dpdk, options.more_dpdk))?;
     }
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
@@ -279,8 +293,8 @@ fn configuration(
 }
 
 /// The dpdk plane's ports, without hugepages.
-fn ports(text: &mut String, topology: &Topology, device: &str) -> Result<()> {
-    writeln!(text, "[dpdk]\npages = \"none\"")?;
+fn ports(text: &mut String, topology: &Topology, (device, more): (&str, &str)) -> Result<()> {
+    writeln!(text, "[dpdk]\npages = \"none\"\n{more}")?;
     let (first, others) = device.split_once('|').unwrap_or((device, device));
     for (number, (interface, addresses)) in topology.balancer_ports().into_iter().enumerate() {
         let device = if number == 0 { first } else { others };

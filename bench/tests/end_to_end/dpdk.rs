@@ -31,7 +31,7 @@ const XDP: &str = "net_af_xdp{},iface={}";
 const MEMIF: &str = "net_memif{},role=server,socket=/run/hairpin-bench-memif|net_af_packet{},iface={}";
 
 /// Longest time anything here may take, on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -67,14 +67,14 @@ pub(crate) fn is_built_in() -> Result<bool> {
         .map_err(anyhow::Error::msg)
 }
 
-struct Net {
-    hairpin: Hairpin,
+pub(crate) struct Net {
+    pub(crate) hairpin: Hairpin,
     _servers: Servers,
-    topology: Topology,
+    pub(crate) topology: Topology,
 }
 
 /// The network with Hairpin in it; `None` if the program has no DPDK.
-fn net(options: HairpinOptions) -> Result<Option<Net>> {
+pub(crate) fn net(options: HairpinOptions) -> Result<Option<Net>> {
     if !is_built_in()? {
         return Ok(None);
     }
@@ -84,17 +84,17 @@ fn net(options: HairpinOptions) -> Result<Option<Net>> {
     Ok(Some(Net { hairpin, _servers: servers, topology }))
 }
 
-fn options(dpdk: &'static str) -> HairpinOptions {
+pub(crate) fn options(dpdk: &'static str) -> HairpinOptions {
     HairpinOptions { dpdk, ..HairpinOptions::default() }
 }
 
 /// All of the status: what others do not read of it, too.
-fn status(hairpin: &Hairpin) -> Result<Value> {
+pub(crate) fn status(hairpin: &Hairpin) -> Result<Value> {
     let answer = peer::control::ask(&hairpin.socket(), &json!({"request": "status"}))?;
     answer.get("status").cloned().context("no status")
 }
 
-fn works(net: &Net) -> Result<()> {
+pub(crate) fn works(net: &Net) -> Result<()> {
     for name in ["http4", "http6", "full-http4", "full-http6"] {
         load::curl(&net.topology.client, &net.topology, &service(name).listen(), "128k", "works")?;
     }
@@ -131,7 +131,10 @@ fn answers() -> Result<()> {
     ensure!(event("handed-over") > 0, "{}", status["events"]);
     let table = net.hairpin.status_table()?;
     ensure!(table.contains("steering: 2 workers hand over to each other"), "{table}");
-    ensure!(status["offload"]["policy"] == "never" && status["offload"]["rules_max"] == 0, "{}", status["offload"]);
+    // Packet sockets know no rules.
+    let offload = &status["offload"];
+    ensure!(offload["policy"] == "never" && offload["rules_max"] == 0 && offload["engine"] == "none", "{offload}");
+    ensure!(table.contains("engine none: no port takes rules") && table.contains("the driver has no rules"), "{table}");
     // No packet buffer is lost: these ports hold none while nothing comes.
     let quiet = || self::status(&net.hairpin)?["mbufs"]["in_use"].as_u64().context("mbufs");
     let begun = Instant::now();
@@ -148,7 +151,7 @@ fn answers() -> Result<()> {
 }
 
 /// A connection that is kept open, and a question on it.
-fn ask(stream: &mut TcpStream) -> Result<()> {
+pub(crate) fn ask(stream: &mut TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n")?;
     let (mut answer, mut part) = (Vec::new(), [0; 4096]);

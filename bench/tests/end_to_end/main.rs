@@ -21,6 +21,7 @@ mod network;
 mod not_ours;
 mod policy;
 mod restart;
+mod rules;
 mod survival;
 mod tables;
 mod transfer;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         crash::trials(),
         leaks::trials(),
         dpdk::trials(),
+        rules::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
     // All of them wait at once, each for its turn; one thread runs them in order.

@@ -16,6 +16,7 @@ pub(crate) struct FakeOptions {
     pub(crate) refuse_create_every: u32,
     pub(crate) refuse_destroy_every: u32,
     pub(crate) lose_every: u32,
+    pub(crate) healthy: u32,
     pub(crate) refuse_match: Match,
     pub(crate) refuse_does: Does,
     pub(crate) refuse_late: u8,
@@ -37,6 +38,7 @@ impl Default for FakeOptions {
             refuse_create_every: 0,
             refuse_destroy_every: 0,
             lose_every: 0,
+            healthy: 0,
             refuse_match: Match::NONE,
             refuse_does: Does::NONE,
             refuse_late: 0,
@@ -81,6 +83,7 @@ fn parse(faults: &str) -> Result<FakeOptions, String> {
             "refuse_create_every" => options.refuse_create_every = number,
             "refuse_destroy_every" => options.refuse_destroy_every = number,
             "lose_every" => options.lose_every = number,
+            "healthy" => options.healthy = number,
             "refuse_match" => options.refuse_match = Match(number),
             "refuse_does" => options.refuse_does = Does(number),
             "refuse_late" => options.refuse_late = flag,
@@ -88,7 +91,7 @@ fn parse(faults: &str) -> Result<FakeOptions, String> {
             "refuse_names" => options.refuse_names = flag,
             "refuse_ipv6" => options.refuse_ipv6 = flag,
             "no_templates" => options.no_templates = flag,
-            "ticks" => options.ticks = flag,
+            "ticks" => options.ticks = u8::try_from(number).map_err(|_| format!("{word}: too many"))?,
             _ => return Err(format!("{word}: no such fault")),
         }
     }

@@ -82,7 +82,7 @@ impl<D: RuleDevice> Machine<D> {
             terms,
             ports,
             records: Records::new(rules_max),
-            waiting: VecDeque::with_capacity(rules_max as usize),
+            waiting: VecDeque::new(),
             generation,
             looked: None,
             cursor: None,

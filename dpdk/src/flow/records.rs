@@ -90,28 +90,26 @@ impl Record {
     }
 }
 
-/// All rules, found by the flow they match; a fixed number of places.
+/// All rules, found by the flow they match; a bounded number of places, which take memory once they are first used.
 #[derive(Debug)]
 pub(super) struct Records {
     records: Vec<Record>,
+    records_max: usize,
+    /// Of those used before.
     free: Vec<u32>,
     by_key: HashMap<FlowKey, u32>,
 }
 
 impl Records {
     pub(super) fn new(rules_max: u32) -> Records {
-        Records {
-            records: vec![Record::default(); rules_max as usize],
-            free: (0..rules_max).rev().collect(),
-            by_key: HashMap::with_capacity(rules_max as usize),
-        }
+        Records { records: Vec::new(), records_max: rules_max as usize, free: Vec::new(), by_key: HashMap::new() }
     }
 
     pub(super) fn find(&self, key: &FlowKey) -> Option<u32> {
         self.by_key.get(key).copied()
     }
 
-    /// Places that rules could have.
+    /// Places that rules have or had.
     pub(super) fn places(&self) -> u32 {
         self.records.len() as u32
     }
@@ -121,12 +119,19 @@ impl Records {
     }
 
     pub(super) fn free_places(&self) -> usize {
-        self.free.len()
+        self.free.len() + (self.records_max - self.records.len())
     }
 
     /// A place for a rule whose key no other has; `None` if all are taken.
     pub(super) fn add(&mut self, rule: &Rule, owner: u16) -> Option<u32> {
-        let place = self.free.pop()?;
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.records.len() < self.records_max => {
+                self.records.push(Record::default());
+                (self.records.len() - 1) as u32
+            }
+            None => return None,
+        };
         let record = &mut self.records[place as usize];
         let (generation, waits) = (record.generation.wrapping_add(1), record.waits);
         *record = Record { rule: *rule, owner, fresh: true, generation, waits, ..Record::default() };

@@ -7,6 +7,7 @@ use super::description::{Description, Does, Family, How, Match, octets};
 use super::hops::{Hop, Hops};
 use hairpin_core::engine::{Fate, Refusal, Rule};
 use hairpin_core::flow::{FlowKey, Protocol};
+use std::fmt;
 
 /// The group of the flows' rules where the device has more than one.
 pub(crate) const FLOWS_GROUP: u32 = 1;
@@ -78,6 +79,27 @@ impl Terms {
     /// Whether rules for flows of this kind may be had.
     pub fn carries(&self, ipv4: bool, protocol: Protocol) -> bool {
         self.carries[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
+    }
+}
+
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.turn == Turn::Mark {
+            return f.write_str("marks packets for the worker; nothing is offloaded");
+        }
+        let counters = match self.counts {
+            Does::COUNT => "COUNT",
+            Does::AGE => "AGE",
+            _ => "no",
+        };
+        write!(
+            f,
+            "packets leave by {}; changes by {}; {}; counters: {counters}; {}",
+            self.turn.name(),
+            if self.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
+            if self.jumps { "flows in a group of their own" } else { "flows in the first group" },
+            if self.numbers.has(Does::NUMBERS) { "adds to TCP numbers" } else { "does not add to TCP numbers" },
+        )
     }
 }
 

@@ -130,6 +130,8 @@ pub struct DpdkSettings {
     pub mbufs: Option<u32>,
     /// What a worker does while nothing comes in.
     pub idle: Idle,
+    /// Whether connections get rules that mark their packets where nothing better can be had.
+    pub marks: bool,
     /// What is done about checks that need a socket.
     pub probes: Probes,
     /// The ports, in the order of the file; their position is their number.
@@ -169,6 +171,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<DpdkSett
         memory_mib: memory_mib?,
         mbufs: table.integer("mbufs").and_then(|mbufs| u32::try_from(mbufs).ok()),
         idle: idle?,
+        marks: table.boolean("marks"),
         probes: probes?,
         ports: if whole { ports } else { return None },
         routes,

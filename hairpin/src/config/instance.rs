@@ -6,8 +6,7 @@ use super::problem::Sink;
 use super::reader::{self, At, Table};
 use super::words::PlaneChoice;
 use super::{
-    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, PolicyChoice, Settings, TableChoice,
-    reference,
+    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference,
 };
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::Method;
@@ -25,13 +24,9 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
     let is_dpdk = plane == Some(PlaneChoice::Dpdk);
     let interfaces = if is_dpdk { Vec::new() } else { read_interfaces(sink, top) };
     let connection_table = read_connection_table(sink, top);
-    let policy = match is_dpdk {
-        false => offload.choice("policy"),
-        // Nothing else can be while there is no engine; a file that is for both planes need not say so.
-        true => Some(PolicyChoice::Never),
-    };
+    let policy = offload.choice("policy");
     let choice = policy.and_then(|policy| offload::read(sink, &offload, policy));
-    let dpdk = is_dpdk.then(|| read_dpdk(sink, top, &offload));
+    let dpdk = is_dpdk.then(|| read_dpdk(sink, top));
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
     let metrics = read_metrics(sink, &metrics);
@@ -64,7 +59,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
 }
 
 /// Settings of the dpdk plane, and what a file for it must not say.
-fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>, offload: &Table<'a>) -> Option<DpdkSettings> {
+fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>) -> Option<DpdkSettings> {
     if !PlaneChoice::Dpdk.is_built_in() {
         let remedy = "build it with DPDK (Debian: libdpdk-dev; `cargo build --release -p hairpin --features dpdk`), or use \
                       plane = \"linux\"";
@@ -76,10 +71,6 @@ fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>, offload: &Table<'a>) -> Op
     }
     if top.has("linux") {
         sink.warning(&top.span_of("linux"), "[linux] means nothing with `plane = \"dpdk\"`", "leave it out");
-    }
-    if offload.has("policy") && offload.choice("policy") != Some(PolicyChoice::Never) {
-        let what = "no flow engine works on the dpdk plane so far, so nothing is offloaded";
-        sink.warning(&offload.span_of("policy"), what, "write policy = \"never\", or leave it out");
     }
     dpdk::read(sink, &top.table("dpdk", &reference::DPDK))
 }

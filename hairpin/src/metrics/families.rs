@@ -323,7 +323,7 @@ const GENERAL: &[Family] = &[
         "rules_full",
         &["engine"],
         "How full the fuller family's rules are: 0 there is room, 1 nearly full, 2 full.",
-        |view, emit| emit(&[ENGINE], fullness(&view.status.capacity.rules_state).into())
+        |view, emit| emit(&[engine(view)], fullness(&view.status.capacity.rules_state).into())
     ),
     family!(Counter, "rules_installed", &["engine"], "Rules installed.", |view, emit| {
         offload(view, emit, |offload| offload.installed_total.into());
@@ -336,7 +336,7 @@ const GENERAL: &[Family] = &[
         "rule_refusals",
         &["engine", "reason"],
         "Rules or connections that were not offloaded although the policy wanted it, by reason.",
-        |view, emit| { reasons(emit, &[ENGINE], &view.status.offload.not_offloaded, offload_reasons(), |n| *n) }
+        |view, emit| { reasons(emit, &[engine(view)], &view.status.offload.not_offloaded, offload_reasons(), |n| *n) }
     ),
     family!(
         Histogram,
@@ -345,7 +345,7 @@ const GENERAL: &[Family] = &[
         "From the request for a rule to the engine's answer.",
         |view, emit| {
             let OffloadStatus { latency, latency_sum_s, .. } = &view.status.offload;
-            emit(&[ENGINE], Value::Histogram { sum: *latency_sum_s, buckets: latency });
+            emit(&[engine(view)], Value::Histogram { sum: *latency_sum_s, buckets: latency });
         }
     ),
     // Packets that came to nothing, and others worth knowing about.
@@ -466,7 +466,12 @@ fn workers(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&WorkerStatus) -> Val
 }
 
 fn offload(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&OffloadStatus) -> Value<'_>) {
-    emit(&[ENGINE], value(&view.status.offload));
+    emit(&[engine(view)], value(&view.status.offload));
+}
+
+/// The engine's name.
+fn engine<'a>(view: &'a View<'_>) -> &'a str {
+    if view.status.offload.engine.is_empty() { ENGINE } else { &view.status.offload.engine }
 }
 
 fn reloaded(view: &View<'_>, emit: &mut Emit<'_>, value: Value<'_>) {

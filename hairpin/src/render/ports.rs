@@ -24,6 +24,10 @@ pub(super) fn ports(ports: &[PortStatus], buffers: Option<&BufferStatus>) -> Str
     if let Some(port) = ports.first() {
         let _ = write!(out, "\nsteering: {}; receive queues: {}", port.steering, port.spread);
     }
+    for port in ports.iter().filter(|port| !port.rules.is_empty()) {
+        let name = port.device.split(',').next().unwrap_or_default();
+        let _ = write!(out, "\n{name}: {}", port.rules);
+    }
     if let Some(buffers) = buffers {
         let [in_use, max] = [buffers.in_use, buffers.max].map(|count| number(f64::from(count)));
         let _ = write!(out, "\npacket buffers: {in_use} of {max} in use, {} bytes each", buffers.bytes);
@@ -49,6 +53,7 @@ mod tests {
             transmit_errors: 1,
             steering: "one worker".into(),
             spread: "not by the driver".into(),
+            rules: "no rules: the driver has none".into(),
             ..PortStatus::default()
         };
         let text = ports(&[port], Some(&BufferStatus { in_use: 12, max: 16_383, bytes: 2048 }));
@@ -60,6 +65,7 @@ mod tests {
                 "PORT DRIVER LINK ETHERNET ADDRESSES MTU QUEUES RECEIVED SENT MISSED ERRORS NO BUFFER",
                 "net_af_packet0 net_af_packet DOWN 02:00:00:00:00:01 10.0.0.1/24 fd00::1/64 1500 2 0 0 3 2 0",
                 "steering: one worker; receive queues: not by the driver",
+                "net_af_packet0: no rules: the driver has none",
                 "packet buffers: 12 of 16383 in use, 2048 bytes each",
             ]
         );

@@ -2,7 +2,7 @@
 
 use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
 use super::{http, ports};
-use crate::status::{BackendStatus, Count, Status, Traffic};
+use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::Method;
 use std::collections::BTreeMap;
@@ -39,6 +39,9 @@ fn status_at(status: &Status, now: f64) -> String {
         let _ = writeln!(out, "\n{}", ports::ports(&status.ports, status.mbufs.as_ref()));
     }
     let _ = writeln!(out, "\n{}", offload(status));
+    if let Some(text) = engine(&status.offload) {
+        let _ = writeln!(out, "\n{text}");
+    }
     if let Some(http) = &status.http {
         let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));
         let _ = writeln!(out, "{}", http::threshold(http));
@@ -263,6 +266,22 @@ fn offload(status: &Status) -> Table {
         }
     }
     table
+}
+
+/// The engine in words, where it has some: how it does it, what it has done, what it cannot take.
+fn engine(offload: &OffloadStatus) -> Option<String> {
+    if offload.engine_detail.is_empty() {
+        return None;
+    }
+    let mut out = format!("engine {}: {}", offload.engine, offload.engine_detail);
+    let counts: Vec<String> = offload.engine_counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    if !counts.is_empty() {
+        let _ = write!(out, "\nrules: {}", counts.join(", "));
+    }
+    for (kind, why) in &offload.engine_lacks {
+        let _ = write!(out, "\nin software: {kind}: {why}");
+    }
+    Some(out)
 }
 
 fn counts(title: &str, counts: &BTreeMap<String, Count>) -> Option<Table> {

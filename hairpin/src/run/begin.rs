@@ -178,7 +178,7 @@ fn plane(
 ) -> Result<Box<dyn Plane>> {
     #[cfg(feature = "dpdk")]
     if let Some(dpdk) = &settings.dpdk {
-        return Ok(Box::new(super::plane::dpdk::DpdkPlane::make(dpdk, snapshot, steering)?));
+        return Ok(Box::new(super::plane::dpdk::DpdkPlane::make(settings, dpdk, snapshot, steering)?));
     }
     let interfaces = machine.interfaces.to_vec();
     Ok(Box::new(LinuxPlane::make(settings, interfaces, snapshot, (steering, had_table), passed)?))

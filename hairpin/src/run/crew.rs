@@ -34,6 +34,7 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 const ORDER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What every worker is made from.
+#[derive(Clone)]
 pub(crate) struct Making {
     /// Services, backends, pool.
     pub(crate) snapshot: Arc<Snapshot>,
@@ -81,6 +82,8 @@ pub(crate) struct Post<O, E, F, B> {
     pub(crate) publish: F,
     /// Gives a sign of life.
     pub(crate) beat: B,
+    /// Whether frames' tickets are the engine's marks.
+    pub(crate) marks: bool,
 }
 
 impl Crew {
@@ -215,7 +218,7 @@ impl Member {
             device_events: Vec::new(),
         };
         let shared = Arc::new(Shared::new(first)?);
-        let Post { open, engine, publish, beat } = post;
+        let Post { open, engine, publish, beat, marks } = post;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
         let policy = AnyPolicy::new(making.policy.clone(), memory.len());
@@ -241,7 +244,11 @@ impl Member {
                 splices_max,
                 cookies,
             };
-            Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key))
+            let (mut worker, adopted) = Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
+            if marks {
+                worker.go_by_marks();
+            }
+            (worker, adopted)
         };
         let (gate, opened) = mpsc::channel();
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());

@@ -5,6 +5,7 @@
 mod filter;
 mod splices;
 
+use super::plane::{MARKS, Rules};
 use super::thread::Shared;
 use crate::control::{ConnectionView, LatencyView, OffloadView, Page, Query};
 use crate::status::Status;
@@ -16,7 +17,6 @@ use hairpin_core::l4::connection::{Connection, Kept, Ledger, State};
 use hairpin_core::table::slab::View;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
-use hairpin_linux::programs::RuleReader;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub(crate) struct EngineView {
     /// Its name.
     pub(crate) name: &'static str,
     /// Its rules; `None`: it has none.
-    pub(crate) rules: Option<RuleReader>,
+    pub(crate) rules: Option<Arc<dyn Rules>>,
     /// Rules there can be: IPv4, IPv6.
     pub(crate) rules_max: [u32; 2],
 }
@@ -164,7 +164,7 @@ impl Inspector {
             source: (connection.source != connection.client).then(|| connection.source.to_string()),
             state: connection.state.name().to_string(),
             worker: worker as u16,
-            offloaded: connection.ledger == Ledger::Offloaded,
+            offloaded: connection.ledger == Ledger::Offloaded && !self.only_marks(),
             offload: self.reason(connection).to_string(),
             packets,
             bytes,
@@ -181,9 +181,15 @@ impl Inspector {
         rules.counters(key, now).map_err(|error| format!("it cannot read the rules: {error:#}"))
     }
 
+    /// Whether the engine's rules leave packets to the workers.
+    fn only_marks(&self) -> bool {
+        self.engine.name == MARKS
+    }
+
     /// Why a connection is, or is not, with the engine.
     fn reason(&self, connection: &Connection) -> &'static str {
         match (connection.ledger, connection.state) {
+            (Ledger::Offloaded, _) if self.only_marks() => "a worker carries it, by the card's marks",
             (Ledger::Offloaded, _) => "offloaded",
             (Ledger::Installing, _) => "being handed to the engine",
             (Ledger::Removing, _) => "being taken back from the engine",
@@ -204,7 +210,7 @@ impl Inspector {
 
     /// The engine and what it holds.
     pub(crate) fn offload(&self, status: &Status) -> Result<OffloadView, String> {
-        let counts = self.engine.rules.as_ref().map_or(Ok([0; 3]), RuleReader::count);
+        let counts = self.engine.rules.as_ref().map_or(Ok([0; 3]), |rules| rules.count());
         let [v4, v6, passes] = counts.map_err(|error| format!("it cannot read the rules: {error:#}"))?;
         let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
         let mut offloaded = 0;
@@ -212,7 +218,9 @@ impl Inspector {
             for position in 0..view.used() as u32 {
                 match view.read(position) {
                     Some((_, connection)) if connection.state == State::Pass => {}
-                    Some((_, connection)) if connection.ledger == Ledger::Offloaded => offloaded += 1,
+                    Some((_, connection)) if connection.ledger == Ledger::Offloaded && !self.only_marks() => {
+                        offloaded += 1
+                    }
                     Some((_, connection)) => *reasons.entry(self.reason(&connection)).or_default() += 1,
                     None => {}
                 }

@@ -6,17 +6,17 @@ use super::crew::{Crew, Making};
 use super::handover::{Legacy, Successor};
 use super::inspect::{EngineView, Inspector};
 use super::instance::{Lock, Record};
-use super::plane::Plane;
+use super::plane::{NO_ENGINE, Plane};
 use super::policer::{Load, Rate};
 use super::reading::{self, Reading};
 use super::standing;
 use super::thread::{Order, Shared};
 use super::{Asked, End, Message, RunOptions, log, notify, unix_s};
-use crate::config::Config;
+use crate::config::{Config, PolicyChoice, Settings};
 use crate::health::Checker;
 use crate::metrics;
 use crate::registry::{Merged, Registry};
-use crate::status::{ReloadStatus, Status};
+use crate::status::{OffloadStatus, ReloadStatus, Status};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
@@ -118,7 +118,7 @@ impl Keeper {
             table.views()?,
             Arc::clone(&snapshot),
             engine_view(&*plane),
-            config.settings.policy.name(),
+            policy(&*plane, &config.settings),
             crew.handles(),
         );
         let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
@@ -331,6 +331,17 @@ impl Keeper {
         self.plane.rules_max().into_iter().max().unwrap_or(0).into()
     }
 
+    /// What is to be said of the engine.
+    fn tell_engine(&self, offload: &mut OffloadStatus) {
+        let words = self.plane.engine_words();
+        offload.engine = self.plane.engine().to_string();
+        offload.engine_detail = words.detail;
+        offload.engine_counts = words.counts.into_iter().map(|(name, count)| (name.to_string(), count)).collect();
+        offload.engine_lacks = words.software.into_iter().map(|(kind, why)| (kind.to_string(), why)).collect();
+        offload.rules_max = self.rules_max();
+        offload.policy = policy(&*self.plane, &self.config.settings).to_string();
+    }
+
     /// The status now, rates since the reading before the last: those of one to two seconds.
     fn status(&self) -> std::result::Result<Status, String> {
         self.crew.shared().for_each(Shared::ask);
@@ -342,7 +353,7 @@ impl Keeper {
         let before = self.readings.iter().flatten().next().unwrap_or(&now);
         let mut status = reading::status(&self.config.settings, &self.snapshot, before, &now);
         status.capacity = capacity::status(&now, self.rules_max(), self.capacity.peak());
-        status.offload.rules_max = self.rules_max();
+        self.tell_engine(&mut status.offload);
         status.ports = self.plane.ports();
         status.mbufs = self.plane.buffers();
         status.reloads = self.reloads.clone();
@@ -441,7 +452,7 @@ impl Keeper {
             table.views()?,
             Arc::clone(&self.snapshot),
             engine_view(&*self.plane),
-            self.config.settings.policy.name(),
+            policy(&*self.plane, &self.config.settings),
             crew.handles(),
         );
         self.table = table;
@@ -454,6 +465,11 @@ impl Keeper {
         self.stand();
         Ok(())
     }
+}
+
+/// The policy's name: without an engine it is as good as `never`.
+fn policy(plane: &dyn Plane, settings: &Settings) -> &'static str {
+    if plane.engine() == NO_ENGINE { PolicyChoice::Never.name() } else { settings.policy.name() }
 }
 
 /// How other threads look at the plane's engine.

@@ -109,6 +109,8 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     all.push(("worker.evicted".to_string(), sum(&|s| s.evicted), false));
     all.push(("worker.revived".to_string(), sum(&|s| s.revived), false));
     all.push(("worker.ended".to_string(), sum(&|s| s.ended), false));
+    all.push(("worker.marked".to_string(), sum(&|s| s.marked), false));
+    all.push(("worker.mismarked".to_string(), sum(&|s| s.mismarked), false));
     let mut device: BTreeMap<(&str, bool), u64> = BTreeMap::new();
     for worker in &reading.workers {
         let dropped = worker.device_drops.iter().map(|count| (count, true));
@@ -182,6 +184,7 @@ fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -
         evicted: reasons(|offload| &offload.evicted),
         latency: (0..LATENCY_BUCKETS).map(|bucket| latency_bucket(now, bucket)).collect(),
         latency_sum_s: sum(now, |s| s.offload.latency.sum_ns) as f64 / 1e9,
+        ..OffloadStatus::default()
     }
 }
 

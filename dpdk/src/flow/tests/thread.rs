@@ -236,7 +236,7 @@ fn an_engine_that_fails_takes_its_rules_along_and_answers() {
 #[test]
 fn what_rules_carry_is_added_up() {
     for way in BOTH_WAYS {
-        let _alone = alone(&FakeOptions { ticks: 1, ..FakeOptions::default() });
+        let _alone = alone(&FakeOptions { ticks: 9, ..FakeOptions::default() });
         let clock = || Time::from_nanos(super::world::ticking());
         let options = OffloadOptions { clock, ..options(way, 64, 1) };
         let (offload, mut engines) = Offload::start(options, Box::new(TestHops::default())).expect("it starts");

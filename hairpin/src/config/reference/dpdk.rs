@@ -47,6 +47,15 @@ pub const DPDK: Section = Section {
             "What a worker does while nothing comes in. Under load both are the same.",
         ),
         field(
+            "marks",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Whether connections get rules that mark their packets, on ports whose cards can do that and cannot turn packets \
+             round: a worker then knows a packet's connection without looking it up. It costs two rules for each connection; \
+             in the measurements of papers/003 that was more than it saved.",
+        ),
+        field(
             "health",
             Kind::Choice(&[
                 (

@@ -33,6 +33,16 @@ pub(super) const FAMILIES: &[Family] = &[
          damaged, not sent.",
         |view, emit| each(view, |port| drops(port, emit))
     ),
+    family!(
+        Counter,
+        "engine_rules",
+        &["event"],
+        "What became of rules in the ports' devices: put-in, taken-out, refused, not-let-go (refused to be taken out, and \
+         asked again), lost; failed is 1 if the engine has failed and everything is in software.",
+        |view, emit| view.status.offload.engine_counts.iter().for_each(|(event, count)| {
+            emit(&[event], (*count).into());
+        })
+    ),
     family!(Gauge, "port_up", &["port"], "Whether the port's link is up: 1 or 0.", |view, emit| each(view, |port| {
         emit(&[name(port)], u64::from(port.up).into());
     })),

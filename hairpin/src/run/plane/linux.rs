@@ -6,7 +6,7 @@ use super::super::instance::Record;
 use super::super::tap::TapDevice;
 use super::super::turn::Ticket;
 use super::super::{Message, log};
-use super::{Event, Plane};
+use super::{Event, Plane, Rules};
 use crate::config::{Attach, Settings, WhenAbsent};
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
@@ -131,6 +131,7 @@ impl Plane for LinuxPlane {
                 engine: self.programs.engine(worker)?,
                 publish: self.programs.publisher(worker),
                 beat: self.programs.beater(),
+                marks: false,
             });
         }
         Crew::make(making, memory, posts, (self.programs.known(), self.programs.cookies()), messages)
@@ -180,8 +181,8 @@ impl Plane for LinuxPlane {
         self.programs.assign_rules(owners)
     }
 
-    fn rule_reader(&self) -> Option<RuleReader> {
-        Some(self.programs.rule_reader())
+    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+        Some(Arc::new(self.programs.rule_reader()))
     }
 
     fn begin_backends(&mut self, numbers: &[u16]) -> Result<()> {

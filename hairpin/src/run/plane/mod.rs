@@ -12,6 +12,7 @@ use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
 use hairpin_core::config::Snapshot;
+use hairpin_core::engine::Counters;
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
@@ -24,6 +25,9 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+
+/// What a flow engine is called where there is none.
+pub(crate) const NO_ENGINE: &str = "none";
 
 /// What became of packets outside of the workers: name, how many, whether they were dropped.
 pub(crate) type Event = (&'static str, u64, bool);
@@ -38,11 +42,49 @@ pub(crate) struct Ways {
     pub(crate) services: HashSet<(Endpoint, Protocol), RandomState>,
 }
 
+/// What one is called that only says whose packets are.
+pub(crate) const MARKS: &str = "rte_flow-marks";
+
+/// What there is to say of a flow engine beside its name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EngineWords {
+    /// How it does it, or why there is none.
+    pub(crate) detail: String,
+    /// What it has done, by name.
+    pub(crate) counts: Vec<(&'static str, u64)>,
+    /// Kinds of connections that it cannot take, and why.
+    pub(crate) software: Vec<(&'static str, String)>,
+}
+
+/// Looks at an engine's rules, from any thread.
+pub(crate) trait Rules: Send + Sync {
+    /// How many there are: IPv4, IPv6, and how many of both leave their flow to the kernel.
+    fn count(&self) -> Result<[u64; 3]>;
+
+    /// What the rule for a flow has done so far; `None` if there is none.
+    fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>>;
+}
+
+impl Rules for RuleReader {
+    fn count(&self) -> Result<[u64; 3]> {
+        RuleReader::count(self)
+    }
+
+    fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
+        RuleReader::counters(self, key, now)
+    }
+}
+
 /// A plane of this instance. What it says nothing about, a plane without flow engine and policer does.
 pub(crate) trait Plane {
     /// The flow engine's name in the status; `none` without one.
     fn engine(&self) -> &'static str {
-        "none"
+        NO_ENGINE
+    }
+
+    /// What else is to be said of it.
+    fn engine_words(&self) -> EngineWords {
+        EngineWords::default()
     }
 
     /// Rights that are needed while it serves, beside none.
@@ -105,7 +147,7 @@ pub(crate) trait Plane {
     }
 
     /// Something with which other threads can look at rules.
-    fn rule_reader(&self) -> Option<RuleReader> {
+    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
         None
     }
 

@@ -1,8 +1,9 @@
-//! No flow engine: it takes no rule.
+//! A worker's flow engine: the ports', or none, which takes no rule.
 
 use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, Refusal, RuleId, RuleOp, Samples};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
+use hairpin_dpdk::flow::RteFlowEngine;
 use std::collections::VecDeque;
 
 /// Requests of which the answer waits at most.
@@ -11,7 +12,7 @@ const WAITING_MAX: usize = 4096;
 /// An engine without room. Workers ask it only for what goes by without a policy (flows that are nobody's), and are
 /// refused.
 #[derive(Debug, Default)]
-pub(crate) struct NoEngine {
+pub(super) struct NoEngine {
     answers: VecDeque<Completion>,
 }
 
@@ -48,5 +49,57 @@ impl FlowEngine for NoEngine {
 
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
         out.extend(rules.iter().map(|_| None));
+    }
+}
+
+/// What a worker has.
+#[derive(Debug)]
+pub(super) enum WorkerEngine {
+    /// Nothing.
+    None(NoEngine),
+    /// A handle to the thread that has the ports' rules.
+    Rules(Box<RteFlowEngine>),
+}
+
+impl Default for WorkerEngine {
+    fn default() -> WorkerEngine {
+        WorkerEngine::None(NoEngine::default())
+    }
+}
+
+impl FlowEngine for WorkerEngine {
+    fn caps(&self) -> EngineCaps {
+        match self {
+            WorkerEngine::None(engine) => engine.caps(),
+            WorkerEngine::Rules(engine) => engine.caps(),
+        }
+    }
+
+    fn submit(&mut self, now: Time, op: RuleOp) -> Result<(), RuleOp> {
+        match self {
+            WorkerEngine::None(engine) => engine.submit(now, op),
+            WorkerEngine::Rules(engine) => engine.submit(now, op),
+        }
+    }
+
+    fn flush(&mut self, now: Time) {
+        match self {
+            WorkerEngine::None(engine) => engine.flush(now),
+            WorkerEngine::Rules(engine) => engine.flush(now),
+        }
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Completions) {
+        match self {
+            WorkerEngine::None(engine) => engine.poll(now, out),
+            WorkerEngine::Rules(engine) => engine.poll(now, out),
+        }
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        match self {
+            WorkerEngine::None(engine) => engine.sample(rules, out),
+            WorkerEngine::Rules(engine) => engine.sample(rules, out),
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The dpdk plane: ports that this process drives itself, a link layer around each worker's queues, no flow engine so far.
+//! The dpdk plane: ports that this process drives itself, a link layer around each worker's queues, and where the
+//! ports have one a flow engine ([`offload`]).
 //!
 //! Each port has a pair of queues for each worker, as far as its device has them. Whatever queue a packet comes on, the
 //! worker that takes it from there works out whose connection it is ([`spread`]) and hands it over if it is not its own.
@@ -6,26 +7,29 @@
 
 mod device;
 mod engine;
+mod offload;
 mod secrets;
 mod spread;
 mod way;
 
 use super::super::crew::{Crew, Making, Memory, Post};
 use super::super::{Message, eal, host, log};
-use super::{Plane, Ways};
-use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings};
+use super::{EngineWords, MARKS, NO_ENGINE, Plane, Rules, Ways};
+use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings, Settings};
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::{Context, Result};
 use device::PortDevice;
-use engine::NoEngine;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::flow::Steering;
+use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::{LinkOptions, Neighbours, Plan, PortAddresses, Route};
+use hairpin_core::offload::Choice;
 use hairpin_core::worker::{Adopted, Known};
 use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, Rss};
 use hairpin_linux::cpu;
+use offload::Engine;
 use rustix::thread::CapabilitySet;
 use secrets::Secrets;
 use std::cell::RefCell;
@@ -47,6 +51,8 @@ const DATA_ROOM_MIN: u16 = 2048;
 
 /// Ports, and what their workers share.
 pub(crate) struct DpdkPlane {
+    /// Dropped before the ports: its rules are in them.
+    engine: Engine,
     settings: DpdkSettings,
     eal: Eal,
     pool: Pool,
@@ -64,7 +70,12 @@ impl DpdkPlane {
     ///
     /// # Errors
     /// With what failed and what to do about it. Everything opened is closed again.
-    pub(crate) fn make(settings: &DpdkSettings, snapshot: &Snapshot, steering: Steering) -> Result<DpdkPlane> {
+    pub(crate) fn make(
+        all: &Settings,
+        settings: &DpdkSettings,
+        snapshot: &Snapshot,
+        steering: Steering,
+    ) -> Result<DpdkPlane> {
         let pages = match settings.pages {
             Pages::Auto => EalPages::Auto,
             Pages::Huge => EalPages::Huge,
@@ -77,15 +88,16 @@ impl DpdkPlane {
             Pages::Auto | Pages::None => "the dpdk plane needs it",
         })?;
         let pool = pool(&eal, settings, steering.workers)?;
-        let mut ports = Vec::new();
+        let mut opened = Vec::new();
         for port in &settings.ports {
-            ports.push(open(&eal, port, steering.workers, &pool)?);
+            opened.push(open(&eal, port, steering.workers, &pool)?);
         }
-        let up = RefCell::new(ports.iter().map(Port::is_up).collect());
-        let ways = Arc::new(ways(settings, &ports, snapshot)?);
+        let ways = Arc::new(ways(settings, opened.iter().map(|(port, _)| port), snapshot)?);
         let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
+        let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&ways.plan, &neighbours))?;
+        let up = RefCell::new(ports.iter().map(Port::is_up).collect());
         let secrets = Secrets::draw(cpu::now())?;
-        Ok(DpdkPlane { settings: settings.clone(), eal, pool, ports, up, steering, ways, neighbours, secrets })
+        Ok(DpdkPlane { engine, settings: settings.clone(), eal, pool, ports, up, steering, ways, neighbours, secrets })
     }
 
     /// How packets find their worker, in words.
@@ -106,6 +118,31 @@ impl DpdkPlane {
 }
 
 impl Plane for DpdkPlane {
+    fn engine(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn engine_words(&self) -> EngineWords {
+        self.engine.words()
+    }
+
+    fn rules_max(&self) -> [u32; 2] {
+        [self.engine.rules_max(); 2]
+    }
+
+    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+        self.engine.reader()
+    }
+
+    fn totals(&self) -> Result<Vec<Volume>> {
+        Ok(self.engine.totals())
+    }
+
+    fn begin_backends(&mut self, numbers: &[u16]) -> Result<()> {
+        self.engine.begin_backends(numbers);
+        Ok(())
+    }
+
     fn rights(&self) -> CapabilitySet {
         // Of the drivers' virtual devices: packet sockets, interfaces' settings, XDP programs, locked memory.
         CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::IPC_LOCK
@@ -136,21 +173,30 @@ impl Plane for DpdkPlane {
         let ways = way::of_workers(&self.eal, &self.ports, &self.pool, self.queues(), self.steering.workers)?;
         let spreads = spread::of_workers(&self.eal, &self.ways, self.steering)?;
         let (eal, idle) = (self.eal, self.settings.idle);
-        let posts = ways.into_iter().zip(spreads).map(|(way, spread)| {
+        let engines = self.engine.start(eal, &self.ports, &self.settings.ports, self.steering.workers);
+        let marks = self.engine.name() == MARKS;
+        // A policy has nothing to say where there is nothing to hand connections to.
+        let mut making = making.clone();
+        if self.engine.name() == NO_ENGINE {
+            making.policy = Choice::Never;
+        }
+        let posts = ways.into_iter().zip(spreads).zip(engines).map(|((way, spread), engine)| {
             let (ways, neighbours) = (Arc::clone(&self.ways), Arc::clone(&self.neighbours));
             Post {
                 open: move || PortDevice::open(eal, way, spread, (&ways, neighbours), idle),
-                engine: NoEngine::default(),
+                engine,
                 publish: |_| {},
                 beat: |_| {},
+                marks,
             }
         });
-        Crew::make(making, memory, posts.collect(), (Known::default(), self.cookies()), messages)
+        Crew::make(&making, memory, posts.collect(), (Known::default(), self.cookies()), messages)
     }
 
     fn ways(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
-        let ways = Arc::new(ways(&self.settings, &self.ports, snapshot)?);
+        let ways = Arc::new(ways(&self.settings, self.ports.iter(), snapshot)?);
         self.ways = Arc::clone(&ways);
+        self.engine.follow(&ways.plan);
         self.neighbours.announce();
         Ok(Some(ways))
     }
@@ -162,6 +208,7 @@ impl Plane for DpdkPlane {
 
     /// Announces our addresses to who has just been connected, and says so.
     fn beat(&self) {
+        self.engine.beat();
         let mut up = self.up.borrow_mut();
         for ((port, was), settings) in self.ports.iter().zip(&mut *up).zip(&self.settings.ports) {
             let is = port.is_up();
@@ -189,7 +236,7 @@ impl Plane for DpdkPlane {
 
     fn ports(&self) -> Vec<PortStatus> {
         let steering = self.steering();
-        let status = |(port, settings): (&Port, &PortSettings)| {
+        let status = |(number, (port, settings)): (usize, (&Port, &PortSettings))| {
             let counted = port.statistics();
             PortStatus {
                 device: settings.device.clone(),
@@ -201,6 +248,7 @@ impl Plane for DpdkPlane {
                 queues: port.queues(),
                 spread: port.rss().to_string(),
                 steering: steering.clone(),
+                rules: self.engine.of_port(number),
                 received: counted.received,
                 received_bytes: counted.received_bytes,
                 transmitted: counted.transmitted,
@@ -211,7 +259,7 @@ impl Plane for DpdkPlane {
                 no_mbuf: counted.no_mbuf,
             }
         };
-        self.ports.iter().zip(&self.settings.ports).map(status).collect()
+        self.ports.iter().zip(&self.settings.ports).enumerate().map(status).collect()
     }
 }
 
@@ -243,7 +291,7 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
 }
 
 /// Opens a port with as many queues as are wanted, or as it has.
-fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result<Port> {
+fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result<(Port, PortOptions)> {
     let options = |queues: u16| PortOptions {
         device: settings.device.clone(),
         queues,
@@ -254,11 +302,11 @@ fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result
         rss: if queues > 1 { Rss::Device } else { Rss::None },
     };
     let wanted = settings.queues.unwrap_or(workers).min(workers);
-    let first = Port::open(eal, &options(wanted), pool);
-    match first {
-        Ok(port) => Ok(port),
+    let try_with = |options: PortOptions| Port::open(eal, &options, pool).map(|port| (port, options));
+    match try_with(options(wanted)) {
+        Ok(opened) => Ok(opened),
         // How many queues a device has is known once it is open, and some know only by refusing.
-        Err(error) if settings.queues.is_none() && wanted > 1 => Port::open(eal, &options(1), pool).map_err(|_| error),
+        Err(error) if settings.queues.is_none() && wanted > 1 => try_with(options(1)).map_err(|_| error),
         Err(error) => Err(error),
     }
     .with_context(|| match is_pci(&settings.device) {
@@ -268,7 +316,7 @@ fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result
 }
 
 /// Addresses and routes for what is balanced.
-fn ways(settings: &DpdkSettings, ports: &[Port], snapshot: &Snapshot) -> Result<Ways> {
+fn ways<'a>(settings: &DpdkSettings, ports: impl Iterator<Item = &'a Port>, snapshot: &Snapshot) -> Result<Ways> {
     let there = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
     let listening = || there().filter(|service| !service.kind.is_group());
     let vips = listening().map(|service| IpAddr::from(service.endpoint.address));

@@ -1,0 +1,301 @@
+//! The flow engine of the ports, where they have one: what probing has found, the thread that has their rules, and what is
+//! said of it. **Not yet run on hardware** (docs/offload-nic.md).
+
+use super::super::{EngineWords, MARKS, NO_ENGINE, Rules};
+use super::engine::WorkerEngine;
+use crate::config::{BACKENDS_MAX, PolicyChoice, PortSettings, Settings};
+use crate::run::log;
+use anyhow::{Context, Result};
+use hairpin_core::engine::Counters;
+use hairpin_core::flow::FlowKey;
+use hairpin_core::l4::connection::Volume;
+use hairpin_core::link::{Neighbours, Plan};
+use hairpin_core::time::Time;
+use hairpin_dpdk::flow::{
+    Agreement, Depth, EnginePort, Findings, LinkHops, Offload, OffloadOptions, OffloadReader, Probed, RteFlowEngine,
+    Turn, Way,
+};
+use hairpin_dpdk::{Eal, Pool, Port, PortOptions};
+use hairpin_linux::cpu;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// Slots of totals: two for each backend that there can be.
+const TOTALS: u32 = 2 * BACKENDS_MAX as u32;
+
+/// Why the ports were not even asked.
+fn unwanted(settings: &Settings) -> Option<&'static str> {
+    match settings.policy {
+        PolicyChoice::Never => Some("the policy is `never`"),
+        _ if !settings.connection_table.tracks_connections() => Some("connections are not tracked"),
+        _ => None,
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Engine {
+    /// Why there is none, before or instead of probing.
+    why_not: Option<String>,
+    /// What was found about each port; none where nobody looked.
+    findings: Vec<Findings>,
+    agreement: Option<Agreement>,
+    rules_max: u32,
+    /// Whether marks are wanted where there is nothing better.
+    marks: bool,
+    hops: LinkHops,
+    /// The thread, while there is one.
+    running: Option<Running>,
+    /// Its failure has been said.
+    told: Cell<bool>,
+}
+
+struct Running {
+    offload: Offload,
+    way: Way,
+    /// What slots had carried when backends got their numbers.
+    base: RefCell<Vec<Volume>>,
+}
+
+impl Engine {
+    /// Tries what the ports' devices can do. Ports may be closed and opened again for it.
+    pub(super) fn probe(
+        (eal, settings): (&Eal, &Settings),
+        ports: Vec<(Port, PortOptions)>,
+        pool: &Pool,
+        (plan, neighbours): (&Arc<Plan>, &Arc<Neighbours>),
+    ) -> Result<(Engine, Vec<Port>)> {
+        let why_not = unwanted(settings).map(str::to_string);
+        let (mut open, mut findings) = (Vec::new(), Vec::new());
+        for (number, (port, options)) in (0..).zip(ports) {
+            if why_not.is_some() {
+                open.push(port);
+                continue;
+            }
+            #[cfg(feature = "fake-flow")]
+            crate::fake_flow::stand_in(&port)?;
+            // Nobody uses the ports yet, so rules may be put in to see whether they are taken.
+            let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create)).with_context(|| {
+                format!("cannot open {} again with what its driver says that it has", options.device)
+            })?;
+            if let Some(error) = probed.no_hairpins {
+                log(&format!(
+                    "no hairpin queue on {}, though its driver says that there are some: {error}",
+                    options.device
+                ));
+            }
+            open.push(probed.port);
+            findings.push(probed.findings);
+        }
+        let agreement = Agreement::of(&findings);
+        let engine = Engine {
+            why_not,
+            findings,
+            agreement,
+            rules_max: settings.rules_max,
+            marks: settings.dpdk.as_ref().is_some_and(|dpdk| dpdk.marks),
+            hops: LinkHops::new(Arc::clone(plan), Arc::clone(neighbours)),
+            running: None,
+            told: Cell::new(false),
+        };
+        Ok((engine, open))
+    }
+
+    /// Begins, if the ports have what it takes: an engine for each of `workers`.
+    pub(super) fn start(
+        &mut self,
+        eal: Eal,
+        ports: &[Port],
+        settings: &[PortSettings],
+        workers: u16,
+    ) -> Vec<WorkerEngine> {
+        // An earlier one takes its rules out before the next begins.
+        self.running = None;
+        match self.try_start(eal, ports, settings, workers) {
+            Some((running, engines)) => {
+                self.running = Some(running);
+                engines.into_iter().map(|engine| WorkerEngine::Rules(Box::new(engine))).collect()
+            }
+            None => (0..workers).map(|_| WorkerEngine::default()).collect(),
+        }
+    }
+
+    fn try_start(
+        &mut self,
+        eal: Eal,
+        ports: &[Port],
+        settings: &[PortSettings],
+        workers: u16,
+    ) -> Option<(Running, Vec<RteFlowEngine>)> {
+        let agreement = self.agreement.as_ref().filter(|_| self.marks || !self.only_marks())?;
+        let port = |(number, ((port, settings), takes_rules)): (u16, ((&Port, &PortSettings), &bool))| EnginePort {
+            takes_rules: *takes_rules,
+            // What the link layer goes by, too.
+            mtu: port.mtu().min(settings.mtu),
+            ..EnginePort::of(number, port)
+        };
+        let options = OffloadOptions {
+            ports: (0..).zip(ports.iter().zip(settings).zip(&agreement.takes_part)).map(port).collect(),
+            rules_max: self.rules_max,
+            totals: TOTALS,
+            workers,
+            terms: agreement.terms,
+            way: if agreement.templates { Way::Templates } else { Way::Synchronous },
+            clock: cpu::now,
+            eal: Some(eal),
+        };
+        let mut started = Offload::start(options.clone(), Box::new(self.hops.clone()));
+        let mut way = options.way;
+        if let (Err(error), Way::Templates) = (&started, way) {
+            log(&format!("no rules by template: {error}; they go in one at a time"));
+            way = Way::Synchronous;
+            started = Offload::start(OffloadOptions { way, ..options }, Box::new(self.hops.clone()));
+        }
+        match started {
+            Ok((offload, engines)) => Some((Running { offload, way, base: RefCell::default() }, engines)),
+            Err(error) => {
+                log(&format!("no flow engine, connections stay in software: {error}"));
+                self.why_not = Some(format!("it did not start: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Goes by other addresses and routes from now on.
+    pub(super) fn follow(&self, plan: &Arc<Plan>) {
+        self.hops.set_plan(Arc::clone(plan));
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match &self.running {
+            None => NO_ENGINE,
+            Some(_) if self.only_marks() => MARKS,
+            Some(_) => "rte_flow",
+        }
+    }
+
+    /// Whether all that can be had of the ports is marks.
+    fn only_marks(&self) -> bool {
+        self.agreement.as_ref().is_some_and(|agreement| agreement.terms.turn == Turn::Mark)
+    }
+
+    /// Rules of both families together.
+    pub(super) fn rules_max(&self) -> u32 {
+        if self.running.is_some() { self.rules_max } else { 0 }
+    }
+
+    /// Says it once if the engine has failed.
+    pub(super) fn beat(&self) {
+        if let Some(running) = &self.running
+            && running.offload.statistics().failed > 0
+            && !self.told.replace(true)
+        {
+            log(
+                "warning: the flow engine has failed (see above); it has taken its rules out, and everything goes through \
+                 the workers until the next start",
+            );
+        }
+    }
+
+    pub(super) fn words(&self) -> EngineWords {
+        let Some(Running { offload, way, .. }) = &self.running else {
+            return EngineWords { detail: self.why_none(), ..EngineWords::default() };
+        };
+        let counted = offload.statistics();
+        let counts = vec![
+            ("put-in", counted.created),
+            ("taken-out", counted.destroyed),
+            ("refused", counted.refused),
+            ("not-let-go", counted.stuck),
+            ("lost", counted.lost),
+            ("failed", counted.failed),
+        ];
+        let way = match way {
+            Way::Synchronous => "one rule at a time",
+            Way::Templates => "templates",
+        };
+        let terms = self.agreement.as_ref().map(|agreement| agreement.terms.to_string()).unwrap_or_default();
+        let detail = match counted.failed {
+            0 => format!("{terms}; {way}"),
+            _ => "it has failed: its rules were taken out, everything goes through the workers".to_string(),
+        };
+        // Of the ports that take part each may lack something else: what one lacks is not done.
+        let mut software: Vec<(&'static str, String)> = Vec::new();
+        for findings in self.taking_part() {
+            for (kind, why) in findings.services() {
+                match why {
+                    Some(why) if !software.iter().any(|(known, _)| *known == kind) => software.push((kind, why)),
+                    _ => {}
+                }
+            }
+        }
+        EngineWords { detail, counts, software }
+    }
+
+    fn why_none(&self) -> String {
+        match (&self.why_not, &self.agreement) {
+            (Some(why), _) => why.clone(),
+            (None, Some(_)) => "the ports can mark packets, not turn them round (`marks` in [dpdk])".to_string(),
+            (None, None) => "no port takes rules".to_string(),
+        }
+    }
+
+    fn taking_part(&self) -> impl Iterator<Item = &Findings> {
+        let takes_part = self.agreement.iter().flat_map(|agreement| &agreement.takes_part);
+        self.findings.iter().zip(takes_part).filter(|(_, takes_part)| **takes_part).map(|(findings, _)| findings)
+    }
+
+    /// What there is to say of one port.
+    pub(super) fn of_port(&self, number: usize) -> String {
+        let Some(findings) = self.findings.get(number) else { return self.why_none() };
+        let takes_part = self.agreement.as_ref().and_then(|agreement| agreement.takes_part.get(number));
+        match (&findings.terms, takes_part) {
+            (None, _) => {
+                let why = findings.services().into_iter().find_map(|(_, why)| why);
+                format!("no rules: {}", why.unwrap_or_default())
+            }
+            (Some(terms), Some(true)) => format!("rules: {terms}"),
+            (Some(terms), _) => format!("no rules, since other ports do it in another way: {terms}"),
+        }
+    }
+
+    pub(super) fn reader(&self) -> Option<Arc<dyn Rules>> {
+        self.running.as_ref().map(|running| Arc::new(Reader(running.offload.reader())) as Arc<dyn Rules>)
+    }
+
+    /// What rules have carried, by slot, since backends got their numbers.
+    pub(super) fn totals(&self) -> Vec<Volume> {
+        let Some(Running { offload, base, .. }) = &self.running else { return Vec::new() };
+        let base = base.borrow();
+        let since = |(slot, (packets, bytes)): (usize, (u64, u64))| {
+            let before = base.get(slot).copied().unwrap_or_default();
+            Volume { packets: packets.saturating_sub(before.packets), bytes: bytes.saturating_sub(before.bytes) }
+        };
+        offload.reader().totals().into_iter().enumerate().map(since).collect()
+    }
+
+    /// Lets counters of backends that are new under their numbers begin at zero.
+    pub(super) fn begin_backends(&self, numbers: &[u16]) {
+        let Some(Running { offload, base, .. }) = &self.running else { return };
+        let (now, mut base) = (offload.reader().totals(), base.borrow_mut());
+        base.resize(now.len(), Volume::default());
+        for slot in numbers.iter().flat_map(|number| [0, 1].map(|way| usize::from(*number) * 2 + way)) {
+            if let (Some(base), Some((packets, bytes))) = (base.get_mut(slot), now.get(slot)) {
+                *base = Volume { packets: *packets, bytes: *bytes };
+            }
+        }
+    }
+}
+
+/// The engine's rules, for people.
+struct Reader(OffloadReader);
+
+impl Rules for Reader {
+    fn count(&self) -> Result<[u64; 3]> {
+        let [ipv4, ipv6] = self.0.rules();
+        Ok([ipv4, ipv6, 0])
+    }
+
+    fn counters(&self, key: &FlowKey, _: Time) -> Result<Option<Counters>> {
+        Ok(self.0.counters(key))
+    }
+}
