@@ -106,7 +106,13 @@ impl DpdkPlane {
             1 => "one worker".to_string(),
             workers => {
                 let queues = self.queues();
-                format!("{workers} workers hand over to each other, {queues} of them with queues")
+                let by_address = self.ports.iter().filter(|port| port.rss_abilities().one_address).count();
+                let could = match by_address {
+                    0 => "no port can bring both directions to one worker",
+                    all if all == self.ports.len() => "the ports could spread by one address, which is not used",
+                    _ => "some of the ports could spread by one address, which is not used",
+                };
+                format!("{workers} workers hand over to each other, {queues} of them with queues ({could})")
             }
         }
     }
