@@ -171,6 +171,11 @@ impl Nic {
         [change, batch, self.answers.peek().map(|Reverse(answer)| answer.0)].into_iter().flatten().min()
     }
 
+    /// Whether it takes no more requests now.
+    pub fn is_full(&self) -> bool {
+        self.under_way() >= self.profile.updates.waiting_max as usize
+    }
+
     fn under_way(&self) -> usize {
         self.queued.len() + self.waiting.len() + self.changing.len() + self.answers.len()
     }
@@ -323,7 +328,7 @@ impl FlowEngine for Nic {
     }
 
     fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
-        if self.under_way() >= self.profile.updates.waiting_max as usize {
+        if self.is_full() {
             return Err(op);
         }
         self.queued.push_back(op);

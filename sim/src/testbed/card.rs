@@ -93,6 +93,11 @@ pub(super) struct Handle<'a> {
 }
 
 impl Handle<'_> {
+    /// Whether the card takes no more requests now.
+    pub(super) fn is_full(&self) -> bool {
+        self.card.nic.is_full()
+    }
+
     fn name(&self, id: RuleId) -> RuleId {
         RuleId(id.0 | self.core << CORE_SHIFT)
     }

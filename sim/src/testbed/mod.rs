@@ -37,6 +37,7 @@
 //! other cores do. A packet that is refused for want of room costs what one of a known flow does. Reading counters costs a
 //! core nothing. Polling in vain is not counted as being busy.
 
+mod account;
 mod card;
 mod core;
 pub mod cores;

@@ -3,19 +3,18 @@
 //! Three things can be next: a packet is through the line in, a packet that the card has turned round comes out of it, a
 //! core is done with what it was at. Of those at the same time the core is first, then the card.
 
+use super::account::{Count, Loss, dropped};
 use super::card::{Card, Turned};
 use super::core::{Phase, TestbedWorker};
 use super::frames::{BACKENDS, LENGTH, NOWHERE, Packet, Sheet};
-use super::results::{Results, Rows};
+use super::results::Results;
 use super::{Mistake, Offered, Testbed, Traffic};
-use crate::nic::{Passage, Tally};
+use crate::nic::Passage;
 use hairpin_core::engine::{Completion, FlowEngine, RuleOp, Samples};
 use hairpin_core::flow::{Direction, FlowKey};
 use hairpin_core::frame::{Batch, Egress, Frame};
-use hairpin_core::offload::Reason;
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Asked, Drop, Statistics};
+use hairpin_core::worker::Asked;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -31,54 +30,6 @@ const SETTLES: Duration = Duration::from_secs(60);
 const PROGRESS: u64 = 1 << 16;
 /// Planted mistakes are made once in so many packets.
 const SELDOM: u64 = 1000;
-
-/// Why a packet is lost but for the worker's reasons.
-#[derive(Clone, Copy)]
-enum Loss {
-    ReceiveQueue,
-    SendingQueue,
-    Card,
-    NoBackendYet,
-    NoSuchFlow,
-    NotTheServices,
-    Unexplained,
-}
-
-const LOSSES: [(Loss, &str); 7] = [
-    (Loss::ReceiveQueue, "receive-queue"),
-    (Loss::SendingQueue, "sending-queue"),
-    (Loss::Card, "card"),
-    (Loss::NoBackendYet, "no-backend-yet"),
-    (Loss::NoSuchFlow, "no-such-flow"),
-    (Loss::NotTheServices, "not-the-service's"),
-    (Loss::Unexplained, "unexplained"),
-];
-
-/// What is counted in a run.
-struct Count {
-    rows: Rows,
-    offered: u64,
-    received: u64,
-    received_bytes: u64,
-    lost: [u64; LOSSES.len()],
-    drops: [u64; Drop::ALL.len()],
-    malformed: [u64; Malformed::ALL.len()],
-    unfaithful: u64,
-    /// When the last packet has left.
-    last: u64,
-    /// Rules, times nanoseconds, until then.
-    rules: (f64, u64),
-    rules_peak: u32,
-}
-
-/// What workers and card had counted before.
-struct Before {
-    busy: Vec<u64>,
-    kept: [u64; Reason::ALL.len()],
-    evicted: [u64; Reason::ALL.len()],
-    established: u64,
-    card: Tally,
-}
 
 /// A run under way.
 struct Run<'a> {
@@ -119,26 +70,8 @@ impl Testbed {
             }
         }
         run.settle();
-        run.finish(&before)
-    }
-
-    fn counted(&self) -> Before {
-        let mut before = Before {
-            busy: self.cores.iter().map(|core| core.busy_ns).collect(),
-            kept: [0; Reason::ALL.len()],
-            evicted: [0; Reason::ALL.len()],
-            established: 0,
-            card: self.card.as_ref().map(|card| card.nic.tally()).unwrap_or_default(),
-        };
-        for statistics in self.cores.iter().filter_map(|core| core.worker.as_ref()).map(TestbedWorker::statistics) {
-            let offload = &statistics.offload;
-            for reason in Reason::ALL {
-                before.kept[reason as usize] += offload.kept[reason as usize];
-                before.evicted[reason as usize] += offload.evicted[reason as usize];
-            }
-            before.established += statistics.services.iter().map(|service| service.established).sum::<u64>();
-        }
-        before
+        let Run { bed, began, count, .. } = run;
+        count.results(bed, began, &before)
     }
 }
 
@@ -150,19 +83,7 @@ impl<'a> Run<'a> {
         }
         bed.began.store(began, Ordering::Relaxed);
         let rules = bed.card.as_ref().map_or(0, |card| card.nic.rules()) as u32;
-        let count = Count {
-            rows: Rows::new(began, bed.options.interval),
-            offered: 0,
-            received: 0,
-            received_bytes: 0,
-            lost: [0; LOSSES.len()],
-            drops: [0; Drop::ALL.len()],
-            malformed: [0; Malformed::ALL.len()],
-            unfaithful: 0,
-            last: began,
-            rules: (0.0, began),
-            rules_peak: rules,
-        };
+        let count = Count::new(began, bed.options.interval, rules);
         let slower = if bed.card.is_some() { 1.0 } else { 10.0 };
         let mut run = Run {
             began,
@@ -301,22 +222,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn lose(&mut self, now: u64, packet: &Packet, why: Loss) {
-        self.count.lost[why as usize] += 1;
-        self.count.rows.lost(now, packet.length);
-    }
-
     /// A packet is through the line in.
     fn arrive(&mut self, now: u64, mut packet: Packet) {
         self.count.offered += 1;
         self.count.rows.offered(packet.offered, packet.length);
         let Some(&seen) = self.bed.seen.get(packet.flow as usize) else {
-            return self.lose(now, &packet, Loss::NoSuchFlow);
+            return self.count.lose(now, &packet, Loss::NoSuchFlow);
         };
         packet.backend = if packet.direction == Direction::FromBackend { seen } else { NOWHERE };
         let balances = self.bed.cores[0].worker.is_some();
         if balances && packet.direction == Direction::FromBackend && seen == NOWHERE {
-            return self.lose(now, &packet, Loss::NoBackendYet);
+            return self.count.lose(now, &packet, Loss::NoBackendYet);
         }
         if let Some(card) = &mut self.bed.card
             && packet.may_match()
@@ -330,15 +246,15 @@ impl<'a> Run<'a> {
                     }
                     return self.turned.push_back(Turned { at: at.as_nanos(), packet });
                 }
-                Passage::Lost => return self.lose(now, &packet, Loss::Card),
-                Passage::Pass => return self.lose(now, &packet, Loss::NotTheServices),
+                Passage::Lost => return self.count.lose(now, &packet, Loss::Card),
+                Passage::Pass => return self.count.lose(now, &packet, Loss::NotTheServices),
                 Passage::Miss => {}
             }
         }
         let number = usize::from(packet.core);
         let core = &mut self.bed.cores[number];
         if core.queue.len() >= self.queue {
-            return self.lose(now, &packet, Loss::ReceiveQueue);
+            return self.count.lose(now, &packet, Loss::ReceiveQueue);
         }
         core.queue.push_back(packet);
         if core.phase == Phase::Idle {
@@ -360,7 +276,7 @@ impl<'a> Run<'a> {
             _ => {}
         }
         if !self.bed.line_out.send(now, packet.offered, packet.length, beside) {
-            return self.lose(now, &packet, Loss::SendingQueue);
+            return self.count.lose(now, &packet, Loss::SendingQueue);
         }
         let seen = &mut self.bed.seen[packet.flow as usize];
         if packet.direction == Direction::FromClient && *seen != packet.backend {
@@ -417,15 +333,15 @@ impl<'a> Run<'a> {
             rx.push(self.bed.plane.frame(&packet, ticket as u32 + 1));
             self.burst.push(packet);
         }
-        let before = (worker.statistics().drops, worker.statistics().malformed);
+        let before = dropped(worker.statistics());
         worker.handle_batch(Time::from_nanos(now), &mut self.bed.plane, rx, tx);
         let mut missing: u64 = (1 << size) - 1;
-        let mut given_back: u64 = 0;
         for frame in tx.drain(..) {
             let place = (frame.meta().ticket as usize).wrapping_sub(1);
             let Some(packet) = self.burst.get(place) else { continue };
             if frame.meta().egress == Egress::GiveBack {
-                given_back |= 1 << place;
+                missing &= !(1 << place);
+                self.count.lose(now, packet, Loss::NotTheServices);
                 continue;
             }
             let backend = packet.carried_to(frame.bytes());
@@ -434,39 +350,13 @@ impl<'a> Run<'a> {
                 core.leaving.push(Packet { backend, ..*packet });
             }
         }
-        let (new, ended, in_use) = core.changes();
-        let takes = self.bed.costs.turn(size, new, ended, in_use, &mut core.costs);
         if missing != 0 {
-            self.explain(number, now, missing, given_back, before);
+            let numbered = self.burst.iter().enumerate();
+            let packets = numbered.filter(|(place, _)| missing & 1 << place != 0).map(|(_, packet)| packet);
+            self.count.dropped(now, packets, &before, worker.statistics());
         }
-        takes
-    }
-
-    /// Finds out why packets have not come out of a turn.
-    fn explain(
-        &mut self,
-        number: usize,
-        now: u64,
-        missing: u64,
-        given_back: u64,
-        before: ([u64; Drop::ALL.len()], [u64; Malformed::ALL.len()]),
-    ) {
-        let Some(worker) = &self.bed.cores[number].worker else { return };
-        let Statistics { drops, malformed, .. } = worker.statistics();
-        let mut dropped = (0..drops.len()).flat_map(|why| (before.0[why]..drops[why]).map(move |_| why));
-        let mut broken = (0..malformed.len()).flat_map(|why| (before.1[why]..malformed[why]).map(move |_| why));
-        for (place, packet) in self.burst.iter().enumerate().filter(|(place, _)| missing & 1 << place != 0) {
-            self.count.rows.lost(now, packet.length);
-            if given_back & 1 << place != 0 {
-                self.count.lost[Loss::NotTheServices as usize] += 1;
-            } else if let Some(why) = dropped.next() {
-                self.count.drops[why] += 1;
-            } else if let Some(why) = broken.next() {
-                self.count.malformed[why] += 1;
-            } else {
-                self.count.lost[Loss::Unexplained as usize] += 1;
-            }
-        }
+        let (new, ended, in_use) = core.changes();
+        self.bed.costs.turn(size, new, ended, in_use, &mut core.costs)
     }
 
     /// A core looks after timeouts and rules; how long that takes, in nanoseconds.
@@ -491,7 +381,9 @@ impl<'a> Run<'a> {
         if let Some(card) = &mut self.bed.card {
             let mut handle = card.handle(number);
             sample(worker, &mut handle, time);
-            while let Some(op) = worker.poll_op() {
+            while !handle.is_full()
+                && let Some(op) = worker.poll_op()
+            {
                 if self.bed.mistake == Some(Mistake::KeepsRules)
                     && let RuleOp::Remove { id, .. } = op
                 {
@@ -534,58 +426,6 @@ impl<'a> Run<'a> {
         (self.count.rules, self.count.rules_peak) = (area, peak);
         self.bed.cores.iter_mut().for_each(|core| core.until = core.until.max(self.bed.now));
     }
-
-    /// Adds everything up, and checks it.
-    fn finish(self, before: &Before) -> Results {
-        let after = self.bed.counted();
-        let Count { rows, offered, received, received_bytes, lost, drops, malformed, unfaithful, last, .. } =
-            self.count;
-        let (rows, latency) = rows.finish();
-        let own = LOSSES.iter().map(|&(why, name)| (name, lost[why as usize]));
-        let dropped = Drop::ALL.iter().map(|&why| (why.name(), drops[why as usize]));
-        let broken = Malformed::ALL.iter().map(|&why| (why.name(), malformed[why.index()]));
-        let lost: Vec<(&'static str, u64)> = own.chain(dropped).chain(broken).filter(|&(_, count)| count > 0).collect();
-        let verdicts = |after: &[u64], before: &[u64]| {
-            let each = Reason::ALL.iter().map(|&why| (why.name(), after[why as usize] - before[why as usize]));
-            each.filter(|&(_, count)| count > 0).collect()
-        };
-        let (mean, since) = (self.count.rules.0, self.count.rules.1 - self.began);
-        let results = Results {
-            rows,
-            offered,
-            received,
-            received_bytes,
-            duration: Duration::from_nanos(last - self.began),
-            latency,
-            offloaded_packets: after.card.forwarded - before.card.forwarded,
-            offloaded_bytes: after.card.bytes - before.card.bytes,
-            rules_mean: if since == 0 { 0.0 } else { mean / since as f64 },
-            rules_peak: if after.card.rules_peak > before.card.rules_peak {
-                after.card.rules_peak
-            } else {
-                self.count.rules_peak
-            },
-            inserted: after.card.inserted - before.card.inserted,
-            deleted: after.card.deleted - before.card.deleted,
-            refused: (after.card.full + after.card.failed) - (before.card.full + before.card.failed),
-            busy: self
-                .bed
-                .cores
-                .iter()
-                .zip(&before.busy)
-                .map(|(core, was)| core.busy_ns - was)
-                .map(Duration::from_nanos)
-                .collect(),
-            kept: verdicts(&after.kept, &before.kept),
-            evicted: verdicts(&after.evicted, &before.evicted),
-            established: after.established - before.established,
-            unfaithful,
-            lost,
-            failures: Vec::new(),
-        };
-        let failures = self.bed.failures(&results);
-        Results { failures, ..results }
-    }
 }
 
 /// Reads the counters that a worker asks for.
@@ -596,31 +436,5 @@ fn sample(worker: &mut TestbedWorker, handle: &mut impl FlowEngine, now: Time) {
         let mut samples = Samples::new();
         handle.sample(&asked, &mut samples);
         worker.handle_samples(now, &asked, &samples);
-    }
-}
-
-impl Testbed {
-    /// What is wrong with what a run has shown.
-    fn failures(&self, results: &Results) -> Vec<String> {
-        let mut failures = Vec::new();
-        let lost: u64 = results.lost.iter().map(|(_, count)| count).sum();
-        if results.offered != results.received + lost {
-            let (offered, received) = (results.offered, results.received);
-            failures.push(format!("{offered} packets were offered, {received} received and {lost} lost"));
-        }
-        if let Some((_, count)) = results.lost.iter().find(|(why, _)| *why == "unexplained") {
-            failures.push(format!("{count} packets did not come out of a worker, which does not say why"));
-        }
-        let Some(card) = self.card.as_ref().filter(|card| card.nic.is_idle()) else { return failures };
-        let workers = || self.cores.iter().filter_map(|core| core.worker.as_ref());
-        let ledger: usize = workers().map(|worker| worker.ledger().count()).sum();
-        if ledger != card.nic.rules() {
-            failures.push(format!("the workers know of {ledger} rules, the card has {}", card.nic.rules()));
-        }
-        let unknown = workers().flat_map(|worker| worker.ledger()).filter(|key| !card.nic.holds(key)).count();
-        if unknown > 0 {
-            failures.push(format!("of the rules that the workers know of, the card has not got {unknown}"));
-        }
-        failures
     }
 }
