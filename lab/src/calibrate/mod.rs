@@ -376,5 +376,6 @@ fn median(what: &str, samples: &[f64], found: &mut Vec<Found>) -> Result<f64> {
 /// The machine, and when, for people.
 fn machine() -> String {
     let date = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
-    format!("{}, {}", crate::report::machine().name, date.get(..10).unwrap_or_default())
+    let build = if cfg!(debug_assertions) { ", a build for finding mistakes, many times as slow" } else { "" };
+    format!("{}, {}{build}", crate::report::machine().name, date.get(..10).unwrap_or_default())
 }
