@@ -213,7 +213,7 @@ impl Rows {
     /// The row of a point in time.
     #[inline]
     fn row(&mut self, at: u64) -> &mut Row {
-        let at_hand = at < self.ends && at + self.interval >= self.ends;
+        let at_hand = at < self.ends && at.saturating_add(self.interval) >= self.ends;
         let place = if at_hand { self.closed } else { (at.saturating_sub(self.began) / self.interval) as usize };
         while self.rows.len() <= place {
             let at = Duration::from_nanos(self.rows.len() as u64 * self.interval);
