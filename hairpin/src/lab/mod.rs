@@ -14,6 +14,7 @@ mod run;
 mod sink;
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 mod source;
+mod train;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -73,6 +74,13 @@ pub(crate) enum LabCommand {
         after_help = "Example: hairpin lab forward --port net_memif0,role=server,socket=/run/m.sock --device balancer"
     )]
     Forward(Box<forward::ForwardArguments>),
+    /// Make a model for the policy decision-tree, and say how good it is.
+    ///
+    /// It learns from capture files, and from made-up connections of given sizes, which of them will be long by their first
+    /// packets. It is judged on what it was not made from: a fifth of the connections at a time, and one file at a time.
+    #[command(after_help = "Examples:\n  hairpin lab train --traces captures/ --without port --model edge.tree\n  \
+                            hairpin lab train --sizes web-search.csv --more 100 -o json")]
+    Train(Box<train::TrainArguments>),
 }
 
 impl LabCommand {
@@ -86,6 +94,7 @@ impl LabCommand {
             LabCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            LabCommand::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
         }
     }
 }
