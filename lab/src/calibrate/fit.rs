@@ -2,10 +2,10 @@
 
 use crate::testbed::meter::{Turns, Work};
 
-/// Turns of a size that are too few to say anything.
-const TURNS_MIN: u64 = 20;
-/// Turns of a size beyond which more of them do not count more.
-const TURNS_FULL: f64 = 1000.0;
+/// Packets of a small turn at most.
+const SMALL_MAX: usize = 4;
+/// Packets of a large turn at least.
+const LARGE_MIN: usize = 16;
 
 /// Nanoseconds of a turn, and of each packet in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,35 +17,23 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line that comes nearest to the turns that were measured, by the squares of what it is off by as a part of what
-    /// was measured: so small turns and large ones count alike. `None` if there were none.
+    /// The line through what small turns take on average and what large ones do: it is right at both ends, full speed and a
+    /// packet at a time, and how many turns of each there were makes no difference. `None` if there were no packets.
     pub fn of(work: &Work) -> Option<Line> {
-        let there = || work.turns.iter().filter(|turns| turns.packets > 0 && turns.ns > 0.0);
-        let enough = there().any(|turns| turns.count >= TURNS_MIN);
-        let points = there().filter(|turns| !enough || turns.count >= TURNS_MIN).map(point);
-        let (mut ww, mut wx, mut wy, mut wxx, mut wxy, mut least, mut packets) = (0., 0., 0., 0., 0., f64::MAX, 0.0);
-        for (x, y, weight) in points {
-            // Divided by the square of y: what it is off by counts as a part.
-            let w = weight / (y * y);
-            (ww, wx, wy) = (ww + w, wx + w * x, wy + w * y);
-            (wxx, wxy) = (wxx + w * x * x, wxy + w * x * y);
-            (least, packets) = (least.min(y / x), packets + weight);
-        }
-        if packets == 0.0 {
-            return None;
-        }
-        let determinant = ww * wxx - wx * wx;
-        let packet_ns = (ww * wxy - wx * wy) / determinant;
-        let burst_ns = (wy - packet_ns * wx) / ww;
-        if determinant > 1e-9 * ww * wxx && packet_ns > 0.0 && burst_ns >= 0.0 {
+        let (count, packets, ns) = sums(work.turns.iter(), 1, usize::MAX)?;
+        let all = Line { burst_ns: 0.0, packet_ns: ns / packets };
+        let small = sums(work.turns.iter(), 1, SMALL_MAX);
+        let large = sums(work.turns.iter(), LARGE_MIN, usize::MAX);
+        // Of one kind only: who knows what is whose.
+        let (Some((few, less, short)), Some((many, more, long))) = (small, large) else { return Some(all) };
+        let packet_ns = (long / many - short / few) / (more / many - less / few);
+        let burst_ns = short / few - packet_ns * less / few;
+        if packet_ns > 0.0 && burst_ns >= 0.0 {
             return Some(Line { burst_ns, packet_ns });
         }
-        // All turns of one size: all of it is the packets'. Or noise has tilted the line: a packet costs no more than where
-        // it was cheapest, and the rest is the turns'.
-        let tilted = packet_ns <= 0.0 && determinant > 1e-9 * ww * wxx;
-        let packet_ns = if tilted { least } else { wxy / wxx };
-        let burst_ns = if tilted { ((wy - packet_ns * wx) / ww).max(0.0) } else { 0.0 };
-        Some(Line { burst_ns, packet_ns })
+        // Noise has tilted it: the large ones are right, and the turn itself costs nothing, or nearly everything.
+        let packet_ns = if packet_ns > 0.0 { long / more } else { long / more / 2.0 };
+        Some(Line { burst_ns: (ns / count - packet_ns * packets / count).max(0.0), packet_ns })
     }
 
     /// Nanoseconds of a packet in turns of so many.
@@ -54,10 +42,14 @@ impl Line {
     }
 }
 
-/// Packets, nanoseconds of a turn, weight.
-fn point(turns: &Turns) -> (f64, f64, f64) {
-    let count = turns.count as f64;
-    (turns.packets as f64, turns.ns / count, count.min(TURNS_FULL))
+/// Turns of `least` to `most` packets: how many, their packets, their nanoseconds; `None` if they are none.
+fn sums<'a>(turns: impl Iterator<Item = &'a Turns>, least: usize, most: usize) -> Option<(f64, f64, f64)> {
+    let of_size = turns.filter(|turns| (least..=most).contains(&turns.packets) && turns.ns > 0.0);
+    let sums = of_size.fold((0.0, 0.0, 0.0), |sums, turns| {
+        let count = turns.count as f64;
+        (sums.0 + count, sums.1 + count * turns.packets as f64, sums.2 + turns.ns)
+    });
+    (sums.0 > 0.0).then_some(sums)
 }
 
 #[cfg(test)]
@@ -72,8 +64,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_is_found_again(burst in 0.0f64..500.0, packet in 5.0f64..300.0, sizes in proptest::sample::subsequence((1..=64usize).collect::<Vec<_>>(), 2..20)) {
-            let turns: Vec<_> = sizes.iter().map(|&n| (n, 100 + n as u64, burst + packet * n as f64)).collect();
+        fn a_line_is_found_again(burst in 0.0f64..500.0, packet in 5.0f64..300.0, sizes in proptest::sample::subsequence((2..=64usize).collect::<Vec<_>>(), 2..20)) {
+            let turns: Vec<_> = [1, 40].iter().chain(&sizes).map(|&n| (n, 100 + n as u64, burst + packet * n as f64)).collect();
             let line = Line::of(&work(&turns)).unwrap();
             prop_assert!((line.burst_ns - burst).abs() < 1e-3 * (1.0 + burst), "{line:?}");
             prop_assert!((line.packet_ns - packet).abs() < 1e-3 * packet, "{line:?}");
@@ -89,15 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn few_turns_and_empty_ones_do_not_count() {
-        let turns = [(0, 100_000, 20.0), (1, 500, 110.0), (2, 3, 9000.0), (32, 500, 3300.0)];
-        let line = Line::of(&work(&turns)).unwrap();
-        assert!((line.burst_ns - 7.1).abs() < 0.1 && (line.packet_ns - 102.9).abs() < 0.1, "{line:?}");
+    fn both_ends_count_alike_and_what_is_between_does_not() {
+        let turns = [(0, 100_000, 20.0), (1, 10, 110.0), (8, 9000, 1.0), (32, 5000, 3210.0)];
+        assert_eq!(Line::of(&work(&turns)), Some(Line { burst_ns: 10.0, packet_ns: 100.0 }));
         assert_eq!(Line::of(&work(&[(0, 9, 20.0)])), None);
-        // A packet of a large turn seems to cost less than nothing.
-        let line = Line::of(&work(&[(1, 500, 400.0), (32, 500, 320.0)])).unwrap();
-        assert!(line.packet_ns == 10.0 && line.burst_ns > 0.0, "{line:?}");
         // Of one size only: who knows what is whose.
         assert_eq!(Line::of(&work(&[(32, 500, 3200.0)])), Some(Line { burst_ns: 0.0, packet_ns: 100.0 }));
+        // A packet of a large turn seems to cost less than nothing.
+        let line = Line::of(&work(&[(1, 500, 400.0), (32, 500, 320.0)])).unwrap();
+        assert!(line.packet_ns == 5.0 && line.burst_ns > 0.0, "{line:?}");
     }
 }

@@ -230,8 +230,15 @@ pub(super) fn end(flows: u32) -> Result<f64> {
     Ok(took.as_nanos() as f64 / f64::from(flows))
 }
 
-/// Nanoseconds of asking for a rule and hearing that it is there.
+/// Nanoseconds of asking for a rule and hearing that it is there: the middle of several differences of two large numbers.
 pub(super) fn rule(flows: u32) -> Result<f64> {
+    const TIMES: usize = 5;
+    let mut all = (0..TIMES).map(|_| rule_once(flows)).collect::<Result<Vec<f64>>>()?;
+    all.sort_by(f64::total_cmp);
+    Ok(all[TIMES / 2].max(0.0))
+}
+
+fn rule_once(flows: u32) -> Result<f64> {
     /// Packets of each flow: the first makes it known, and a later one has it offloaded.
     const ROUNDS: u32 = 3;
     let flows = flows.next_multiple_of(BURST as u32);
@@ -246,7 +253,7 @@ pub(super) fn rule(flows: u32) -> Result<f64> {
     let (offloading, installs) = run(&mut frames, Body::Worker(&mut with), &mut clock, ROUNDS * flows);
     retire(with);
     ensure!(none == 0 && installs >= u64::from(flows), "{installs} rules of {flows} flows");
-    Ok(((offloading - plain) * f64::from(ROUNDS * flows) / installs as f64).max(0.0))
+    Ok((offloading - plain) * f64::from(ROUNDS * flows) / installs as f64)
 }
 
 /// Nanoseconds of a packet where there are no rings: of nothing, the forwarder, and, with a table, the worker.

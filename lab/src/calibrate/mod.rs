@@ -2,7 +2,7 @@
 //!
 //! Packets of known flows and of the forwarder are measured on real packets over rings, in the very testbed of
 //! [`crate::testbed`]: every turn of the device's core is measured and goes to those of its size ([`crate::testbed::meter`]),
-//! at full speed and at lower rates, at which turns are small. A line through them ([`fit`]) says what a turn costs and what
+//! at full speed and at a lower rate, at which turns are small, UDP and TCP alike. A line through them ([`fit`]) says what a turn costs and what
 //! each packet. It is the device's own time: a generator that is slower than the device only makes turns smaller, and a
 //! machine that others use too only leaves fewer turns.
 //!
@@ -341,7 +341,7 @@ impl Measured {
         let profile = CoreProfile {
             name: options.name.clone(),
             source: format!(
-                "`hairpin lab calibrate` on {}: packets of 64 bytes, TCP, {place}; new flows, ends and rules in memory.",
+                "`hairpin lab calibrate` on {}: packets of 64 bytes, {place}; new flows, ends and rules in memory.",
                 machine()
             ),
             poll,

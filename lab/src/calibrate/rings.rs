@@ -8,8 +8,13 @@ use anyhow::{Result, bail};
 use hairpin_dpdk::Eal;
 use std::time::Duration;
 
-/// As fast as the generator can, for large turns; and slowly, for small ones.
-const RATES: [Rate; 3] = [Rate::Max, Rate::Packets(2e6), Rate::Packets(5e5)];
+/// As fast as the generator can, for large turns, both protocols alike (TCP costs more); and slowly, for small ones.
+const LOADS: [(Rate, Transport); 4] = [
+    (Rate::Max, Transport::Tcp),
+    (Rate::Max, Transport::Udp),
+    (Rate::Packets(1e6), Transport::Udp),
+    (Rate::Packets(1e6), Transport::Tcp),
+];
 
 /// Generator, device and sink over rings.
 pub struct OverRings {
@@ -29,9 +34,9 @@ impl OverRings {
     }
 }
 
-/// A trial at full speed of TCP flows that the device knows.
-pub(super) fn trial(point: &Point, duration: Duration, seed: u64) -> Trial {
-    let source = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+/// A trial at full speed of flows that the device knows.
+fn trial(point: &Point, transport: Transport, duration: Duration, seed: u64) -> Trial {
+    let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
     Trial {
         device: point.device,
         table: point.table.clone(),
@@ -49,9 +54,9 @@ pub(super) fn trial(point: &Point, duration: Duration, seed: u64) -> Trial {
 impl Bench for OverRings {
     fn work(&mut self, point: &Point, progress: &mut dyn FnMut(&str)) -> Result<Work> {
         let mut all = Work::default();
-        for rate in RATES {
+        for (rate, transport) in LOADS {
             self.seed += 1;
-            let trial = Trial { rate, ..trial(point, self.duration, self.seed) };
+            let trial = Trial { rate, ..trial(point, transport, self.duration, self.seed) };
             if let Some(obstacle) = self.bed.obstacle(&trial) {
                 bail!("{obstacle}");
             }
