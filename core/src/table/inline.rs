@@ -41,6 +41,7 @@ use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
 use bucket::{Bucket, CHOICE, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark, screen};
+use core::hint::select_unpredictable;
 use core::sync::atomic::AtomicBool;
 
 /// Percent of the slots that are taken when a table holds its capacity.
@@ -100,7 +101,7 @@ struct Found {
 }
 
 /// What it is made of.
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// An empty table for `capacity` entries, 1 to [`CAPACITY_MAX`]. So many find room with certainty for all practical
     /// purposes: filled with random keys, tables refused an entry for the first time at 98.7 percent of their slots (8 M
     /// entries) to 99.4 percent (1,000).
@@ -108,7 +109,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
         let capacity = capacity.clamp(1, CAPACITY_MAX);
         let groups = (capacity as u64 * 100).div_ceil((LOAD_PERCENT * SLOTS * GROUP) as u64) as usize;
         let groups = groups + if groups < GROUPS_FEW { GROUPS_SPARE } else { 0 };
-        let buckets = vec![Bucket::EMPTY; GROUP * groups].into_boxed_slice();
+        let buckets = vec![Bucket::empty(); GROUP * groups].into_boxed_slice();
         let screens = vec![0; buckets.len()].into_boxed_slice();
         Inline { hasher, buckets, screens, expects_misses: AtomicBool::new(false), capacity, len: 0 }
     }
@@ -143,10 +144,11 @@ impl<K: Key, V: Copy> Inline<K, V> {
     #[inline]
     fn chosen(&self, place: Place, choice: u8) -> u32 {
         let (pair, pairs) = (place.primary / 2, self.buckets.len() as u32 / 2);
-        let spread = place.low.rotate_left(if choice & 1 == 0 { 0 } else { 16 });
+        let spread = select_unpredictable(choice & 1 == 0, place.low, place.low.rotate_left(16));
         let sum = 2 * ((u64::from(spread) * u64::from(pairs / 2)) >> 32) as u32 + 1;
-        let other = if sum >= pair { sum - pair } else { sum + (pairs - pair) };
-        let pair = if choice & 2 == 0 { pair } else { other };
+        let less = sum.wrapping_sub(pair);
+        let other = select_unpredictable(sum >= pair, less, less.wrapping_add(pairs));
+        let pair = select_unpredictable(choice & 2 == 0, pair, other);
         2 * pair + (place.primary & 1 ^ u32::from(choice & 1))
     }
 
@@ -162,10 +164,10 @@ impl<K: Key, V: Copy> Inline<K, V> {
 }
 
 /// Finding and changing entries.
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// The entry at `place` for which `is` says yes.
     #[inline]
-    fn locate(&self, place: Place, mut is: impl FnMut(&Entry<K, V>) -> bool) -> Option<Found> {
+    fn locate(&self, place: Place, mut is: impl FnMut(&K, V) -> bool) -> Option<Found> {
         let primary = self.bucket(place.primary);
         if let Some(slot) = primary.confirm(mark(place.tag(), 0), &mut is) {
             return Some(Found { bucket: place.primary, slot });
@@ -183,7 +185,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     }
 
     #[inline]
-    fn entry(&self, found: Found) -> Option<&Entry<K, V>> {
+    fn entry(&self, found: Found) -> Option<Entry<K, V>> {
         self.bucket(found.bucket).entry(found.slot)
     }
 
@@ -231,7 +233,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     fn guests(&self, at: u32) -> impl Iterator<Item = (usize, u32)> {
         let bucket = self.bucket(at);
         let guests = (0..SLOTS).filter(|&slot| bucket.head.marks[slot] & CHOICE != 0);
-        guests.filter_map(|slot| Some((slot, self.place_of(&bucket.entry(slot)?.key).primary)))
+        guests.filter_map(|slot| Some((slot, self.place_of(bucket.key(slot)?).primary)))
     }
 
     /// Puts an entry into a free slot of one of its buckets; if that is not the first, the head of the first has room.
@@ -275,11 +277,11 @@ impl<K: Key, V: Copy> Inline<K, V> {
 }
 
 /// For whoever wants values only. A key stands in the table once: whoever inserts looks first.
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// The value under `key`.
     #[inline]
     pub fn value(&self, key: &K) -> Option<V> {
-        let found = self.locate(self.place_of(key), |entry| entry.key == *key)?;
+        let found = self.locate(self.place_of(key), |other, _| other == key)?;
         self.entry(found).map(|entry| entry.value)
     }
 
@@ -294,7 +296,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
     /// Takes the entry of a key away; its value, if there was one.
     pub fn take(&mut self, key: &K) -> Option<V> {
         let place = self.place_of(key);
-        let found = self.locate(place, |entry| entry.key == *key)?;
+        let found = self.locate(place, |other, _| other == key)?;
         let value = self.entry(found)?.value;
         self.take_at(place, found);
         Some(value)
@@ -302,7 +304,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
 
     /// Gives a key that is there another value; whether it was.
     pub fn set(&mut self, key: &K, value: V) -> bool {
-        let found = self.locate(self.place_of(key), |entry| entry.key == *key);
+        let found = self.locate(self.place_of(key), |other, _| other == key);
         found.is_some_and(|found| self.bucket_mut(found.bucket).set_value(found.slot, value))
     }
 
@@ -332,7 +334,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
 impl<K: Key> Lookup<K> for Inline<K, u32> {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
-        let is = |entry: &Entry<K, u32>| entry.key == *key && entries.is(entry.value, key);
+        let is = |other: &K, value| other == key && entries.is(value, key);
         let found = self.locate(self.place_of(key), is)?;
         self.entry(found).map(|entry| entry.value)
     }
@@ -354,7 +356,7 @@ impl<K: Key> Lookup<K> for Inline<K, u32> {
 impl<K: Key> Inline<K, u32> {
     #[inline]
     fn position(&self, place: Place, key: &K, value: u32) -> Option<Found> {
-        self.locate(place, |entry| entry.value == value && entry.key == *key)
+        self.locate(place, |other, there| there == value && other == key)
     }
 }
 

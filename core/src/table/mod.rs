@@ -236,3 +236,18 @@ pub(crate) fn prefetch_line<T>(target: *const T) {
         let _ = target;
     }
 }
+
+/// [`prefetch_line`], into the second cache only.
+#[inline(always)]
+pub(crate) fn prefetch_far<T>(target: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: as in `prefetch_line`.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(target.cast()) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = target;
+    }
+}

@@ -32,18 +32,65 @@ impl<T> Deref for Apart<T> {
     }
 }
 
-/// `count` words of zero, in pages that the kernel hands out as they are touched.
+/// Words of a cache line.
+pub(super) const LINE: usize = 8;
+
+/// Words, the first of them at the beginning of a cache line.
 #[cfg(not(loom))]
-pub(super) fn words(count: usize) -> Box<[AtomicU64]> {
-    super::zeroed::zeroed(count)
+pub(super) struct Words {
+    /// Enough for so many.
+    lines: Box<[Line]>,
+    count: usize,
 }
 
-/// `count` words of zero.
-#[cfg(loom)]
-pub(super) fn words(count: usize) -> Box<[AtomicU64]> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
+#[cfg(not(loom))]
+#[repr(C, align(64))]
+struct Line([AtomicU64; LINE]);
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == size_of::<[AtomicU64; LINE]>());
 
 // SAFETY: an atomic integer is represented like the integer, and zero is one.
 #[cfg(not(loom))]
-unsafe impl super::zeroed::Zeroable for AtomicU64 {}
+unsafe impl super::zeroed::Zeroable for Line {}
+
+#[cfg(not(loom))]
+impl Words {
+    /// `count` words of zero, in pages that the kernel hands out as they are touched.
+    pub(super) fn new(count: usize) -> Words {
+        Words { lines: super::zeroed::zeroed(count.div_ceil(LINE)), count }
+    }
+}
+
+#[cfg(not(loom))]
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: lines are `LINE` words each, without anything between them (asserted above), there are enough for
+        // `count`, and they are borrowed as long as the words.
+        unsafe { core::slice::from_raw_parts(self.lines.as_ptr().cast(), self.count) }
+    }
+}
+
+/// Words.
+#[cfg(loom)]
+pub(super) struct Words(Box<[AtomicU64]>);
+
+#[cfg(loom)]
+impl Words {
+    /// `count` words of zero.
+    pub(super) fn new(count: usize) -> Words {
+        Words((0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+#[cfg(loom)]
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}

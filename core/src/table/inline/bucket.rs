@@ -1,5 +1,6 @@
 //! A bucket: two entries, and a head that says which slots are taken and what is known of entries that live elsewhere.
 
+use core::hint::select_unpredictable;
 use core::mem::MaybeUninit;
 
 /// Entries per bucket.
@@ -92,12 +93,20 @@ impl Head {
     /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, nobody's.)
     #[inline]
     pub(super) fn lead(&self, tag: u16) -> Option<u16> {
+        Some(self.mark_of(self.lane(tag)?, tag))
+    }
+
+    /// The lane that [`Head::lead`] goes by.
+    #[inline]
+    pub(super) fn lane(&self, tag: u16) -> Option<usize> {
         let equal = self.with_tag(tag);
-        if equal | u32::from(self.unlisted) == 0 {
-            return None;
-        }
-        let lane = ((equal | UNLISTED).trailing_zeros() / 2) as usize;
-        Some(tag | self.lanes()[lane % LANES] & CHOICE)
+        (equal | u32::from(self.unlisted) != 0).then(|| ((equal | UNLISTED).trailing_zeros() / 2) as usize)
+    }
+
+    /// The mark to which a lane leads.
+    #[inline]
+    pub(super) fn mark_of(&self, lane: usize, tag: u16) -> u16 {
+        tag | self.lanes()[lane % LANES] & CHOICE
     }
 
     /// By which choices an entry of this bucket with `tag` may have moved away: bit `choice` is set. Others are
@@ -189,7 +198,9 @@ pub(super) fn with_tag_words(lanes: &[u16; LANES], tag: u16) -> u32 {
 pub(super) struct Bucket<K, V> {
     /// Marks are set together with entries, in [`Bucket::put`] only.
     pub(super) head: Head,
-    entries: [MaybeUninit<Entry<K, V>>; SLOTS],
+    keys: [MaybeUninit<K>; SLOTS],
+    /// Of a slot without an entry: any.
+    values: [V; SLOTS],
 }
 
 impl<K: Copy, V: Copy> Clone for Bucket<K, V> {
@@ -203,45 +214,71 @@ impl<K: Copy, V: Copy> Copy for Bucket<K, V> {}
 // Keys of 16 bytes and values of 8: one line.
 const _: () = assert!(size_of::<Bucket<[u8; 16], u64>>() == 64);
 
-impl<K: Copy, V: Copy> Bucket<K, V> {
-    pub(super) const EMPTY: Bucket<K, V> = Bucket {
-        head: Head { marks: [0; SLOTS], cells: [0; LISTED], unlisted: 0 },
-        entries: [MaybeUninit::uninit(); SLOTS],
-    };
+impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
+    /// One without entries.
+    pub(super) fn empty() -> Bucket<K, V> {
+        Bucket { head: Head::default(), keys: [MaybeUninit::uninit(); SLOTS], values: [V::default(); SLOTS] }
+    }
+
+    /// The key in a slot, if it is taken.
+    #[inline]
+    pub(super) fn key(&self, slot: usize) -> Option<&K> {
+        // SAFETY: `put` alone sets marks, and writes the key of the slot first; keys are never taken out of their
+        // memory, so a slot with a mark holds one.
+        (self.head.marks[slot] != 0).then(|| unsafe { self.keys[slot].assume_init_ref() })
+    }
 
     /// What stands in a slot, if it is taken.
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Option<&Entry<K, V>> {
-        // SAFETY: `put` alone sets marks, and writes the entry of the slot first; entries are never taken out of their
-        // memory, so a slot with a mark holds one.
-        (self.head.marks[slot] != 0).then(|| unsafe { self.entries[slot].assume_init_ref() })
+    pub(super) fn entry(&self, slot: usize) -> Option<Entry<K, V>> {
+        Some(Entry { key: *self.key(slot)?, value: self.values[slot] })
     }
 
-    /// The entry with this mark; if both slots have it, the first.
+    /// The value of `key`, if the first slot with this mark holds it.
     #[inline]
-    pub(super) fn marked(&self, mark: u16) -> Option<&Entry<K, V>> {
+    pub(super) fn marked(&self, mark: u16, key: &K) -> Option<V> {
         let slot = usize::from(self.head.marks[0] != mark);
-        if self.head.marks[slot] == mark { self.entry(slot) } else { None }
+        let is_it = self.head.marks[slot] == mark && self.key(slot).is_some_and(|other| other == key);
+        is_it.then_some(self.values[slot])
+    }
+
+    /// Of a [lane](Head::lane) whether it is that of a slot with `key`, and the value there; of other lanes: no, and any.
+    /// By arithmetic only.
+    ///
+    /// # Safety
+    /// The head told of that lane, for a tag that is not 0.
+    #[inline(always)]
+    pub(super) unsafe fn at_lane(&self, lane: usize, key: &K) -> (bool, V) {
+        let (slot, is_slot) = (lane % SLOTS, lane < SLOTS);
+        debug_assert!(!is_slot || self.head.marks[slot] != 0);
+        let there = select_unpredictable(is_slot, self.keys[slot].as_ptr(), core::ptr::from_ref(key));
+        // SAFETY: of slots the head tells those only whose mark has the tag, so it is not 0 and the slot holds a key
+        // (see `key`); of other lanes it is the one given.
+        (is_slot & (unsafe { &*there } == key), self.values[slot])
     }
 
     /// Fills a slot. The mark is not 0.
     #[inline]
     pub(super) fn put(&mut self, slot: usize, mark: u16, entry: Entry<K, V>) {
-        self.entries[slot].write(entry);
+        self.keys[slot].write(entry.key);
+        self.values[slot] = entry.value;
         self.head.marks[slot] = mark;
     }
 
     /// Gives the entry of a slot another value; whether there was one.
     #[inline]
     pub(super) fn set_value(&mut self, slot: usize, value: V) -> bool {
-        let Some(entry) = self.entry(slot).copied() else { return false };
-        self.entries[slot].write(Entry { value, ..entry });
-        true
+        let is_taken = self.head.marks[slot] != 0;
+        if is_taken {
+            self.values[slot] = value;
+        }
+        is_taken
     }
 
-    /// The first slot with this mark for whose entry `is` says yes.
+    /// The first slot with this mark for whose key and value `is` says yes.
     #[inline]
-    pub(super) fn confirm(&self, mark: u16, is: &mut impl FnMut(&Entry<K, V>) -> bool) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.head.marks[slot] == mark && self.entry(slot).is_some_and(&mut *is))
+    pub(super) fn confirm(&self, mark: u16, is: &mut impl FnMut(&K, V) -> bool) -> Option<usize> {
+        let mut is_it = |slot: usize| self.key(slot).is_some_and(|key| is(key, self.values[slot]));
+        (0..SLOTS).find(|&slot| self.head.marks[slot] == mark && is_it(slot))
     }
 }

@@ -32,7 +32,7 @@ struct Target {
     mark: u16,
 }
 
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// [`Inline::value`] of a burst: `out[i]` becomes what is found for `keys[i]`. Handles as many as the shorter of
     /// the two slices has.
     pub fn values(&self, keys: &[K], out: &mut [Option<V>]) {
@@ -42,34 +42,89 @@ impl<K: Key, V: Copy> Inline<K, V> {
         }
     }
 
-    /// [`Inline::values`] of up to [`BURST`] keys, in a function that is compiled by itself.
-    #[inline(never)]
+    /// [`Inline::values`] of up to [`BURST`] keys.
+    #[inline]
     fn values_piece(&self, keys: &[K], out: &mut [Option<V>]) {
+        if self.expects_misses.load(Ordering::Relaxed) {
+            self.values_of_few(keys, out);
+        } else {
+            self.values_of_most(keys, out);
+        }
+    }
+
+    /// For whoever expects to find little: looks at the screens first. A function that is compiled by itself.
+    #[inline(never)]
+    fn values_of_few(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
-        let count = keys.len() as u32;
-        let (places, there) = if self.expects_misses.load(Ordering::Relaxed) {
-            let places = self.places(keys, &mut places, |place| self.prefetch_screen(place.primary));
-            let perhaps = self.screened(places, out);
-            if 2 * perhaps.count_ones() > count {
-                self.expects_misses.store(false, Ordering::Relaxed);
+        let places = self.places(keys, &mut places, |place| self.prefetch_screen(place.primary));
+        let perhaps = self.screened(places, out);
+        if 2 * perhaps.count_ones() as usize > keys.len() {
+            self.expects_misses.store(false, Ordering::Relaxed);
+        }
+        let mut there = 0;
+        for i in Bits(perhaps) {
+            let head = &self.bucket(places[i].primary).head;
+            match head.lane(places[i].tag()) {
+                Some(lane) => {
+                    targets[i].write(self.target(places[i], head.mark_of(lane, places[i].tag())));
+                    there |= 1 << i;
+                }
+                None => out[i] = None,
             }
-            (places, self.leads(places, Bits(perhaps), &mut targets, out))
-        } else {
-            let places = self.places(keys, &mut places, |place| self.prefetch(place.primary));
-            let there = self.leads(places, 0..places.len(), &mut targets, out);
-            if 4 * there.count_ones() < count {
-                self.expects_misses.store(true, Ordering::Relaxed);
-            }
-            (places, there)
-        };
+        }
         for i in Bits(there) {
             // SAFETY: it was written when the bit was set.
-            let target = unsafe { targets[i].assume_init() };
-            out[i] = match self.bucket(target.bucket).marked(target.mark) {
-                Some(entry) if entry.key == keys[i] => Some(entry.value),
-                _ => self.start_over(places[i], &keys[i]),
+            out[i] = self.follow(unsafe { targets[i].assume_init() }, places[i], &keys[i]);
+        }
+    }
+
+    /// For whoever expects to find most. One entry in four has moved, which no processor can guess; so whether a key
+    /// stands in its first bucket or in another one is told by arithmetic and not by a branch. Those that stand in
+    /// their first one are done while others are still waited for.
+    #[inline(never)]
+    fn values_of_most(&self, keys: &[K], out: &mut [Option<V>]) {
+        let mut places = [const { MaybeUninit::uninit() }; BURST];
+        let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
+        let places = self.places(keys, &mut places, |place| self.prefetch(place.primary));
+        let (mut elsewhere, mut absent) = (0, 0);
+        let asked = places.iter().zip(&mut targets).zip(&mut *out).zip(keys);
+        for (i, (((place, target), found), key)) in asked.enumerate() {
+            let bucket = self.bucket(place.primary);
+            let Some(lane) = bucket.head.lane(place.tag()) else {
+                *found = None;
+                absent += 1;
+                continue;
             };
+            // SAFETY: the head has just told of it, and no tag is 0.
+            let (is_here, value) = unsafe { bucket.at_lane(lane, key) };
+            *found = Some(value);
+            elsewhere |= u32::from(!is_here) << i;
+            target.write(self.target(*place, bucket.head.mark_of(lane, place.tag())));
+        }
+        for i in Bits(elsewhere) {
+            // SAFETY: it was written when the bit was set.
+            out[i] = self.follow(unsafe { targets[i].assume_init() }, places[i], &keys[i]);
+        }
+        if 4 * absent > 3 * keys.len() {
+            self.expects_misses.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the entry with this mark is, with its bucket on the way into the cache.
+    #[inline(always)]
+    fn target(&self, place: Place, mark: u16) -> Target {
+        let bucket = self.chosen(place, (mark & CHOICE) as u8);
+        self.prefetch(bucket);
+        Target { bucket, mark }
+    }
+
+    /// The value of a key that is to be found there.
+    #[inline(always)]
+    fn follow(&self, target: Target, place: Place, key: &K) -> Option<V> {
+        match self.bucket(target.bucket).marked(target.mark, key) {
+            Some(value) => Some(value),
+            None => self.start_over(place, key),
         }
     }
 
@@ -88,37 +143,11 @@ impl<K: Key, V: Copy> Inline<K, V> {
         perhaps
     }
 
-    /// Where to look for the keys of these numbers, as their heads tell: `targets`, of those whose bits are set. The
-    /// others get their answer. One entry in four has moved, which no processor can guess; so whether a key stands in
-    /// its first bucket or in another one is told by arithmetic and not by a branch.
-    #[inline(always)]
-    fn leads(
-        &self,
-        places: &[Place],
-        which: impl Iterator<Item = usize>,
-        targets: &mut [MaybeUninit<Target>; BURST],
-        out: &mut [Option<V>],
-    ) -> u32 {
-        let mut there = 0;
-        for i in which {
-            let place = places[i];
-            let Some(mark) = self.bucket(place.primary).head.lead(place.tag()) else {
-                out[i] = None;
-                continue;
-            };
-            let bucket = self.chosen(place, (mark & CHOICE) as u8);
-            self.prefetch(bucket);
-            targets[i].write(Target { bucket, mark });
-            there |= 1 << i;
-        }
-        there
-    }
-
     /// Another entry has the same mark, or some are not listed.
     #[cold]
     #[inline(never)]
     fn start_over(&self, place: Place, key: &K) -> Option<V> {
-        let found = self.locate(place, |entry| entry.key == *key)?;
+        let found = self.locate(place, |other, _| other == key)?;
         self.entry(found).map(|entry| entry.value)
     }
 
@@ -197,7 +226,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
                 }
             }
             for (i, (&place, key)) in places.iter().zip(keys).enumerate() {
-                let found = self.locate(place, |entry| entry.key == *key && is(piece * BURST + i, entry.value));
+                let found = self.locate(place, |other, value| other == key && is(piece * BURST + i, value));
                 if let Some(found) = found {
                     self.take_at(place, found);
                     count += 1;

@@ -45,7 +45,7 @@ pub enum Broken {
     },
 }
 
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// Checks that each entry stands where its key's hash says, that every head describes exactly the entries of its
     /// bucket that live elsewhere, and that the number of entries is right. Takes memory and time in proportion to the
     /// table.

@@ -27,7 +27,7 @@ const ROOT: u16 = u16::MAX;
 
 const _: () = assert!(NODES <= ROOT as usize);
 
-impl<K: Key, V: Copy> Inline<K, V> {
+impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// Inserts an entry whose buckets are full.
     ///
     /// A search in breadth finds a shortest chain of entries of which each can move to another of its buckets, the last
@@ -103,7 +103,7 @@ impl<K: Key, V: Copy> Inline<K, V> {
 
     /// Moves one entry to a hole in another of its buckets.
     pub(super) fn shift_one(&mut self, from: Found, to: Found) {
-        let Some(&entry) = self.entry(from) else { return };
+        let Some(entry) = self.entry(from) else { return };
         let place = self.place_of(&entry.key);
         self.clear_at(place, from);
         self.put_at(place, entry, to);

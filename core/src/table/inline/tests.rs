@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
-fn table<K: Key, V: Copy>(capacity: usize) -> Inline<K, V> {
+fn table<K: Key, V: Copy + Default>(capacity: usize) -> Inline<K, V> {
     Inline::new(capacity, Hasher::new([1, 2, 3, 4]))
 }
 
@@ -460,7 +460,7 @@ fn what_is_broken_is_found() {
     counted.bucket_mut(at).head.add(7 << 2 | 1);
     assert!(matches!(counted.check(), Err(Broken::Count { .. })));
     let mut astray = filled();
-    let entry = *astray.bucket(at).entry(0).unwrap();
+    let entry = astray.bucket(at).entry(0).unwrap();
     let mark = astray.bucket(at).head.marks[0];
     astray.bucket_mut(at).put(0, mark ^ 1, entry);
     assert!(matches!(astray.check(), Err(Broken::Astray { .. })));
