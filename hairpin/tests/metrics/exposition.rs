@@ -97,6 +97,7 @@ pub(crate) fn full_status() -> Status {
         services: vec![service, shop],
         http: Some(http),
         offload: OffloadStatus {
+            engine_counts: [("refused".to_string(), 3)].into(),
             rules: 12,
             rules_max: 1000,
             installed_total: 40,
@@ -151,6 +152,7 @@ fn numbers_are_where_they_belong() {
         assert_eq!(page.value("hairpin_table_connections_max", &[]), 200.0);
         assert_eq!(page.value("hairpin_table_insert_failures_total", &[]), 9.0);
         assert_eq!(page.value("hairpin_evictions_total", &[("reason", "table-full")]), 8.0);
+        assert_eq!(page.value("hairpin_engine_rules_total", &[("event", "refused")]), 3.0);
         assert_eq!(page.value("hairpin_connections", &web_1), 5.0);
         assert_eq!(page.value("hairpin_connections_opened_total", &web_1), 50.0);
         assert_eq!(page.value("hairpin_connections_established_total", &[web_1[0]]), 49.0);
