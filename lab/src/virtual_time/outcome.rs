@@ -98,9 +98,10 @@ pub struct Outcome {
 const NO_BACKEND: &str = "no-backend-yet";
 
 impl Outcome {
-    /// Of a run at a scale on so many cores.
-    pub fn of(results: &Results, scale: f64, cores: u16) -> Outcome {
-        let seconds = results.duration.as_secs_f64().max(1e-9);
+    /// Of a run at a scale on so many cores, in which packets were offered for `seconds`. (The last that was received may
+    /// be much earlier than the last that was offered.)
+    pub fn of(results: &Results, scale: f64, cores: u16, seconds: f64) -> Outcome {
+        let seconds = results.duration.as_secs_f64().max(seconds).max(1e-9);
         let rate = |count: u64| count as f64 / seconds / scale;
         let part = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let lost: u64 = results.lost.iter().filter(|(reason, _)| *reason != NO_BACKEND).map(|(_, count)| count).sum();
