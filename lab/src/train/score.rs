@@ -45,6 +45,8 @@ pub struct Score {
     pub short_short: u64,
     /// Of those, the latter.
     pub unjudged: u64,
+    /// Taken for what they are if all that have the first packets are taken for long.
+    pub waited: u64,
     /// Packets of them all.
     pub packets: u64,
     /// The policy with this tree: what it takes for short and goes on is handed over later.
@@ -66,6 +68,7 @@ impl std::ops::Add for Score {
             long_short: self.long_short + other.long_short,
             short_short: self.short_short + other.short_short,
             unjudged: self.unjudged + other.unjudged,
+            waited: self.waited + other.waited,
             packets: self.packets + other.packets,
             tree: self.tree.plus(other.tree),
             always: self.always.plus(other.always),
@@ -92,6 +95,8 @@ pub struct Figures {
     pub accuracy: f64,
     /// The same if all are taken for what most of them are.
     pub majority: f64,
+    /// The same if nothing is looked at: all that have as many packets as the tree may look at are taken for long.
+    pub waiting: f64,
     /// Packets of them all.
     pub packets: u64,
     /// What the policy hands over.
@@ -122,6 +127,7 @@ impl Score {
             recall: share(self.long_long, long),
             accuracy: share(self.long_long + self.short_short, flows),
             majority: share(long.max(flows - long), flows),
+            waiting: share(self.waited, flows),
             packets: self.packets,
             tree: self.tree,
             always: self.always,
@@ -150,6 +156,8 @@ pub fn score(tree: &Tree, flows: &[&Flow], options: &Options) -> Score {
         score.packets += flow.seen;
         let judged = judge(tree, flow);
         score.unjudged += u64::from(judged.is_none());
+        let has_them = flow.seen >= u64::from(options.bounds.packets);
+        score.waited += u64::from(has_them == flow.is_long(&options.bounds));
         let place = match (flow.is_long(&options.bounds), judged.is_some_and(|(_, long)| long)) {
             (true, true) => &mut score.long_long,
             (false, true) => &mut score.short_long,

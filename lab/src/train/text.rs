@@ -26,18 +26,19 @@ pub fn text(trained: &Trained, origins: &[Origin], options: &Options, command: &
         ),
         String::new(),
         "How good models made in the same way are on connections that they were not made from. Accuracy stands beside \
-         that of taking all for what most of them are. Packets saved, what rules cost taken off, are given as a share of \
-         what an oracle saves, and with how many pairs of rules, beside always and heavy-hitter (16 packets), as if there \
-         were always room."
+         that of taking all for what most of them are, and of looking at nothing: all that have the first packets are \
+         taken for long. Packets saved, what rules cost taken off, are given as a share of what an oracle saves, and with \
+         how many pairs of rules, beside always and heavy-hitter (16 packets), as if there were always room."
             .to_string(),
     ];
     lines.iter().for_each(|line| comment(&mut text, line));
     for (name, score) in parts(trained) {
-        let Figures { flows, long, precision, recall, accuracy, majority, of_oracle, .. } = score.figures(options.cost);
+        let Figures { flows, long, precision, recall, accuracy, majority, waiting, of_oracle, .. } =
+            score.figures(options.cost);
         let saved = |place: usize, handed: Handed| format!("{:.3} with {}", of_oracle[place], handed.pairs);
         let line = format!(
             "  {name}: {flows} connections, {long} long; precision {precision:.3}, recall {recall:.3}, accuracy \
-             {accuracy:.3} ({majority:.3}); saved {} (always {}, heavy-hitter {}; oracle 1 with {})",
+             {accuracy:.3} ({majority:.3}, {waiting:.3}); saved {} (always {}, heavy-hitter {}; oracle 1 with {})",
             saved(0, score.tree),
             saved(1, score.always),
             saved(2, score.heavy_hitter),
