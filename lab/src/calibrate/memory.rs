@@ -188,8 +188,14 @@ fn room(flows: u32) -> usize {
     super::entries(flows + NEW_MIN.max(flows / 4)) as usize
 }
 
-/// Nanoseconds of the first packet of a flow, more than of one of a known flow, with `flows` flows there.
+/// Nanoseconds of the first packet of a flow, more than of one of a known flow, with `flows` flows there. The first time
+/// meets memory that nobody has touched, and does not count.
 pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<f64> {
+    new_flow_once(choice, flows)?;
+    new_flow_once(choice, flows)
+}
+
+fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
     let more = NEW_MIN.max(flows / 4).next_multiple_of(BURST as u32);
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
     let mut unit = worker(choice, room(flows), Never, NO_ENGINE)?;
