@@ -87,7 +87,7 @@ share = 1
 text = "in run 2 offloading is better than none"
 source = "5.1"
 metric = "throughput"
-more = { device = ["naive", "selective", "naive-async"] }
+more = { device = ["selective", "naive-async"] }
 than = { device = ["LB"] }
 where = { run = ["2"], cores = ["1"], entries = ["4 M"] }
 share = 1
