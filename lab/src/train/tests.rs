@@ -42,7 +42,7 @@ fn told_by_the_third(seed: u64, count: usize, wrong: usize) -> Vec<Flow> {
     let mut flow = |number: usize| {
         let long = random.bool();
         let third = if long { random.u32(700..1500) } else { random.u32(40..600) };
-        let seen = if long != (number % wrong == 0) { random.u64(20..500) } else { random.u64(5..14) };
+        let seen = if long != number.is_multiple_of(wrong) { random.u64(20..500) } else { random.u64(5..14) };
         drawn(&mut random, third, seen)
     };
     (0..count).map(&mut flow).collect()
