@@ -113,6 +113,11 @@ impl Engine {
         match self.try_start(eal, ports, settings, workers) {
             Some((running, engines)) => {
                 self.running = Some(running);
+                log(&format!(
+                    "flow engine {}: {}; it has not been run on hardware yet: policy = \"never\" does without it",
+                    self.name(),
+                    self.words().detail
+                ));
                 engines.into_iter().map(|engine| WorkerEngine::Rules(Box::new(engine))).collect()
             }
             None => (0..workers).map(|_| WorkerEngine::default()).collect(),
