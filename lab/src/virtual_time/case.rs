@@ -314,6 +314,8 @@ fn timeouts(settings: &Settings) -> Timeouts {
     if settings.idle_ms > 0 {
         let idle = Duration::from_millis(settings.idle_ms);
         timeouts.tcp_established = idle;
+        // A connection is judged first when its handshake would have timed out, whatever has become of it since.
+        timeouts.tcp_handshake = idle.min(timeouts.tcp_handshake);
         timeouts.udp_established = idle;
         timeouts.tcp_half_closed = idle.min(timeouts.tcp_half_closed);
         timeouts.tcp_closed = idle.min(timeouts.tcp_closed);

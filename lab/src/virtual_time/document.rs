@@ -222,7 +222,8 @@ pub(super) fn kept_lines(kept: &Kept) -> Vec<String> {
             kept.best_of
         ),
         format!(
-            "It saves {:.0} % of what the oracle does at least, in {:.0} % of the scenarios at least: {}; so in {} of {}.",
+            "It saves {:.0} % of what the oracle does at least (but for those {BEST_WITHIN} percent), in {:.0} % of the scenarios \
+             at least: {}; so in {} of {}.",
             OF_ORACLE * 100.0,
             NEAR_SHARE * 100.0,
             word(kept.near_share() >= NEAR_SHARE),
