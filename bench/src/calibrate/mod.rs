@@ -2,7 +2,7 @@
 //! bench-calibrate`.
 //!
 //! In each repetition the machine's costs are measured as `hairpin lab calibrate` does it, and then real packets over rings
-//! at other points ([`hairpin_lab::calibrate::check`]); at the end the very same runs are simulated with the profile that
+//! at other points (`hairpin_lab::calibrate::check`); at the end the very same runs are simulated with the profile that
 //! came out. What is compared is packets for each second that the device's core is busy, which holds on a machine that
 //! others use, too, and however slow the generator is; what came through by the wall clock stands beside.
 
