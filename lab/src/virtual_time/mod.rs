@@ -5,13 +5,13 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`mix`] | which packets come |
-//! | [`settings`], [`file`] | experiments as files (`experiments/*.toml`): axes, and a case for each combination |
-//! | [`case`](mod@case) | carrying out a case; [`perform()`] all of them, several at a time; [`store`] what came, on disk |
-//! | [`outcome`] | what came of a case: metrics by name |
-//! | [`finding`] | what the paper found, and the rule by which it is agreed with |
-//! | [`comparison`] | policies beside each other and an oracle |
-//! | [`document`], [`page`], [`tables`], [`drawing`] | docs/reproduction.md, the page, CSV, figures |
+//! | `mix` | which packets come |
+//! | `settings`, `file` | experiments as files (`experiments/*.toml`): axes, and a case for each combination |
+//! | `case` | carrying out a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
+//! | `outcome` | what came of a case: metrics by name |
+//! | `finding` | what the paper found, and the rule by which it is agreed with |
+//! | `comparison` | policies beside each other and an oracle |
+//! | `document`, `page`, `tables`, `drawing` | docs/reproduction.md, the page, CSV, figures |
 //!
 //! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
 
