@@ -91,6 +91,9 @@ impl OffloadPolicy for AnyPolicy {
     fn on_end(&mut self, now: Time, flow: &FlowStats) {
         each!(self, policy => policy.on_end(now, flow))
     }
+    fn on_installed(&mut self, now: Time, delay: Duration) {
+        each!(self, policy => policy.on_installed(now, delay))
+    }
     fn on_refused(&mut self, now: Time) {
         each!(self, policy => policy.on_refused(now))
     }

@@ -65,6 +65,8 @@ pub struct EngineRoom {
     pub waiting: u32,
     /// How many of those there may be.
     pub waiting_max: u32,
+    /// Requests of this worker that the engine has not answered yet, those that wait included.
+    pub unanswered: u32,
 }
 
 impl EngineRoom {
@@ -80,7 +82,7 @@ impl EngineRoom {
 pub enum Reason {
     /// Nothing is offloaded.
     Never,
-    /// The engine is full, or the policy's share of it.
+    /// The engine is full or busy, or the policy's share of it.
     Room,
     /// It has not sent enough yet, or not lasted long enough.
     Small,
@@ -134,6 +136,8 @@ pub trait OffloadPolicy {
     }
     /// A connection has ended, with these numbers in all.
     fn on_end(&mut self, _: Time, _: &FlowStats) {}
+    /// The rules of a connection are in force, so long after they were asked for.
+    fn on_installed(&mut self, _: Time, _: Duration) {}
     /// The engine has refused rules for want of room.
     fn on_refused(&mut self, _: Time) {}
     /// What was measured of the machine.

@@ -4,6 +4,8 @@ use crate::time::{Duration, Time};
 
 /// How often a price changes.
 const EPOCH: Duration = Duration::from_millis(100);
+/// By what it rises at first.
+const STEP: f32 = 1.25;
 
 /// A price that rises while something is short and falls while it is not.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +16,23 @@ pub(super) struct Price {
     changed: Time,
     /// It was short since the last change.
     was_short: bool,
+    /// By what it rises next, and at most.
+    step: f32,
+    /// By what it falls next.
+    fall: f32,
+    step_most: f32,
 }
 
 impl Price {
     /// Nothing is asked at first, then at least `least`.
     pub(super) fn new(least: f32) -> Price {
-        Price { least, now: 0.0, changed: Time::ZERO, was_short: false }
+        Price::hasty(least, STEP)
+    }
+
+    /// One that rises and falls by more each time, up to `step_most`, so that what is far off is not so for long: where what
+    /// is short is there again as soon as too much is asked.
+    pub(super) fn hasty(least: f32, step_most: f32) -> Price {
+        Price { least, now: 0.0, changed: Time::ZERO, was_short: false, step: STEP, fall: STEP, step_most }
     }
 
     /// What is asked now.
@@ -34,9 +47,16 @@ impl Price {
             return;
         }
         if self.was_short {
-            self.now = (self.now * 1.25).clamp(self.least, f32::MAX / 4.0);
-        } else if is_plenty {
-            self.now *= 0.8;
+            self.now = (self.now * self.step).clamp(self.least, f32::MAX / 4.0);
+            self.step = (self.step * STEP).min(self.step_most);
+        } else {
+            self.step = STEP;
+        }
+        if self.was_short || !is_plenty {
+            self.fall = STEP;
+        } else {
+            self.now /= self.fall;
+            self.fall = (self.fall * STEP).min(self.step_most);
             if self.now < self.least {
                 self.now = 0.0;
             }
@@ -51,18 +71,27 @@ mod tests {
 
     #[test]
     fn it_rises_while_short_holds_in_between_and_falls_to_nothing() {
-        let mut price = Price::new(2.0);
+        let mut price = Price::hasty(2.0, 3.0);
         let mut now = Time::ZERO;
         let mut go = |price: &mut Price, short, plenty| {
             now = now + EPOCH;
             price.follow(now, short, plenty);
             price.asked()
         };
-        assert_eq!(go(&mut price, false, true), 0.0);
-        assert_eq!(go(&mut price, true, false), 2.0);
-        assert_eq!(go(&mut price, true, false), 2.5);
-        assert_eq!(go(&mut price, false, false), 2.5);
-        assert_eq!(go(&mut price, false, true), 2.0);
+        for (short, plenty, expected) in [
+            (false, true, 0.0),
+            (true, false, 2.0),
+            (true, false, 2.0 * STEP * STEP),
+            (false, false, 2.0 * STEP * STEP),
+            // from the smallest step again
+            (true, false, 2.0 * STEP * STEP * STEP),
+            (false, true, 2.0 * STEP * STEP),
+            (false, true, 2.0),
+        ] {
+            let asked = go(&mut price, short, plenty);
+            assert!((asked - expected).abs() < 1e-4, "{asked} for {expected}");
+        }
+        (0..9).for_each(|_| _ = go(&mut price, false, true));
         assert_eq!(go(&mut price, false, true), 0.0);
         let late = Time::from_nanos(u64::MAX);
         (0..1000).for_each(|_| assert!(go(&mut price, true, false) > 0.0));

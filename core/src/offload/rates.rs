@@ -33,6 +33,12 @@ impl Rates {
         Rates(vec![Rate::default(); capacity].into_boxed_slice())
     }
 
+    /// How many packets a connection had when it was last looked at; 1 at first.
+    pub(super) fn seen(&self, flow: &FlowStats) -> u64 {
+        let rate = self.0.get(flow.position as usize).filter(|rate| rate.created == flow.created);
+        rate.map_or(1, |rate| rate.packets.max(1))
+    }
+
     /// A connection's packets per second, its packets up to now included. 0 for a position out of bounds.
     pub(super) fn update(&mut self, now: Time, flow: &FlowStats) -> f32 {
         let Some(rate) = self.0.get_mut(flow.position as usize) else { return 0.0 };

@@ -1,51 +1,89 @@
 //! How many packets connections have, as observed; and so, what one that has had some may still have.
+//!
+//! Not the sizes of those that have ended are counted, which would be mostly the short ones for as long as the long ones
+//! go on, but of all those that have got so far, how many ended before they got twice as far: of each class, those that
+//! passed through it and those that ended in it.
 
 /// Classes: of class `k` are connections of 2^k packets or more and fewer than 2^(k+1), of the last all above.
 const CLASSES: usize = 32;
-/// Connections that are taken for seen at the beginning, half of them of one packet, a quarter of two or three, and so on up
-/// to `PRIOR_CLASSES`: so that the first ones do not decide everything.
-const PRIOR: f32 = 16.0;
+/// Connections that are taken for seen in each class at the beginning, half of them passing, so that the first ones do not
+/// decide everything: what has lasted is expected to last.
+const PRIOR: f32 = 8.0;
+/// From this class on nobody is taken to have passed.
 const PRIOR_CLASSES: usize = 20;
-/// When so many were seen, all of them count half: old ones less and less.
-const SEEN_MOST: f32 = 65_536.0;
+/// When so many were seen in a class, they count half: old ones less and less.
+const SEEN_MOST: f32 = 16_384.0;
 /// How many are added before sums are made anew.
 const FRESH_MOST: u32 = 64;
 
-/// The observed distribution.
+/// Connections of a class that went on to the next, and that ended there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    passed: f32,
+    ended: f32,
+    /// Packets that those that ended had in the class.
+    within: f32,
+}
+
+impl Class {
+    /// The part of those that reach the class that reach the next.
+    fn passing(self) -> f32 {
+        self.passed / (self.passed + self.ended)
+    }
+
+    /// How far those that end in it get in it, on average.
+    fn ending(self) -> f32 {
+        self.within / self.ended
+    }
+}
+
+/// What was observed.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
-    /// Connections of each class, and their packets.
-    classes: [(f32, f32); CLASSES],
-    /// The same of each class and all above it.
-    above: [(f32, f32); CLASSES + 1],
-    seen: f32,
+    classes: [Class; CLASSES],
+    /// What one that has just reached the class may be expected to have from then on.
+    ahead: [f32; CLASSES + 1],
     fresh: u32,
 }
 
 impl Sizes {
     pub(super) fn new() -> Sizes {
-        let mut sizes =
-            Sizes { classes: [(0.0, 0.0); CLASSES], above: [(0.0, 0.0); CLASSES + 1], seen: PRIOR, fresh: 0 };
-        for (class, place) in sizes.classes.iter_mut().enumerate().take(PRIOR_CLASSES) {
-            let least = (1u64 << class) as f32;
-            let count = PRIOR / (2.0 * least);
-            *place = (count, count * 1.5 * least);
-        }
+        let prior = |class| if class < PRIOR_CLASSES { PRIOR / 2.0 } else { 0.0 };
+        let ended = PRIOR / 2.0;
+        let classes =
+            core::array::from_fn(|class| Class { passed: prior(class), ended, within: ended * size(class) / 2.0 });
+        let mut sizes = Sizes { classes, ahead: [0.0; CLASSES + 1], fresh: 0 };
         sizes.sum();
         sizes
     }
 
-    /// A connection of so many packets has ended.
-    pub(super) fn add(&mut self, packets: u64) {
-        let (count, sum) = &mut self.classes[class(packets)];
-        *count += 1.0;
-        *sum += packets.max(1) as f32;
-        self.seen += 1.0;
-        self.fresh += 1;
-        if self.seen > SEEN_MOST {
-            self.classes.iter_mut().for_each(|(count, sum)| (*count, *sum) = (*count / 2.0, *sum / 2.0));
-            self.seen /= 2.0;
+    /// A connection that had so many packets when it was last looked at has so many now, and goes on.
+    #[inline]
+    pub(super) fn grow(&mut self, before: u64, now: u64) {
+        let (from, to) = (class(before), class(now));
+        if from < to {
+            self.pass(from, to);
         }
+    }
+
+    /// A connection of so many packets has ended.
+    pub(super) fn end(&mut self, packets: u64) {
+        let class = class(packets);
+        let within = (packets as f32 - size(class)).clamp(0.0, size(class));
+        self.note(class, |class| (class.ended, class.within) = (class.ended + 1.0, class.within + within));
+    }
+
+    fn pass(&mut self, from: usize, to: usize) {
+        (from..to).for_each(|class| self.note(class, |class| class.passed += 1.0));
+    }
+
+    fn note(&mut self, class: usize, add: impl FnOnce(&mut Class)) {
+        let Some(class) = self.classes.get_mut(class) else { return };
+        add(class);
+        if class.passed + class.ended > SEEN_MOST {
+            *class = Class { passed: class.passed / 2.0, ended: class.ended / 2.0, within: class.within / 2.0 };
+        }
+        self.fresh += 1;
         if self.fresh >= FRESH_MOST {
             self.sum();
         }
@@ -53,24 +91,37 @@ impl Sizes {
 
     fn sum(&mut self) {
         self.fresh = 0;
-        let mut total = (0.0, 0.0);
+        self.ahead[CLASSES] = size(CLASSES);
         for class in (0..CLASSES).rev() {
-            total = (total.0 + self.classes[class].0, total.1 + self.classes[class].1);
-            self.above[class] = total;
+            self.ahead[class] = self.expected(class, 1.0);
         }
     }
 
-    /// How many more packets one that has had so many may be expected to have. Within its class sizes are taken for evenly
-    /// spread. One larger than all others may be expected to have as many again.
+    /// What one may be expected to have that has this part of the class before it. Of those that end there as many are
+    /// taken to be left.
+    fn expected(&self, class: usize, left: f32) -> f32 {
+        let (passing, mean) = (self.classes[class].passing(), self.classes[class].ending());
+        let passing = passing / (passing + (1.0 - passing) * left);
+        let rest = left * size(class);
+        let ending = (mean - (size(class) - rest)).max(left * mean);
+        passing * (rest + self.ahead[class + 1]) + (1.0 - passing) * ending
+    }
+
+    /// How many more packets one that has had so many may be expected to have.
     pub(super) fn remaining(&self, packets: u64) -> f32 {
         let (packets, class) = (packets.max(1), class(packets));
-        let (least, most) = ((1u64 << class) as f32, (1u64 << (class + 1)) as f32);
-        let so_far = (packets as f32).min(most);
-        let part = (most - so_far) / least * self.classes[class].0;
-        let (count, sum) = self.above[class + 1];
-        let (count, sum) = (count + part, sum + part * (so_far + most) / 2.0);
-        if count < 1e-3 { packets as f32 } else { (sum / count - packets as f32).max(0.0) }
+        if class == CLASSES - 1 {
+            // Nobody knows of larger ones.
+            return packets as f32;
+        }
+        let left = (2.0 - packets as f32 / size(class)).clamp(1e-3, 1.0);
+        self.expected(class, left)
     }
+}
+
+/// Packets with which a class begins.
+fn size(class: usize) -> f32 {
+    (1u64 << class) as f32
 }
 
 fn class(packets: u64) -> usize {
@@ -86,12 +137,12 @@ mod tests {
     fn mice_end_soon_and_elephants_go_on() {
         let mut sizes = Sizes::new();
         for round in 0..20_000 {
-            sizes.add(if round % 100 == 0 { 10_000 } else { 4 });
+            live(&mut sizes, if round % 100 == 0 { 10_000 } else { 4 });
         }
         let (young, old) = (sizes.remaining(2), sizes.remaining(20));
         assert!((80.0..140.0).contains(&young), "a hundredth of 10,000: {young}");
         assert!(old > 5_000.0, "{old}");
-        (0..200_000).for_each(|_| sizes.add(4));
+        (0..200_000).for_each(|_| live(&mut sizes, 4));
         assert!(sizes.remaining(2) < 10.0, "what was is forgotten: {}", sizes.remaining(2));
     }
 
@@ -105,13 +156,29 @@ mod tests {
         assert_eq!(sizes.remaining(1 << 40), (1u64 << 40) as f32);
     }
 
+    #[test]
+    fn who_goes_on_counts_before_it_has_ended() {
+        let mut sizes = Sizes::new();
+        for round in 0..2000 {
+            if round % 10 == 0 { sizes.grow(1, 1000) } else { live(&mut sizes, 4) }
+        }
+        assert!(sizes.remaining(2) > 50.0, "a tenth has had 1000 already: {}", sizes.remaining(2));
+        assert!(sizes.remaining(16) > 900.0, "whoever got beyond four: {}", sizes.remaining(16));
+    }
+
+    /// A connection from its first packet to its last.
+    fn live(sizes: &mut Sizes, packets: u64) {
+        sizes.grow(1, packets);
+        sizes.end(packets);
+    }
+
     proptest! {
         #[test]
         fn it_is_the_mean_of_what_is_left_of_those_that_got_so_far(
             seen in proptest::collection::vec(1u64..5000, 200..600), packets in 1u64..4000,
         ) {
             let mut sizes = Sizes::new();
-            (0..50).for_each(|_| seen.iter().for_each(|&one| sizes.add(one)));
+            (0..50).for_each(|_| seen.iter().for_each(|&one| live(&mut sizes, one)));
             let left: Vec<f64> = seen.iter().filter(|&&one| one > packets).map(|&one| (one - packets) as f64).collect();
             prop_assume!(left.len() > 20);
             let mean = left.iter().sum::<f64>() / left.len() as f64;

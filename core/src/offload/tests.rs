@@ -24,7 +24,7 @@ fn flow(position: u32, created: Time, packets: u64) -> FlowStats {
 }
 
 fn room(rules: u32) -> EngineRoom {
-    EngineRoom { rules, rules_max: 1000, waiting: 0, waiting_max: 100 }
+    EngineRoom { rules, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 }
 }
 
 #[test]
@@ -78,8 +78,7 @@ fn play(policy: &mut dyn OffloadPolicy, sources: &mut [Source], capacity: u32, m
             if tick < source.from_ms || tick % source.every_ms != u64::from(position) % source.every_ms {
                 continue;
             }
-            let room =
-                EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, waiting: 0, waiting_max: 100 };
+            let room = EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, ..room(0) };
             source.packets += source.step;
             let stats = flow(position, Time::from_nanos(source.created), source.packets);
             if held.contains(&position) {
@@ -101,8 +100,7 @@ fn play(policy: &mut dyn OffloadPolicy, sources: &mut [Source], capacity: u32, m
             let positions: Vec<u32> = held.iter().copied().collect();
             for position in positions {
                 let source = &sources[position as usize];
-                let room =
-                    EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, waiting: 0, waiting_max: 100 };
+                let room = EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, ..room(0) };
                 let stats = flow(position, Time::from_nanos(source.created), source.packets);
                 if matches!(policy.on_sample(now, &stats, room), Verdict::Evict(_)) {
                     held.remove(&position);
@@ -157,19 +155,33 @@ fn rules_are_not_made_for_what_ends_at_once() {
 #[test]
 fn while_the_engine_takes_requests_slowly_only_what_saves_much_is_asked_for() {
     let mut policy = Auto::new(10);
-    let slow = EngineRoom { waiting: 90, ..room(0) };
+    let (slow, less) = (EngineRoom { unanswered: 64, ..room(0) }, EngineRoom { unanswered: 40, ..room(0) });
     let one = flow(0, Time::ZERO, 3);
-    assert_eq!(policy.on_packet(Time::from_nanos(MS), &one, slow), Verdict::Offload);
+    assert_eq!(policy.on_packet(Time::from_nanos(MS), &one, less), Verdict::Offload);
+    assert_eq!(policy.on_packet(Time::from_nanos(MS), &one, slow), Verdict::Keep(Reason::Room));
     for ms in (0..20_000).step_by(100) {
         policy.on_packet(Time::from_nanos(ms * MS), &one, slow);
         policy.on_packet(Time::from_nanos(ms * MS), &flow(1, Time::ZERO, 50_000_000), slow);
     }
     let now = Time::from_nanos(20_000 * MS);
-    assert_eq!(policy.on_packet(now, &one, slow), Verdict::Keep(Reason::Unprofitable));
+    assert_eq!(policy.on_packet(now, &one, less), Verdict::Keep(Reason::Unprofitable));
     for ms in (20_000..60_000).step_by(100) {
         policy.on_packet(Time::from_nanos(ms * MS), &one, room(0));
     }
     assert_eq!(policy.on_packet(Time::from_nanos(60_000 * MS), &one, room(0)), Verdict::Offload);
+}
+
+#[test]
+fn as_many_are_asked_for_as_are_answered_soon() {
+    let busy = EngineRoom { unanswered: 100, ..room(0) };
+    let now = Time::from_nanos(100_000 * MS);
+    let ask = |policy: &mut Auto| policy.on_packet(now, &flow(0, Time::ZERO, 1000), busy);
+    let mut policy = Auto::new(10);
+    assert_eq!(ask(&mut policy), Verdict::Keep(Reason::Room));
+    (0..50).for_each(|_| policy.on_installed(now, Duration::from_millis(1)));
+    assert_eq!(ask(&mut policy), Verdict::Offload);
+    (0..500).for_each(|_| policy.on_installed(now, Duration::from_millis(80)));
+    assert_eq!(ask(&mut policy), Verdict::Keep(Reason::Room));
 }
 
 #[test]
@@ -188,7 +200,7 @@ fn whatever_it_is_told_any_policy_answers() {
         for (position, packets, rules, rules_max) in
             [(0, 0, 0, 0), (9, u64::MAX, u32::MAX, 1), (1, 1, 0, u32::MAX), (u32::MAX, 1 << 40, 5, 5)]
         {
-            let room = EngineRoom { rules, rules_max, waiting: u32::MAX, waiting_max: 0 };
+            let room = EngineRoom { rules, rules_max, waiting: u32::MAX, waiting_max: 0, unanswered: u32::MAX };
             for at in [0, u64::MAX, 7] {
                 let (now, flow) = (Time::from_nanos(at), flow(position, Time::from_nanos(at / 2), packets));
                 let flow = FlowStats { bytes: packets, ..flow };

@@ -103,16 +103,21 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// The next request to the engine.
     pub fn poll_op(&mut self) -> Option<RuleOp> {
-        self.ops.pop_front()
+        let op = self.ops.pop_front()?;
+        self.in_flight += 1;
+        Some(op)
     }
 
     /// Takes back a request that the engine had no room for; it will be the next again.
     pub fn return_op(&mut self, op: RuleOp) {
+        self.in_flight = self.in_flight.saturating_sub(1);
         self.ops.push_front(op);
     }
 
     /// Takes an answer of the engine.
     pub fn handle_completion(&mut self, now: Time, completion: &Completion) {
+        // Somebody else may have asked: a worker that was before this one.
+        self.in_flight = self.in_flight.saturating_sub(1);
         let (id, held) = match *completion {
             Completion::Installed(id) => (id, true),
             Completion::Rejected(id, _) | Completion::Removed(id, _) => (id, false),
@@ -161,6 +166,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = self.slab.at_mut(position);
         let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
         let doomed = connection.flags.has(Flags::DOOMED);
+        if connection.ledger == Ledger::Installing && connection.rules == whole {
+            self.policy.on_installed(now, now.since(connection.offer_after));
+        }
         if connection.kept != Kept::Nothing {
             connection.offer_after = now + REFUSED_FOR;
         }

@@ -135,6 +135,8 @@ pub struct Worker<P, T = AnyTable> {
     survey: Survey,
     embryos: Embryos,
     rules: u32,
+    /// Requests that the engine has taken and not answered.
+    in_flight: u32,
     passes: usize,
     passes_max: usize,
     unfinished: Unfinished,
@@ -173,6 +175,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             survey: Survey::default(),
             embryos: Embryos::new(capacity),
             rules: 0,
+            in_flight: 0,
             passes: 0,
             unfinished: Unfinished::default(),
             splices,

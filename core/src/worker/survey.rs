@@ -44,6 +44,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             rules_max: self.caps.rules_max,
             waiting: self.ops.len() as u32,
             waiting_max: OPS_MAX as u32,
+            unanswered: self.in_flight + self.ops.len() as u32,
         }
     }
 
