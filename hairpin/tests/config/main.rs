@@ -185,7 +185,7 @@ fn a_model_is_read_from_its_file_and_what_is_wrong_with_it_is_told() {
     let Choice::DecisionTree(tree) = good(&model(&named)).settings.offload else { panic!("a tree") };
     assert_eq!((tree.more(), tree.nodes().len()), (7, 1));
     std::fs::write(&path, "decision-tree 1\nmore 7\nif size <= 9\n").unwrap();
-    let wrong = format!("5:9: error: `model` \"{named}\": line 3: there is no feature \"size\"");
+    let wrong = format!("4:9: error: `model` \"{named}\": line 3: there is no feature \"size\"");
     assert!(said(&model(&named)).concat().contains(&wrong), "{:?}", said(&model(&named)));
     std::fs::remove_file(&path).unwrap();
     for (path, wrong) in [
@@ -216,7 +216,7 @@ fn unknown_fields_name_the_nearest() {
     refuses(
         &with("[offload]\nzzzzzz = 1"),
         "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy, connections, packets, bytes, duration, \
-         combine, packets_per_s",
+         combine, packets_per_s, model",
     );
     refuses(
         &with("[timeout]\ntcp_closed = \"1s\""),
