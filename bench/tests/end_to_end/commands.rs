@@ -53,7 +53,10 @@ fn connections(network: &mut Network) -> Result<()> {
     let open = open(network, "full-http4", 30)?;
     let end = open[7].own_end()?.to_string();
     let one = tell(network, &["connections", "--client", &end])?;
-    let row = one.lines().find(|line| line.contains(&end)).with_context(|| format!("{end} is not listed:\n{one}"))?;
+    let row = one
+        .lines()
+        .find(|line| line.contains(&end) && line.contains("full-http4"))
+        .with_context(|| format!("{end} is not listed:\n{one}"))?;
     for word in ["full-http4", "established", "server"] {
         ensure!(row.contains(word), "no {word} in {row}");
     }
