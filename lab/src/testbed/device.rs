@@ -125,7 +125,8 @@ impl<IO: FrameIo> Serving<IO> {
         if let Some(meter) = &mut self.meter {
             meter.turn(came);
         }
-        before > 0
+        // Where all that came was dropped nothing is to be sent, and more may wait.
+        before > 0 || came.is_some_and(|came| came > 0)
     }
 
     /// Receives and handles; how many came.
