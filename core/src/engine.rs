@@ -145,6 +145,19 @@ pub struct EngineCaps {
     pub counts: bool,
 }
 
+impl EngineCaps {
+    /// There is no engine.
+    pub const NONE: EngineCaps = EngineCaps {
+        rules_max: 0,
+        ops_in_flight_max: 0,
+        rewrites_sequence: false,
+        rewrites_sack: false,
+        rewrites_window: false,
+        checks_guards: false,
+        counts: false,
+    };
+}
+
 /// What a rule has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -102,15 +102,7 @@ impl House {
         let neighbours = Arc::new(Neighbours::new(64, [1, 2, 3, 4]));
         let link = Link::new(Arc::new(Plan::new(&options).unwrap()), neighbours, Wire::default());
         let snapshot = snapshot();
-        let caps = EngineCaps {
-            rules_max: 0,
-            ops_in_flight_max: 0,
-            rewrites_sequence: false,
-            rewrites_sack: false,
-            rewrites_window: false,
-            checks_guards: false,
-            counts: false,
-        };
+        let caps = EngineCaps::NONE;
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
             snapshot,

@@ -2,7 +2,7 @@
 //! no rings. What counts is the processor time of the thread, so a machine that others use does little harm.
 
 use crate::forward::Forwarder;
-use crate::testbed::balancer::{BalancerOptions, NO_ENGINE, retire, with_engine};
+use crate::testbed::balancer::{BalancerOptions, retire, with_engine};
 use crate::testbed::table::Choice;
 use crate::traffic::flows::client;
 use crate::traffic::stamp::BYTES;
@@ -198,7 +198,7 @@ pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<f64> {
 fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
     let more = NEW_MIN.max(flows / 4).next_multiple_of(BURST as u32);
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
-    let mut unit = worker(choice, room(flows), Never, NO_ENGINE)?;
+    let mut unit = worker(choice, room(flows), Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
     let mut begin = Frames::new(SYN, 0, known);
     run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
@@ -218,7 +218,7 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
 /// Nanoseconds of a flow's end by silence.
 pub(super) fn end(flows: u32) -> Result<f64> {
     let flows = flows.next_multiple_of(BURST as u32);
-    let mut unit = worker(Choice::Own(Default::default()), room(flows), Never, NO_ENGINE)?;
+    let mut unit = worker(Choice::Own(Default::default()), room(flows), Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
     run(&mut Frames::new(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
@@ -251,7 +251,7 @@ fn rule_once(flows: u32) -> Result<f64> {
     let mut frames = Frames::new(ACK | PSH, 0, flows);
     let choice = Choice::Own(Default::default());
     let mut clock = Time::from_nanos(1_000_000_000);
-    let mut without = worker(choice, room(flows), Never, NO_ENGINE)?;
+    let mut without = worker(choice, room(flows), Never, EngineCaps::NONE)?;
     let (plain, none) = run(&mut frames, Body::Worker(&mut without), &mut clock, ROUNDS * flows);
     retire(without);
     let mut clock = Time::from_nanos(1_000_000_000);
@@ -278,7 +278,7 @@ pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bo
         }
         return Ok(each);
     };
-    let mut unit = worker(choice, super::entries(flows) as usize, Never, NO_ENGINE)?;
+    let mut unit = worker(choice, super::entries(flows) as usize, Never, EngineCaps::NONE)?;
     run(&mut frames, Body::Worker(&mut unit), &mut clock, 2 * flows);
     let (each, _) = run(&mut frames, Body::Worker(&mut unit), &mut clock, packets);
     let sent = frames.sent;

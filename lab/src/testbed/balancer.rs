@@ -97,7 +97,7 @@ impl BalancerOptions {
 
 /// The workers of a balancer, with `tables` as many as there are.
 pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer> {
-    let workers = with_engine(options, tables, Never, NO_ENGINE).into_iter();
+    let workers = with_engine(options, tables, Never, EngineCaps::NONE).into_iter();
     workers.map(|worker| Balancer { turns: 0, worker }).collect()
 }
 
@@ -149,17 +149,6 @@ fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
         None => boxed(connections),
     }
 }
-
-/// There is no engine.
-pub const NO_ENGINE: EngineCaps = EngineCaps {
-    rules_max: 0,
-    ops_in_flight_max: 0,
-    rewrites_sequence: false,
-    rewrites_sack: false,
-    rewrites_window: false,
-    checks_guards: false,
-    counts: false,
-};
 
 impl Balancer {
     /// Handles a burst. Frames that are not the service's are dropped: there is no kernel to give them to.

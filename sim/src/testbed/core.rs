@@ -136,17 +136,6 @@ impl OffloadPolicy for Chosen {
     }
 }
 
-/// There is no card.
-const NO_CARD: EngineCaps = EngineCaps {
-    rules_max: 0,
-    ops_in_flight_max: 0,
-    rewrites_sequence: false,
-    rewrites_sack: false,
-    rewrites_window: false,
-    checks_guards: false,
-    counts: false,
-};
-
 /// Memory of workers that are no more: it cannot be given back to the system, so the next ones use it, in smaller pieces if
 /// need be.
 static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
@@ -225,7 +214,7 @@ pub(super) fn balancers(
             loads: loads.clone(),
             standings: standings.clone(),
             known: Known::default(),
-            caps: caps.unwrap_or(NO_CARD),
+            caps: caps.unwrap_or(EngineCaps::NONE),
             policy: policy(),
             splices_max: 1,
             cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),

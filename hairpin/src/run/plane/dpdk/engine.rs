@@ -18,15 +18,7 @@ pub(super) struct NoEngine {
 
 impl FlowEngine for NoEngine {
     fn caps(&self) -> EngineCaps {
-        EngineCaps {
-            rules_max: 0,
-            ops_in_flight_max: 0,
-            rewrites_sequence: false,
-            rewrites_sack: false,
-            rewrites_window: false,
-            checks_guards: false,
-            counts: false,
-        }
+        EngineCaps::NONE
     }
 
     fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
