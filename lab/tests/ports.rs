@@ -111,7 +111,8 @@ fn one(part: &str) {
     }
     let mut said = String::new();
     other.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(other.wait().unwrap().success());
+    let status = other.wait().unwrap();
+    assert!(status.success(), "the {part} ended with {status}");
     assert_eq!(measured.sent, measured.received + measured.lost());
     let due = measured.sent + measured.behind;
     assert!(due.abs_diff(PACKETS_PER_SECOND as u64) < 200, "{} sent, {} behind", measured.sent, measured.behind);

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::Duration;
 
 /// Processors this process may use, in order.
 ///
@@ -43,6 +44,32 @@ impl Plan {
         let apart = testers >= 2 * lanes;
         let sinks = (0..lanes).map(|lane| at(if apart { lanes + lane } else { lane })).collect();
         Some(Plan { device, generators, sinks })
+    }
+}
+
+/// A thread that polls, and sleeps between looks once nothing has come for some milliseconds.
+///
+/// It leaves the processor to others, and a peer that goes away finds it asleep rather than inside its driver: DPDK's
+/// memif driver unmaps the memory that it shared with a peer under whoever is just polling it, so a thread that lost
+/// its processor there dies of a segmentation fault.
+#[derive(Default)]
+pub(super) struct Watch {
+    in_vain: u32,
+}
+
+impl Watch {
+    /// Looks in vain, one after the other, before it sleeps.
+    const PATIENCE: u32 = 100_000;
+    /// Between looks then.
+    const NAP: Duration = Duration::from_micros(50);
+
+    /// After every look, and whether anything came.
+    #[inline]
+    pub(super) fn looked(&mut self, came: bool) {
+        self.in_vain = if came { 0 } else { self.in_vain.saturating_add(1) };
+        if self.in_vain > Self::PATIENCE {
+            std::thread::sleep(Self::NAP);
+        }
     }
 }
 

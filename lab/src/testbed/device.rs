@@ -2,6 +2,7 @@
 
 use super::Device;
 use super::balancer::Balancer;
+use super::cores::Watch;
 use super::meter::{Meter, Work};
 use crate::clock;
 use crate::forward::Forwarder;
@@ -151,8 +152,10 @@ impl<IO: FrameIo> Serving<IO> {
     /// Turns until told to stop and nothing is in hand.
     pub fn serve(&mut self, stop: &AtomicBool) {
         let mut stopping = None;
+        let mut watch = Watch::default();
         loop {
             let busy = self.turn();
+            watch.looked(busy);
             if busy {
                 if let Some(since) = stopping
                     && clock::now().saturating_sub(since) > PATIENCE

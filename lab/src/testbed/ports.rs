@@ -16,7 +16,7 @@ pub use collect::{Collected, SinkSettings, sink};
 pub use serve::forward;
 
 use super::account::Books;
-use super::cores::pin;
+use super::cores::{Watch, pin};
 use super::device::Handled;
 use super::ends::{Inlet, Outlet};
 use super::generator::{Generator, Sent};
@@ -317,7 +317,7 @@ fn run(
     }
     let linger = options.linger.as_nanos() as u64;
     let (mut generating, mut last, mut told) = (true, clock::now(), (0, 0));
-    let mut batch = Batch::new();
+    let (mut batch, mut watch) = (Batch::new(), Watch::default());
     loop {
         for _ in 0..STEPS {
             if generating {
@@ -325,6 +325,7 @@ fn run(
             }
             if let Some((from, sink)) = &mut lane.collector {
                 from.receive(&mut batch);
+                watch.looked(generating || !batch.is_empty());
                 if !batch.is_empty() {
                     last = clock::now();
                     sink.take(last, &batch);

@@ -1,7 +1,7 @@
 //! A sink alone, of a generator in another process.
 
 use super::super::account::Books;
-use super::super::cores::pin;
+use super::super::cores::{Watch, pin};
 use super::super::device::Handled;
 use super::super::ends::{Inlet, Outlet};
 use super::super::generator::Sent;
@@ -132,11 +132,12 @@ fn collect(
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let mut sink = Sink::new(options, 0);
-    let mut batch = Batch::new();
+    let (mut batch, mut watch) = (Batch::new(), Watch::default());
     let (mut started, mut last, mut told) = (false, 0, 0);
     loop {
         for _ in 0..STEPS {
             ends.receive(&mut batch);
+            watch.looked(!batch.is_empty());
             if batch.is_empty() {
                 continue;
             }
