@@ -12,7 +12,7 @@
 //! use any of it should be registered ([`Eal::register_thread`]).
 //!
 //! Tables: [`RteHash`] is a table with one owner, of any [`Flags`]; [`SharedRteHash`] one
-//! that any number of threads use, through a [`Handle`] each.
+//! that any number of threads use, through a [`Handle`] each; [`WorkerTable`] either of them or one of the data plane's.
 // An empty crate has nothing to link to.
 #![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
@@ -46,5 +46,5 @@ pub use pool::{Pool, PoolOptions};
 pub use port::{Chained, Port, PortOptions, PortStatistics, Queue};
 pub use ring::{Ring, RingKind, RingReceiver, RingSender};
 pub use rss::{Rss, Spread, SpreadAbilities};
-pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING};
+pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING, WorkerTable};
 pub use transactions::Transactions;

@@ -4,9 +4,11 @@
 //! caches), and buckets for the next power of two.
 
 mod shared;
+mod worker;
 
 pub(crate) use shared::HANDLES_MAX;
 pub use shared::{Handle, SharedRteHash, Sharing, UNPROTECTED_WARNING};
+pub use worker::WorkerTable;
 
 use crate::eal::{Eal, ensure_registered};
 use crate::error::Error;

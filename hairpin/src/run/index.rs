@@ -1,19 +1,21 @@
 //! Which table each worker gets: one of its own, made on its thread, or its view of one that all share.
 
-#[cfg(feature = "dpdk")]
-mod rte;
-
 use crate::config::TableChoice;
 use anyhow::Result;
 use hairpin_core::flow::Steering;
 use hairpin_core::table::{AnyTable, Hasher, Method};
 use hairpin_core::worker::Stateless;
+#[cfg(feature = "dpdk")]
+use {
+    anyhow::Context,
+    hairpin_dpdk::{EalOptions, Flags, Sharing},
+};
 
 /// A worker's table: of the data plane, or DPDK's where that is built in.
 #[cfg(not(feature = "dpdk"))]
 pub(crate) type WorkerTable = AnyTable;
 #[cfg(feature = "dpdk")]
-pub(crate) use rte::WorkerTable;
+pub(crate) use hairpin_dpdk::WorkerTable;
 
 /// A worker's table, or how to make it.
 pub(crate) enum Index {
@@ -62,12 +64,24 @@ impl Index {
     }
 }
 
-#[cfg(feature = "dpdk")]
-use rte::{own, rte_hash};
-
-#[cfg(not(feature = "dpdk"))]
 fn own(table: AnyTable) -> WorkerTable {
+    #[cfg(feature = "dpdk")]
+    let table = WorkerTable::Own(table);
     table
+}
+
+/// DPDK's tables by the name of the configuration: one for each worker, or with flags one for all, of which each has a view.
+#[cfg(feature = "dpdk")]
+fn rte_hash(name: &str, workers: usize, capacity_each: usize, secret: [u64; 4]) -> Result<Vec<WorkerTable>> {
+    let eal = super::eal::started(EalOptions::default())?;
+    let (flags, seed): (Flags, _) = (name.parse()?, secret[0] as u32);
+    // The configuration is taken only with consent to what is unsafe.
+    let sharing = if flags.protects_readers() { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
+    let made = match name {
+        "rte-hash" => WorkerTable::alone(&eal, workers, capacity_each, seed),
+        _ => WorkerTable::views(&eal, flags, workers, capacity_each, seed, sharing),
+    };
+    made.with_context(|| format!("cannot make the table {name}"))
 }
 
 #[cfg(not(feature = "dpdk"))]
@@ -84,5 +98,25 @@ pub(crate) fn stateless(choice: TableChoice, steering: &Steering) -> Option<Stat
         TableChoice::Own(Method::Stateless) => Some(Stateless::Hash(Hasher::new([a, b, a.rotate_left(32), !b]))),
         TableChoice::Own(Method::Maglev) => Some(Stateless::Maglev),
         TableChoice::Own(_) | TableChoice::RteHash(_) => None,
+    }
+}
+
+#[cfg(all(test, feature = "dpdk"))]
+mod tests {
+    use super::*;
+    use crate::config::Word;
+
+    #[test]
+    fn the_configuration_names_every_set_of_flags() {
+        let mut named: Vec<&str> = TableChoice::WORDS.iter().map(|(_, word)| *word).collect();
+        named.retain(|word| word.starts_with("rte-hash"));
+        let flags = Flags::ALL.map(Flags::name);
+        assert_eq!(named, [&["rte-hash"], &flags[..]].concat());
+        for (choice, word) in TableChoice::WORDS {
+            if let Ok(flags) = word.parse::<Flags>() {
+                let shared = *word != "rte-hash";
+                assert_eq!(choice.is_unprotected(), shared && !flags.protects_readers(), "{word}");
+            }
+        }
     }
 }

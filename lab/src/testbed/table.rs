@@ -1,26 +1,18 @@
 //! A balancer's connection table by name: the data plane's own, or DPDK's rte_hash.
 
 use anyhow::{Result, bail};
-use hairpin_core::flow::FlowKey;
-use hairpin_core::table::{AnyTable, Entries, Full, Hasher, Lookup, Method, Table};
+use hairpin_core::table::{AnyTable, Hasher, Method};
 #[cfg(feature = "dpdk")]
 use {
     anyhow::Context,
-    hairpin_core::table::sharded::Sharded,
-    hairpin_dpdk::{Eal, Flags, RteHash, SharedRteHash, Sharing},
+    hairpin_dpdk::{Eal, Flags, Sharing},
 };
 
-/// A worker's table.
-pub enum LabTable {
-    /// The data plane's.
-    Own(AnyTable),
-    /// DPDK's, this worker's alone.
-    #[cfg(feature = "dpdk")]
-    Alone(RteHash<FlowKey>),
-    /// A view of DPDK's for all workers.
-    #[cfg(feature = "dpdk")]
-    View(Sharded<SharedRteHash<FlowKey>>),
-}
+/// A worker's table: of the data plane, or DPDK's where that is built in.
+#[cfg(not(feature = "dpdk"))]
+pub type LabTable = AnyTable;
+#[cfg(feature = "dpdk")]
+pub use hairpin_dpdk::WorkerTable as LabTable;
 
 /// Which table there is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,26 +89,24 @@ impl Choice {
         eal: &MaybeEal,
     ) -> Result<Vec<LabTable>> {
         let entries = capacity_each.saturating_mul(2);
+        #[cfg(feature = "dpdk")]
+        let (eal, seed) = (|| eal.as_ref().context("DPDK has not been started"), seeds[0] as u32);
+        #[cfg(not(feature = "dpdk"))]
         let _ = eal;
         match self {
             Choice::Own(method) => {
                 let tables = AnyTable::for_workers(method, workers, entries, Hasher::new(seeds));
-                Ok(tables.into_iter().map(LabTable::Own).collect())
+                #[cfg(feature = "dpdk")]
+                let tables = tables.into_iter().map(LabTable::Own).collect();
+                Ok(tables)
             }
             #[cfg(feature = "dpdk")]
-            Choice::Alone => (0..workers)
-                .map(|_| {
-                    let eal = eal.as_ref().context("DPDK has not been started")?;
-                    Ok(LabTable::Alone(RteHash::new(eal, entries, Flags::None, seeds[0] as u32)?))
-                })
-                .collect(),
+            Choice::Alone => Ok(LabTable::alone(eal()?, workers, entries, seed)?),
             #[cfg(feature = "dpdk")]
             Choice::Shared(flags) => {
-                let eal = eal.as_ref().context("DPDK has not been started")?;
-                let table = RteHash::new(eal, entries.saturating_mul(workers), flags, seeds[0] as u32)?;
                 let safe = flags.protects_readers() && flags.protects_writers();
-                let shared = table.share(if safe { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe })?;
-                Ok(Sharded::split(shared, workers).into_iter().map(LabTable::View).collect())
+                let sharing = if safe { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
+                Ok(LabTable::views(eal()?, flags, workers, entries, seed, sharing)?)
             }
         }
     }
@@ -128,70 +118,3 @@ pub type MaybeEal = Option<Eal>;
 /// DPDK, which is not built in.
 #[cfg(not(feature = "dpdk"))]
 pub type MaybeEal = Option<std::convert::Infallible>;
-
-/// The same expression for whichever table it is.
-macro_rules! each {
-    ($any:expr, $table:ident => $call:expr) => {
-        match $any {
-            LabTable::Own($table) => $call,
-            #[cfg(feature = "dpdk")]
-            LabTable::Alone($table) => $call,
-            #[cfg(feature = "dpdk")]
-            LabTable::View($table) => $call,
-        }
-    };
-}
-
-impl Lookup<FlowKey> for LabTable {
-    #[inline]
-    fn find<E: Entries<FlowKey>>(&self, key: &FlowKey, entries: &E) -> Option<u32> {
-        each!(self, table => table.find(key, entries))
-    }
-
-    #[inline]
-    fn find_burst<E: Entries<FlowKey>>(&self, keys: &[FlowKey], entries: &E, out: &mut [Option<u32>]) {
-        each!(self, table => table.find_burst(keys, entries, out))
-    }
-}
-
-impl Table<FlowKey> for LabTable {
-    fn name(&self) -> &'static str {
-        each!(self, table => Table::<FlowKey>::name(table))
-    }
-
-    fn capacity(&self) -> usize {
-        each!(self, table => Table::<FlowKey>::capacity(table))
-    }
-
-    fn len(&self) -> usize {
-        each!(self, table => Table::<FlowKey>::len(table))
-    }
-
-    fn bytes(&self) -> usize {
-        each!(self, table => Table::<FlowKey>::bytes(table))
-    }
-
-    fn insert(&mut self, key: &FlowKey, value: u32) -> Result<(), Full> {
-        each!(self, table => table.insert(key, value))
-    }
-
-    fn insert_burst(&mut self, keys: &[FlowKey], values: &[u32]) -> usize {
-        each!(self, table => table.insert_burst(keys, values))
-    }
-
-    fn remove(&mut self, key: &FlowKey, value: u32) -> bool {
-        each!(self, table => table.remove(key, value))
-    }
-
-    fn remove_burst(&mut self, keys: &[FlowKey], values: &[u32]) -> usize {
-        each!(self, table => table.remove_burst(keys, values))
-    }
-
-    fn replace(&mut self, key: &FlowKey, old: u32, new: u32) -> bool {
-        each!(self, table => table.replace(key, old, new))
-    }
-
-    fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
-        each!(self, table => Table::<FlowKey>::scan(table, from, visit))
-    }
-}

@@ -1,17 +1,17 @@
-//! DPDK's rte_hash as a worker's table (papers/003, section 4.2), to be compared with the data plane's own.
-//!
-//! A plain `rte-hash` is one table for each worker; with flags it is one for all, of which each worker has a view. An
-//! rte_hash holds a key once, whoever inserts it; since a flow always goes to the same worker, none meets another's.
+//! A worker's connection table, where DPDK's stand beside the data plane's own (papers/003, section 4.2).
 
-use crate::run::eal;
-use anyhow::{Context, Result};
+use super::{RteHash, SharedRteHash, Sharing};
+use crate::eal::Eal;
+use crate::error::Error;
+use crate::flags::Flags;
 use hairpin_core::flow::FlowKey;
 use hairpin_core::table::sharded::Sharded;
 use hairpin_core::table::{AnyTable, Entries, Full, Lookup, Table};
-use hairpin_dpdk::{EalOptions, Flags, RteHash, SharedRteHash, Sharing};
 
 /// A worker's table: of the data plane, or DPDK's.
-pub(crate) enum WorkerTable {
+///
+/// An rte_hash holds a key once, whoever inserts it; since a flow always goes to the same worker, none meets another's.
+pub enum WorkerTable {
     /// The data plane's.
     Own(AnyTable),
     /// DPDK's, this worker's alone.
@@ -20,24 +20,31 @@ pub(crate) enum WorkerTable {
     View(Sharded<SharedRteHash<FlowKey>>),
 }
 
-pub(super) fn own(table: AnyTable) -> WorkerTable {
-    WorkerTable::Own(table)
-}
-
-/// The tables of `workers` workers by the name of the configuration, each for `capacity_each` entries.
-pub(super) fn rte_hash(name: &str, workers: usize, capacity_each: usize, secret: [u64; 4]) -> Result<Vec<WorkerTable>> {
-    let eal = eal::started(EalOptions::default())?;
-    let flags: Flags = name.parse()?;
-    let make = |capacity| {
-        RteHash::new(&eal, capacity, flags, secret[0] as u32).with_context(|| format!("cannot make the table {name}"))
-    };
-    if name == "rte-hash" {
-        return (0..workers).map(|_| Ok(WorkerTable::Alone(make(capacity_each)?))).collect();
+impl WorkerTable {
+    /// One of DPDK's for each of `workers` workers, for `capacity_each` entries; `seed` is its hash's.
+    ///
+    /// # Errors
+    /// DPDK could not make it.
+    pub fn alone(eal: &Eal, workers: usize, capacity_each: usize, seed: u32) -> Result<Vec<WorkerTable>, Error> {
+        let make = |_| RteHash::new(eal, capacity_each, Flags::None, seed).map(WorkerTable::Alone);
+        (0..workers).map(make).collect()
     }
-    // The configuration is taken only with consent to what is unsafe.
-    let sharing = if flags.protects_readers() { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
-    let shared = make(capacity_each.saturating_mul(workers))?.share(sharing)?;
-    Ok(Sharded::split(shared, workers).into_iter().map(WorkerTable::View).collect())
+
+    /// Views of one of DPDK's for all of `workers` workers, for `capacity_each` entries of each.
+    ///
+    /// # Errors
+    /// DPDK could not make it; its flags do not protect it, and that was not consented to.
+    pub fn views(
+        eal: &Eal,
+        flags: Flags,
+        workers: usize,
+        capacity_each: usize,
+        seed: u32,
+        sharing: Sharing,
+    ) -> Result<Vec<WorkerTable>, Error> {
+        let shared = RteHash::new(eal, capacity_each.saturating_mul(workers), flags, seed)?.share(sharing)?;
+        Ok(Sharded::split(shared, workers).into_iter().map(WorkerTable::View).collect())
+    }
 }
 
 /// The same expression for whichever table it is.
@@ -102,25 +109,5 @@ impl Table<FlowKey> for WorkerTable {
 
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
         each!(self, table => Table::<FlowKey>::scan(table, from, visit))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{TableChoice, Word};
-
-    #[test]
-    fn the_configuration_names_every_set_of_flags() {
-        let mut named: Vec<&str> = TableChoice::WORDS.iter().map(|(_, word)| *word).collect();
-        named.retain(|word| word.starts_with("rte-hash"));
-        let flags = Flags::ALL.map(Flags::name);
-        assert_eq!(named, [&["rte-hash"], &flags[..]].concat());
-        for (choice, word) in TableChoice::WORDS {
-            if let Ok(flags) = word.parse::<Flags>() {
-                let shared = *word != "rte-hash";
-                assert_eq!(choice.is_unprotected(), shared && !flags.protects_readers(), "{word}");
-            }
-        }
     }
 }
