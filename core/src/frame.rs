@@ -1,5 +1,9 @@
 //! Frames as a plane hands them over, and the seam to the plane itself.
 
+mod replay;
+
+pub use replay::{Replay, ReplayFrame};
+
 use arrayvec::ArrayVec;
 
 /// Frames in a batch at most.

@@ -3,10 +3,10 @@
 //! processor time of the thread. What stands beside is the same without the worker.
 
 use super::subject::{self, Work};
-use super::traffic::{self, Bytes, Sort};
+use super::traffic::{self, FRAME, Sort};
 use crate::suite::samples::Samples;
 use anyhow::Result;
-use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo, Meta};
+use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo, Replay};
 use hairpin_core::offload::Never;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Worker;
@@ -36,70 +36,7 @@ pub(super) struct Arguments {
     new: bool,
 }
 
-/// A frame: a buffer that is used again.
-struct Buffer {
-    bytes: Box<Bytes>,
-    meta: Meta,
-}
-
-impl Frame for Buffer {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        &*self.bytes
-    }
-    #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut *self.bytes
-    }
-    fn resize(&mut self, length: usize) -> bool {
-        length == self.bytes.len()
-    }
-    #[inline]
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-    #[inline]
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
-    }
-}
-
-/// Packets again and again, and an end for all.
-struct Loop<'a> {
-    packets: &'a [Bytes],
-    next: usize,
-    /// Frames are boxes, as a plane's are: moving one moves a pointer.
-    #[allow(clippy::vec_box)]
-    free: Vec<Box<Bytes>>,
-    sent: u64,
-}
-
-impl FrameIo for Loop<'_> {
-    type Frame = Buffer;
-
-    #[inline]
-    fn receive(&mut self, out: &mut Batch<Buffer>) {
-        while !out.is_full() {
-            let mut bytes = self.free.pop().unwrap_or_else(|| Box::new([0; traffic::FRAME]));
-            *bytes = self.packets[self.next];
-            self.next += 1;
-            if self.next == self.packets.len() {
-                self.next = 0;
-            }
-            out.push(Buffer { bytes, meta: Meta::default() });
-        }
-    }
-
-    #[inline]
-    fn transmit(&mut self, batch: &mut Batch<Buffer>) {
-        self.sent += batch.len() as u64;
-        self.free.extend(batch.drain(..).map(|frame| frame.bytes));
-    }
-
-    fn allocate(&mut self) -> Option<Buffer> {
-        None
-    }
-}
+type Packets<'a> = Replay<&'a [traffic::Bytes], FRAME>;
 
 /// Time of this thread on a processor.
 fn thread_time() -> Result<Duration> {
@@ -108,7 +45,7 @@ fn thread_time() -> Result<Duration> {
 
 /// So many bursts; the time they took.
 fn bursts(
-    io: &mut Loop<'_>,
+    io: &mut Packets<'_>,
     mut worker: Option<&mut Worker<Never>>,
     clock: &mut Time,
     count: usize,
@@ -136,7 +73,7 @@ fn bursts(
 struct Turn<'a> {
     work: Work,
     worker: Option<Worker<Never>>,
-    io: Loop<'a>,
+    io: Packets<'a>,
     clock: Time,
     samples: Samples,
 }
@@ -152,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             let begin = |work: &Work| Turn {
                 work: *work,
                 worker: None,
-                io: Loop { packets: &packets, next: 0, free: Vec::new(), sent: 0 },
+                io: Replay::new(&packets[..], BATCH_MAX),
                 clock: Time::from_nanos(1_000_000_000),
                 samples: Samples::default(),
             };
@@ -184,9 +121,9 @@ fn measure(turn: &mut Turn<'_>, (sort, flows, count): (Sort, usize, usize), new:
             bursts(io, worker.as_mut(), clock, 10 * flows.div_ceil(BATCH_MAX))?;
         }
     }
-    let sent = io.sent;
+    let sent = io.sent();
     let took = bursts(io, worker.as_mut(), clock, count)?;
-    let (expected, sent) = ((count * BATCH_MAX) as u64, io.sent - sent);
+    let (expected, sent) = ((count * BATCH_MAX) as u64, io.sent() - sent);
     if sent != expected {
         let drops = worker.as_ref().map(|worker| worker.statistics().drops);
         println!("  {} {}: {sent} of {expected} were sent on; drops {drops:?}", sort.name(), work.name());

@@ -10,7 +10,7 @@ use crate::traffic::template::{Kind, Link, Template};
 use anyhow::{Result, ensure};
 use hairpin_core::engine::{Completion, EngineCaps, RuleOp};
 use hairpin_core::flow::{Protocol, Steering};
-use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo, Meta};
+use hairpin_core::frame::{Batch, FrameIo, Replay};
 use hairpin_core::offload::{Always, Never, OffloadPolicy};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, PSH, SYN};
@@ -41,86 +41,22 @@ const ANY_ENGINE: EngineCaps = EngineCaps {
     counts: true,
 };
 
-type Bytes = [u8; FRAME];
+type Frames = Replay<Vec<[u8; FRAME]>, FRAME>;
 type Unit<P> = Worker<P, crate::testbed::table::LabTable>;
 
-/// A frame that is used again.
-struct Buffer {
-    bytes: Box<Bytes>,
-    meta: Meta,
-}
-
-impl Frame for Buffer {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        &*self.bytes
-    }
-    #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut *self.bytes
-    }
-    fn resize(&mut self, length: usize) -> bool {
-        length == FRAME
-    }
-    #[inline]
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-    #[inline]
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
-    }
-}
-
-/// Packets of flows, and an end for all.
-struct Frames {
-    packets: Vec<Bytes>,
-    next: usize,
-    sent: u64,
-    /// Frames are boxes, as a plane's are: moving one moves a pointer.
-    #[allow(clippy::vec_box)]
-    free: Vec<Box<Bytes>>,
-}
-
-impl Frames {
-    /// One TCP packet of each of the flows `first` to `first + count`, in an order of its own, the same each time.
-    fn new(tcp_flags: u8, first: u32, count: u32) -> Frames {
-        let kind = Kind { protocol: Protocol::Tcp, ipv6: false, tcp_flags };
-        let mut store = Vec::new();
-        let template = Template::new(&mut store, kind, &Link::default(), &[], FRAME as u16);
-        let mut numbers: Vec<u32> = (first..first + count).collect();
-        fastrand::Rng::with_seed(u64::from(count)).shuffle(&mut numbers);
-        let packet = |number| {
-            let mut bytes = [0; FRAME];
-            template.make(&store, &mut bytes, &client(number), &[0; BYTES]);
-            bytes
-        };
-        Frames { packets: numbers.into_iter().map(packet).collect(), next: 0, sent: 0, free: Vec::new() }
-    }
-}
-
-impl FrameIo for Frames {
-    type Frame = Buffer;
-
-    #[inline]
-    fn receive(&mut self, out: &mut Batch<Buffer>) {
-        for _ in 0..BURST.min(BATCH_MAX) {
-            let mut bytes = self.free.pop().unwrap_or_else(|| Box::new([0; FRAME]));
-            *bytes = self.packets[self.next];
-            self.next = if self.next + 1 == self.packets.len() { 0 } else { self.next + 1 };
-            out.push(Buffer { bytes, meta: Meta::default() });
-        }
-    }
-
-    #[inline]
-    fn transmit(&mut self, batch: &mut Batch<Buffer>) {
-        self.sent += batch.len() as u64;
-        self.free.extend(batch.drain(..).map(|frame| frame.bytes));
-    }
-
-    fn allocate(&mut self) -> Option<Buffer> {
-        None
-    }
+/// One TCP packet of each of the flows `first` to `first + count`, in an order of its own, the same each time.
+fn frames(tcp_flags: u8, first: u32, count: u32) -> Frames {
+    let kind = Kind { protocol: Protocol::Tcp, ipv6: false, tcp_flags };
+    let mut store = Vec::new();
+    let template = Template::new(&mut store, kind, &Link::default(), &[], FRAME as u16);
+    let mut numbers: Vec<u32> = (first..first + count).collect();
+    fastrand::Rng::with_seed(u64::from(count)).shuffle(&mut numbers);
+    let packet = |number| {
+        let mut bytes = [0; FRAME];
+        template.make(&store, &mut bytes, &client(number), &[0; BYTES]);
+        bytes
+    };
+    Frames::new(numbers.into_iter().map(packet).collect(), BURST)
 }
 
 /// What the calling thread has had of a processor.
@@ -200,9 +136,9 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
     let mut unit = worker(choice, room(flows), Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
-    let mut begin = Frames::new(SYN, 0, known);
+    let mut begin = frames(SYN, 0, known);
     run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
-    let mut again = Frames::new(SYN, known, more);
+    let mut again = frames(SYN, known, more);
     let (first, _) = run(&mut again, Body::Worker(&mut unit), &mut clock, more);
     // The same packets once more: now they are of known flows, as cold as flows are that take their turns.
     run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
@@ -220,7 +156,7 @@ pub(super) fn end(flows: u32) -> Result<f64> {
     let flows = flows.next_multiple_of(BURST as u32);
     let mut unit = worker(Choice::Own(Default::default()), room(flows), Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
-    run(&mut Frames::new(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
+    run(&mut frames(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
     let (start, mut turns) = (thread_time(), 0);
     while unit.statistics().connections_now > 0 {
@@ -248,7 +184,7 @@ fn rule_once(flows: u32) -> Result<f64> {
     /// Packets of each flow: the first makes it known, and a later one has it offloaded.
     const ROUNDS: u32 = 3;
     let flows = flows.next_multiple_of(BURST as u32);
-    let mut frames = Frames::new(ACK | PSH, 0, flows);
+    let mut frames = frames(ACK | PSH, 0, flows);
     let choice = Choice::Own(Default::default());
     let mut clock = Time::from_nanos(1_000_000_000);
     let mut without = worker(choice, room(flows), Never, EngineCaps::NONE)?;
@@ -265,7 +201,7 @@ fn rule_once(flows: u32) -> Result<f64> {
 /// Nanoseconds of a packet where there are no rings: of nothing, the forwarder, and, with a table, the worker.
 pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bool) -> Result<f64> {
     let flows = flows.max(BURST as u32);
-    let mut frames = Frames::new(ACK | PSH, 0, flows);
+    let mut frames = frames(ACK | PSH, 0, flows);
     let mut clock = Time::from_nanos(1_000_000_000);
     let packets = packets.max(flows);
     let Some(choice) = what else {
@@ -281,7 +217,7 @@ pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bo
     let mut unit = worker(choice, super::entries(flows) as usize, Never, EngineCaps::NONE)?;
     run(&mut frames, Body::Worker(&mut unit), &mut clock, 2 * flows);
     let (each, _) = run(&mut frames, Body::Worker(&mut unit), &mut clock, packets);
-    let sent = frames.sent;
+    let sent = frames.sent();
     retire(unit);
     ensure!(sent >= u64::from(packets), "of {packets} packets {sent} were sent on");
     Ok(each)
