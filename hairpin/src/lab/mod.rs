@@ -16,8 +16,10 @@ mod sink;
 mod source;
 mod train;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Subcommand;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
@@ -96,5 +98,15 @@ impl LabCommand {
             LabCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             LabCommand::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
         }
+    }
+}
+
+/// Takes away a file of results, if there is one, to begin anew.
+fn remove_results(file: &Path) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("could not remove {}", file.display()))
+        }
+        _ => Ok(()),
     }
 }

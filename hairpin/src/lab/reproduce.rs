@@ -1,6 +1,7 @@
 //! `hairpin lab reproduce`: papers/001's experiments in virtual time.
 
 use super::progress::{Progress, about};
+use super::remove_results;
 use crate::cli::print;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -72,13 +73,7 @@ impl ReproduceArguments {
             return print_plan(&bench, &cases).map(|()| ExitCode::SUCCESS);
         }
         if self.fresh {
-            match std::fs::remove_file(self.output.join(FILE)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error)
-                        .with_context(|| format!("could not remove {}", self.output.join(FILE).display()));
-                }
-                _ => {}
-            }
+            remove_results(&self.output.join(FILE))?;
         }
         let mut store = Store::open(&self.output)?;
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);

@@ -1,7 +1,7 @@
 //! `hairpin lab run`: a whole experiment from a file.
 
-use super::bed;
 use super::progress::{Progress, about};
+use super::{bed, remove_results};
 use crate::cli::{Output, print};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -63,12 +63,7 @@ impl RunArguments {
             return self.print_plan(&experiment, &plan).map(|()| ExitCode::SUCCESS);
         }
         if self.fresh {
-            match std::fs::remove_file(out.join(FILE)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("could not remove {}", out.join(FILE).display()));
-                }
-                _ => {}
-            }
+            remove_results(&out.join(FILE))?;
         }
         let machine = report::machine();
         let mut store = Store::open(&out, &machine.name)
