@@ -13,6 +13,28 @@ const MATRIX: &str = r#"
 name = "smoke-matrix"
 title = "Directions"
 table = ["throughput", "loss"]
+finding = [
+    { text = "the forwarder carries more than the balancer", source = "5.1", metric = "throughput",
+      more = { device = ["BF"] }, than = { device = ["LB"] }, where = { cores = ["1"] }, share = 1 },
+    { text = "a table that is too small loses", source = "5.1", metric = "loss",
+      more = { entries = ["1 M"] }, than = { entries = ["4 M"] },
+      where = { device = ["LB"], run = ["2"] }, beyond = 1, share = 1 },
+    { text = "naive offloading is better in run 2 than in run 1", source = "5.1", metric = "throughput",
+      more = { run = ["2"] }, than = { run = ["1"] }, where = { device = ["naive"], cores = ["1"] }, share = 1 },
+    { text = "in run 1 naive offloading that waits for the card is worse than none", source = "5.1", metric = "throughput",
+      more = { device = ["LB", "selective", "naive-async"] }, than = { device = ["naive"] },
+      where = { run = ["1"], cores = ["1"], entries = ["4 M"] }, share = 1 },
+    { text = "in run 2 offloading is better than none", source = "5.1", metric = "throughput",
+      more = { device = ["selective", "naive-async"] }, than = { device = ["LB"] },
+      where = { run = ["2"], cores = ["1"], entries = ["4 M"] }, share = 1 },
+    { text = "loss is highest at one core", source = "5.2", metric = "loss",
+      more = { cores = ["1"] }, than = { cores = ["2"] }, where = { device = ["LB"], entries = ["4 M"] }, share = 1 },
+    { text = "no latency is negative", source = "5.5", metric = "negative", rule = "at-most", more = {}, share = 1 },
+    { text = "nothing is received that was not sent", source = "5.5", metric = "surplus", rule = "at-most",
+      more = {}, share = 1 },
+    { text = "the balancer carries more than the forwarder, which it does not", source = "nobody", metric = "throughput",
+      more = { device = ["LB"] }, than = { device = ["BF"] }, where = { cores = ["1"] }, share = 1 },
+]
 [settings]
 mix = "zipf"
 exponent = 0.8
@@ -50,77 +72,6 @@ metrics = ["throughput"]
 across = "time"
 lines = "device"
 metrics = ["throughput"]
-[[finding]]
-text = "the forwarder carries more than the balancer"
-source = "5.1"
-metric = "throughput"
-more = { device = ["BF"] }
-than = { device = ["LB"] }
-where = { cores = ["1"] }
-share = 1
-[[finding]]
-text = "a table that is too small loses"
-source = "5.1"
-metric = "loss"
-more = { entries = ["1 M"] }
-than = { entries = ["4 M"] }
-where = { device = ["LB"], run = ["2"] }
-beyond = 1
-share = 1
-[[finding]]
-text = "naive offloading is better in run 2 than in run 1"
-source = "5.1"
-metric = "throughput"
-more = { run = ["2"] }
-than = { run = ["1"] }
-where = { device = ["naive"], cores = ["1"] }
-share = 1
-[[finding]]
-text = "in run 1 naive offloading that waits for the card is worse than none"
-source = "5.1"
-metric = "throughput"
-more = { device = ["LB", "selective", "naive-async"] }
-than = { device = ["naive"] }
-where = { run = ["1"], cores = ["1"], entries = ["4 M"] }
-share = 1
-[[finding]]
-text = "in run 2 offloading is better than none"
-source = "5.1"
-metric = "throughput"
-more = { device = ["selective", "naive-async"] }
-than = { device = ["LB"] }
-where = { run = ["2"], cores = ["1"], entries = ["4 M"] }
-share = 1
-[[finding]]
-text = "loss is highest at one core"
-source = "5.2"
-metric = "loss"
-more = { cores = ["1"] }
-than = { cores = ["2"] }
-where = { device = ["LB"], entries = ["4 M"] }
-share = 1
-[[finding]]
-text = "no latency is negative"
-source = "5.5"
-metric = "negative"
-rule = "at-most"
-more = {}
-share = 1
-[[finding]]
-text = "nothing is received that was not sent"
-source = "5.5"
-metric = "surplus"
-rule = "at-most"
-more = {}
-share = 1
-[[finding]]
-text = "the balancer carries more than the forwarder, which it does not"
-source = "nobody"
-metric = "throughput"
-more = { device = ["LB"] }
-than = { device = ["BF"] }
-where = { cores = ["1"] }
-share = 1
 "#;
 
 const POLICIES: &str = r#"
