@@ -29,8 +29,8 @@ pub enum Choice {
     Auto,
 }
 
-/// One of them.
-pub enum AnyPolicy {
+/// One of them, or another that the data plane does not know.
+pub enum AnyPolicy<O = Never> {
     /// [`Always`]
     Always(Always),
     /// [`Never`]
@@ -45,12 +45,14 @@ pub enum AnyPolicy {
     DecisionTree(DecisionTree),
     /// [`Auto`]
     Auto(Auto),
+    /// None of them; none of [`Choice`] leads here.
+    Other(O),
 }
 
-impl AnyPolicy {
+impl<O> AnyPolicy<O> {
     /// The policy for a worker of so many connections at most. `fastest-flow` and `auto` keep 32 bytes for
     /// each, `decision-tree` 64.
-    pub fn new(choice: Choice, capacity: usize) -> AnyPolicy {
+    pub fn new(choice: Choice, capacity: usize) -> AnyPolicy<O> {
         match choice {
             Choice::Always => AnyPolicy::Always(Always),
             Choice::Never => AnyPolicy::Never(Never),
@@ -73,11 +75,12 @@ macro_rules! each {
             AnyPolicy::FastestFlow($policy) => $what,
             AnyPolicy::DecisionTree($policy) => $what,
             AnyPolicy::Auto($policy) => $what,
+            AnyPolicy::Other($policy) => $what,
         }
     };
 }
 
-impl OffloadPolicy for AnyPolicy {
+impl<O: OffloadPolicy> OffloadPolicy for AnyPolicy<O> {
     fn name(&self) -> &'static str {
         each!(self, policy => policy.name())
     }

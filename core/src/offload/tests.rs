@@ -195,7 +195,7 @@ fn whatever_it_is_told_any_policy_answers() {
         Choice::DecisionTree(Tree::parse(tree::BUILT_IN).unwrap().into()),
         Choice::Auto,
     ] {
-        let mut policy = AnyPolicy::new(choice.clone(), 2);
+        let mut policy: AnyPolicy = AnyPolicy::new(choice.clone(), 2);
         policy.set_costs(Costs { packet_ns: 0, pair_ns: u32::MAX });
         for (position, packets, rules, rules_max) in
             [(0, 0, 0, 0), (9, u64::MAX, u32::MAX, 1), (1, 1, 0, u32::MAX), (u32::MAX, 1 << 40, 5, 5)]

@@ -221,7 +221,7 @@ impl Member {
         let Post { open, engine, publish, beat, marks } = post;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
         let (loads, standings) = (making.loads.clone(), making.standings.clone());
-        let policy = AnyPolicy::new(making.policy.clone(), memory.len());
+        let policy: AnyPolicy = AnyPolicy::new(making.policy.clone(), memory.len());
         let stateless = index::stateless(making.table, &steering);
         let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
         let (caps, held) = (engine.caps(), Arc::clone(&making.held));

@@ -10,17 +10,17 @@ use hairpin_core::engine::{Completion, EngineCaps};
 use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::offload::{AnyPolicy, Choice, Costs, EngineRoom, FlowStats, OffloadPolicy, Verdict};
+use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{AnyTable, Hasher, Method};
-use hairpin_core::time::{Duration, Time};
+use hairpin_core::time::Duration;
 use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The data plane's worker.
-pub(super) type TestbedWorker = Worker<Chosen, AnyTable>;
+/// The data plane's worker, with a policy of its own or one that knows the future.
+pub(super) type TestbedWorker = Worker<AnyPolicy<Oracle>, AnyTable>;
 
 /// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,52 +90,6 @@ impl std::ops::Drop for Core {
     }
 }
 
-/// A policy of the data plane's, or one that knows the future.
-pub(super) enum Chosen {
-    Choice(AnyPolicy),
-    Oracle(Oracle),
-}
-
-macro_rules! each {
-    ($self:ident, $policy:ident => $what:expr) => {
-        match $self {
-            Chosen::Choice($policy) => $what,
-            Chosen::Oracle($policy) => $what,
-        }
-    };
-}
-
-impl OffloadPolicy for Chosen {
-    fn name(&self) -> &'static str {
-        each!(self, policy => policy.name())
-    }
-    #[inline]
-    fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
-        each!(self, policy => policy.on_packet(now, flow, room))
-    }
-    fn on_sample(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
-        each!(self, policy => policy.on_sample(now, flow, room))
-    }
-    fn on_end(&mut self, now: Time, flow: &FlowStats) {
-        each!(self, policy => policy.on_end(now, flow))
-    }
-    fn on_installed(&mut self, now: Time, delay: Duration) {
-        each!(self, policy => policy.on_installed(now, delay))
-    }
-    fn on_refused(&mut self, now: Time) {
-        each!(self, policy => policy.on_refused(now))
-    }
-    fn set_costs(&mut self, costs: Costs) {
-        each!(self, policy => policy.set_costs(costs))
-    }
-    fn samples_within(&self) -> Option<Duration> {
-        each!(self, policy => policy.samples_within())
-    }
-    fn offloads(&self) -> bool {
-        each!(self, policy => policy.offloads())
-    }
-}
-
 /// Memory of workers that are no more: it cannot be given back to the system, so the next ones use it, in smaller pieces if
 /// need be.
 static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
@@ -198,9 +152,9 @@ pub(super) fn balancers(
         _ => None,
     };
     let policy = || match balancer.offload.as_ref().map(|offload| &offload.policy) {
-        None => Chosen::Choice(AnyPolicy::new(Choice::Never, each)),
-        Some(Policy::Choice(choice)) => Chosen::Choice(AnyPolicy::new(choice.clone(), each)),
-        Some(Policy::Oracle(plan)) => Chosen::Oracle(Oracle::new(plan.clone(), began.clone())),
+        None => AnyPolicy::new(Choice::Never, each),
+        Some(Policy::Choice(choice)) => AnyPolicy::new(choice.clone(), each),
+        Some(Policy::Oracle(plan)) => AnyPolicy::Other(Oracle::new(plan.clone(), began.clone())),
     };
     let worker = |(number, table)| {
         Worker::new(WorkerOptions {
