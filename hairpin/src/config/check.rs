@@ -1,11 +1,11 @@
 //! What must hold between the parts of a file.
 
-use super::problem::Sink;
-use super::reader::At;
 use super::service::Draft;
 use super::words::spoken;
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_lab::reading::At;
+use hairpin_lab::reading::Sink;
 use std::collections::HashMap;
 
 /// Checks every service by itself and beside the others. `is_tracked`: whether connections are.

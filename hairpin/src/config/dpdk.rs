@@ -1,12 +1,12 @@
 //! Reads `[dpdk]`: the dpdk plane's ports, memory and routes.
 
-use super::problem::Sink;
-use super::reader::{self, At, Table};
+use super::reader::{self, Table};
 use super::service::Draft;
 use super::words::Word;
 use super::{CheckKind, reference};
 use hairpin_core::config::Pool;
 use hairpin_core::flow::Address;
+use hairpin_lab::reading::{At, Sink};
 use std::net::IpAddr;
 use std::ops::Range;
 

@@ -4,14 +4,14 @@
 //! port that no service has.
 
 use super::l7::OWN;
-use super::problem::Sink;
-use super::reader::{At, Table};
+use super::reader::Table;
 use super::service::{Draft, read_backends};
 use super::words::Spoken;
 use super::{ServiceSettings, health, reference};
 use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
+use hairpin_lab::reading::{At, Sink};
 
 /// The groups of a service, and their names.
 pub(super) fn read<'a>(

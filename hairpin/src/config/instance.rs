@@ -2,14 +2,14 @@
 
 use super::dpdk;
 use super::offload;
-use super::problem::Sink;
-use super::reader::{self, At, Table};
+use super::reader::{self, Table};
 use super::words::PlaneChoice;
 use super::{
     Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference,
 };
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::Method;
+use hairpin_lab::reading::{At, Sink};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 

@@ -11,7 +11,6 @@ mod instance;
 mod l7;
 mod offload;
 mod print;
-mod problem;
 mod reader;
 pub mod reference;
 mod service;
@@ -21,9 +20,9 @@ mod tables;
 pub(crate) mod words;
 
 pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
+pub(crate) use hairpin_lab::reading::nearest;
+pub use hairpin_lab::reading::{Problem, Problems, Severity};
 pub use print::{markdown, template};
-pub use problem::{Problem, Problems, Severity};
-pub(crate) use reader::nearest;
 pub use settings::{
     Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
     WhenAbsent, socket_path,
@@ -32,8 +31,9 @@ pub use tables::TableChoice;
 pub use words::{PlaneChoice, Word};
 
 use hairpin_core::config::{Snapshot, Timeouts};
-use problem::Sink;
+use hairpin_lab::reading::{Sink, text_of};
 use reader::Table;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -77,14 +77,14 @@ struct Common {
 /// # Errors
 /// All of the file's mistakes, or that it cannot be read.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let read = || -> std::io::Result<String> {
-        let bytes = std::fs::metadata(path)?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(std::io::Error::other(format!("it has {bytes} bytes, more than {FILE_BYTES_MAX}")));
-        }
-        std::fs::read_to_string(path)
-    };
-    let text = read().map_err(|error| Problems::unreadable(path, &error))?;
+    let text = text_of(path, FILE_BYTES_MAX).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::NotFound => "name the configuration with -c FILE (`hairpin config` prints every field)",
+            ErrorKind::InvalidData => "it must be UTF-8 text",
+            _ => "it must be a readable file",
+        };
+        Problems::unreadable(path, format!("cannot read the configuration: {error}"), remedy)
+    })?;
     parse(&path.display().to_string(), &text)
 }
 
@@ -94,12 +94,8 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// All of its mistakes.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     let sink = Sink::new(file, text);
-    let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
-    for error in &syntax_errors {
-        sink.error(&error.span().unwrap_or(0..0), error.message(), "");
-    }
-    // A broken document reads as one with fields missing, which would only hide the cause.
-    let read = if syntax_errors.is_empty() { read(&sink, document.get_ref()) } else { None };
+    let document = sink.document();
+    let read = document.as_ref().and_then(|document| read(&sink, document.get_ref()));
     let problems = sink.into_problems();
     match read {
         Some((settings, snapshot, services))

@@ -1,10 +1,10 @@
 //! Reads the numbers of a policy.
 
 use super::PolicyChoice;
-use super::problem::Sink;
 use super::reader::Table;
 use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{Choice, FirstN, HeavyHitter, Tree};
+use hairpin_lab::reading::Sink;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,20 +1,13 @@
 //! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
 
-use super::problem::Sink;
 use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
 use super::words::Word;
+use hairpin_lab::reading::{At, Sink, described, nearest, one_of};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
-
-/// A value and where it stands.
-#[derive(Clone, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) span: Range<usize>,
-}
 
 /// One table of the document, or the absence of one.
 pub(super) struct Table<'a> {
@@ -135,11 +128,7 @@ impl<'a> Table<'a> {
         if words.contains(&text.value.as_str()) {
             return T::from_word(&text.value);
         }
-        let remedy = match nearest(&text.value, &words) {
-            Some(word) => format!("did you mean \"{word}\"? (one of {})", quoted(&words)),
-            None => format!("use one of {}", quoted(&words)),
-        };
-        self.sink.error(&text.span, format!("`{name}` is \"{}\"", text.value), remedy);
+        self.sink.error(&text.span, format!("`{name}` is \"{}\"", text.value), one_of(&text.value, &words));
         None
     }
 
@@ -382,13 +371,6 @@ pub(super) fn unicast(address: IpAddr) -> Result<(), String> {
     Err(wrong.to_string())
 }
 
-/// The member of `names` nearest to `name`, if one is near enough to be meant.
-pub(crate) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
-    let score = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate);
-    let best = names.iter().min_by_key(|candidate| score(candidate))?;
-    (score(best) <= (name.chars().count() / 3).max(1)).then_some(*best)
-}
-
 fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
     let fits = |other: &&&Section| {
         other.field(name).is_some_and(|field| matches!(field.kind, Kind::Tables | Kind::Map) == is_table)
@@ -413,10 +395,6 @@ fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
     format!("known fields: {}", names.join(", "))
 }
 
-fn quoted(words: &[&str]) -> String {
-    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
-}
-
 /// A value as it could stand in a file, on one line.
 fn written(value: &DeValue<'_>) -> String {
     match value {
@@ -438,17 +416,5 @@ fn written(value: &DeValue<'_>) -> String {
             };
             format!("{{ {} }}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
         }
-    }
-}
-
-pub(super) fn described(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("the text \"{text}\""),
-        DeValue::Integer(number) => format!("the number {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(value) => format!("{value}"),
-        DeValue::Datetime(_) => "a date".to_string(),
-        DeValue::Array(_) => "a list".to_string(),
-        DeValue::Table(_) => "a table".to_string(),
     }
 }

@@ -1,14 +1,14 @@
 //! Reads `[[service]]` tables.
 
 use super::l7::{self, Targets};
-use super::problem::Sink;
-use super::reader::{At, Table, is_empty_list, socket_address};
+use super::reader::{Table, is_empty_list, socket_address};
 use super::reference::Section;
 use super::words::{Spoken, Word};
 use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
+use hairpin_lab::reading::{At, Sink};
 use std::net::SocketAddr;
 use std::ops::Range;
 

@@ -1,6 +1,5 @@
 //! What a file may not say when connections are not tracked (`connection_table` is `stateless` or `maglev`).
 
-use super::problem::Sink;
 use super::service::Draft;
 use super::tables::TableChoice;
 use super::words::spoken;
@@ -8,6 +7,7 @@ use super::{PolicyChoice, Settings};
 use hairpin_core::config::{Algorithm, Forwarding};
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::table::Method;
+use hairpin_lab::reading::Sink;
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! The experiment file: what is measured, over which values, and what the papers found.
 
-use super::problem::{Problem, Problems, Sink};
 use super::reader::Table;
 use super::source;
 use crate::rate;
+use crate::reading::{Problems, Sink, text_of};
 use crate::testbed::{Device, Rate, Size, Source, UnknownWord};
 use hairpin_core::table::Method;
 use serde::{Deserialize, Serialize};
@@ -173,20 +173,11 @@ impl Experiment {
     /// # Errors
     /// All of the file's mistakes, or that it cannot be read.
     pub fn load(path: &Path) -> Result<Experiment, Problems> {
-        let read = || -> std::io::Result<String> {
-            let bytes = std::fs::metadata(path)?.len();
-            if bytes > FILE_BYTES_MAX {
-                return Err(std::io::Error::other(format!("it has {bytes} bytes, more than {FILE_BYTES_MAX}")));
-            }
-            std::fs::read_to_string(path)
-        };
-        let file = path.display().to_string();
-        let text = read().map_err(|error| {
+        let text = text_of(path, FILE_BYTES_MAX).map_err(|error| {
             let what = format!("cannot read the experiment: {error}");
-            let remedy = "see scenarios/ for examples, and docs/lab.md".to_owned();
-            Problems(vec![Problem { file: file.clone(), line: 0, what, remedy }])
+            Problems::unreadable(path, what, "see scenarios/ for examples, and docs/lab.md")
         })?;
-        Experiment::parse(&file, &text, path.parent().unwrap_or(Path::new("")))
+        Experiment::parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))
     }
 
     /// Reads `text`; `file` names it in messages, `directory` is where the files it names are found.
@@ -195,12 +186,8 @@ impl Experiment {
     /// All of its mistakes.
     pub fn parse(file: &str, text: &str, directory: &Path) -> Result<Experiment, Problems> {
         let sink = Sink::new(file, text);
-        let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
-        for error in &syntax_errors {
-            sink.error(&error.span().unwrap_or(0..0), error.message(), "");
-        }
-        // A broken document reads as one with fields missing, which would only hide the cause.
-        let read = syntax_errors.is_empty().then(|| {
+        let document = sink.document();
+        let read = document.as_ref().map(|document| {
             let top = Table::root(&sink, document.get_ref());
             let read = read(&top, text, directory);
             top.end();

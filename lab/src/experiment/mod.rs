@@ -7,7 +7,6 @@
 mod file;
 mod perform;
 mod plan;
-mod problem;
 mod reader;
 mod results;
 mod source;
@@ -18,6 +17,5 @@ mod tests;
 pub use file::{Asked, Experiment, Finding, Metric, Subject};
 pub use perform::{Done, Event, perform};
 pub use plan::{Cell, Kind, Plan, Skipped, Task};
-pub use problem::{Problem, Problems};
 pub use results::{Results, Verdict, alike, summary};
 pub use store::{Came, FILE, Record, Store};

@@ -1,6 +1,6 @@
 //! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
 
-use super::problem::Sink;
+use crate::reading::{At, Sink, described, nearest, one_of};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,13 +12,6 @@ use toml::de::{DeTable, DeValue};
 
 /// Entries of a list at most.
 const LIST_MAX: usize = 64;
-
-/// A value and where it stands.
-#[derive(Clone, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) span: Range<usize>,
-}
 
 /// One table of the document, or the absence of one. Fields are asked for by name; [`Table::end`] reports the rest.
 pub(super) struct Table<'a> {
@@ -137,12 +130,7 @@ impl<'a> Table<'a> {
         if words.contains(&text.value.as_str()) {
             return Some(text);
         }
-        let list = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
-        let remedy = match nearest(&text.value, words) {
-            Some(word) => format!("did you mean \"{word}\"? (one of {list})"),
-            None => format!("use one of {list}"),
-        };
-        self.sink.error(&text.span, format!("`{name}` is \"{}\"", text.value), remedy);
+        self.sink.error(&text.span, format!("`{name}` is \"{}\"", text.value), one_of(&text.value, words));
         None
     }
 
@@ -281,24 +269,5 @@ impl<'a> Table<'a> {
     fn wrong(&self, value: &Spanned<DeValue<'a>>, name: &str, wanted: &str, remedy: &str) {
         let what = format!("`{name}` is {}, not {wanted}", described(value.get_ref()));
         self.sink.error(&value.span(), what, remedy);
-    }
-}
-
-/// The member of `names` nearest to `name`, if one is near enough to be meant.
-fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
-    let score = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate);
-    let best = names.iter().min_by_key(|candidate| score(candidate))?;
-    (score(best) <= (name.chars().count() / 3).max(1)).then_some(*best)
-}
-
-fn described(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("the text \"{text}\""),
-        DeValue::Integer(number) => format!("the number {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(value) => format!("{value}"),
-        DeValue::Datetime(_) => "a date".to_owned(),
-        DeValue::Array(_) => "a list".to_owned(),
-        DeValue::Table(_) => "a table".to_owned(),
     }
 }

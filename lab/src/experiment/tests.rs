@@ -1,6 +1,7 @@
 //! Files, plans, and whole experiments on a modelled testbed.
 
 use super::*;
+use crate::reading::{Problem, Problems};
 use crate::testbed::{Device, LatencySummary, Measurement, Progress, Rate, Sample, Size, Testbed, Trial};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -156,8 +157,9 @@ fn a_file_is_read() {
 #[test]
 fn mistakes_are_told_with_their_lines() {
     let told = |line: &str, text: &str| {
-        let problems = parse(text).unwrap_err().to_string();
-        assert!(problems.lines().any(|problem| problem.contains(line)), "{line}\nnot in\n{problems}");
+        let problems = parse(text).unwrap_err();
+        let told = |one: &Problem| format!("{}:{}: {}; {}", one.file, one.line, one.what, one.remedy).contains(line);
+        assert!(problems.0.iter().any(told), "{line}\nnot in\n{problems}");
     };
     let with = |old: &str, new: &str| {
         assert!(FILE_TEXT.contains(old), "{old}");

@@ -1,12 +1,13 @@
 //! Reads what routes and access rules ask for.
 
-use super::super::reader::{At, Table, described};
+use super::super::reader::Table;
 use super::{ENTRIES_MAX, bounded};
 use hairpin_core::flow::Address;
 use hairpin_core::l7::config::Network;
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Conditions, Named, Test};
+use hairpin_lab::reading::{At, described};
 use std::fmt::Display;
 use std::net::IpAddr;
 use toml::de::DeValue;

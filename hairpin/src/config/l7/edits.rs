@@ -1,10 +1,11 @@
 //! Reads what is changed in heads.
 
-use super::super::reader::{Table, described};
+use super::super::reader::Table;
 use super::super::reference::Section;
 use super::conditions::parsed;
 use super::{ENTRIES_MAX, bounded};
 use hairpin_core::l7::config::{Field, HeadEdits};
+use hairpin_lab::reading::described;
 use toml::de::DeValue;
 
 type Parse = fn(&str, &str) -> Result<Field, &'static str>;

@@ -1,9 +1,10 @@
 //! Where routes lead: groups of backends, by name and number.
 
 use super::super::nearest;
-use super::super::reader::{At, Table, described};
+use super::super::reader::Table;
 use super::bounded;
 use hairpin_core::l7::config::Group;
+use hairpin_lab::reading::{At, described};
 
 /// What routes call the service's own backends.
 pub(in super::super) const OWN: &str = "own";

@@ -1,0 +1,186 @@
+//! Reading TOML that people write (the configuration, experiments), and what is wrong with it: where, what, and what would
+//! be right. Every mistake is told, in the order of the text.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Whether a problem keeps the file from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// It can, but it probably does not mean what was meant.
+    Warning,
+}
+
+/// One problem of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether it keeps the file from being used.
+    pub severity: Severity,
+    /// The file as it was named.
+    pub file: String,
+    /// Line, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// Column in characters, from 1; 0 when the whole file is meant.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right; may be empty.
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(f, ": {severity}: {}", self.what)?;
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that is wrong with a file; at least one error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl Problems {
+    /// A file that cannot be read at all: what happened, and what would be right.
+    pub fn unreadable(path: &Path, what: String, remedy: &str) -> Problems {
+        let (file, remedy) = (path.display().to_string(), remedy.to_owned());
+        Problems(vec![Problem { severity: Severity::Error, file, line: 0, column: 0, what, remedy }])
+    }
+}
+
+/// Collects the problems of one text.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    file: &'a str,
+    text: &'a str,
+    found: RefCell<Vec<(usize, Problem)>>,
+}
+
+impl<'a> Sink<'a> {
+    /// Of this text; `file` names it in messages.
+    pub fn new(file: &'a str, text: &'a str) -> Sink<'a> {
+        Sink { file, text, found: RefCell::new(Vec::new()) }
+    }
+
+    /// Reports what is wrong at these bytes, and what would be right (may be empty).
+    pub fn error(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Error, at, what.into(), remedy.into());
+    }
+
+    /// The same, where it is only doubtful.
+    pub fn warning(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Warning, at, what.into(), remedy.into());
+    }
+
+    /// The text as a document, if it is one. A broken one would read as one with fields missing, which would only hide
+    /// the cause.
+    pub fn document(&self) -> Option<Spanned<DeTable<'a>>> {
+        let (document, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            self.error(&error.span().unwrap_or(0..0), error.message(), "");
+        }
+        errors.is_empty().then_some(document)
+    }
+
+    /// The line of a byte offset, from 1.
+    pub fn line(&self, offset: usize) -> usize {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        before.bytes().filter(|byte| *byte == b'\n').count() + 1
+    }
+
+    fn add(&self, severity: Severity, at: &Range<usize>, what: String, remedy: String) {
+        let before = self.text.get(..at.start).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let column = before[line_start..].chars().count() + 1;
+        let file = self.file.to_string();
+        let problem = Problem { severity, file, line: self.line(at.start), column, what, remedy };
+        self.found.borrow_mut().push((at.start, problem));
+    }
+
+    /// The problems in the order of the file.
+    pub fn into_problems(self) -> Vec<Problem> {
+        let mut found = self.found.into_inner();
+        found.sort_by_key(|(offset, _)| *offset);
+        found.into_iter().map(|(_, problem)| problem).collect()
+    }
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Its bytes in the text.
+    pub span: Range<usize>,
+}
+
+/// The text of a file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// It cannot be read, or is larger.
+pub fn text_of(path: &Path, bytes_max: u64) -> std::io::Result<String> {
+    let bytes = std::fs::metadata(path)?.len();
+    if bytes > bytes_max {
+        return Err(std::io::Error::other(format!("it has {bytes} bytes, more than {bytes_max}")));
+    }
+    std::fs::read_to_string(path)
+}
+
+/// What to do where `text` is none of `words`: the nearest, and all of them.
+pub fn one_of(text: &str, words: &[&str]) -> String {
+    let list = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    match nearest(text, words) {
+        Some(word) => format!("did you mean \"{word}\"? (one of {list})"),
+        None => format!("use one of {list}"),
+    }
+}
+
+/// The member of `names` nearest to `name`, if one is near enough to be meant.
+pub fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    let score = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate);
+    let best = names.iter().min_by_key(|candidate| score(candidate))?;
+    (score(best) <= (name.chars().count() / 3).max(1)).then_some(*best)
+}
+
+/// A value in words, as far as it helps to find it.
+pub fn described(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the text \"{text}\""),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(value) => format!("{value}"),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
