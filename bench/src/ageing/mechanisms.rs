@@ -19,7 +19,7 @@ pub(super) type Due = ArrayVec<Position, DUE_MAX>;
 
 /// The granularity of deadlines, as a worker has it.
 const TICK: Duration = Duration::from_millis(50);
-/// Slots of the wheel, as a worker has it.
+/// Slots of the wheel.
 const WHEEL_SLOTS: usize = 8192;
 /// How often the walk comes by. Shorter is more exact, and costs in proportion.
 const PERIOD: Duration = Duration::from_millis(500);

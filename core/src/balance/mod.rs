@@ -71,11 +71,6 @@ impl Balancer {
         Balancer::with_maglev(service, loads, worker, workers, seed, tables.of(number))
     }
 
-    /// A balancer of the same `service` for another worker, with every backend available again.
-    pub fn sibling(&self, service: &Service, worker: u16, workers: u16, seed: u64) -> Balancer {
-        Balancer::with_maglev(service, self.loads.clone(), worker, workers, seed, self.maglev.clone())
-    }
-
     fn with_maglev(
         service: &Service,
         loads: Loads,

@@ -24,13 +24,6 @@ pub struct Reply<'a> {
     pub close: bool,
 }
 
-impl Reply<'static> {
-    /// The usual answer with `status`: its name is its body.
-    pub fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
-        Reply { status, location: None, body: text(status).as_bytes(), head_only, close }
-    }
-}
-
 /// Statuses that we answer with, or that a configuration may ask for, with the body that says so to a person.
 const TEXTS: [(u16, &str); 44] = [
     (200, "200 OK\n"),

@@ -1,6 +1,6 @@
 //! Keys and their keyed hash.
 
-use crate::flow::{Address, Endpoint, FlowKey};
+use crate::flow::{Address, FlowKey};
 use ahash::RandomState;
 use core::hash::{BuildHasher, Hasher as _};
 
@@ -32,15 +32,6 @@ impl Hasher {
     pub fn new(secret: [u64; 4]) -> Hasher {
         let [k0, k1, k2, k3] = secret;
         Hasher { state: RandomState::with_seeds(k0, k1, k2, k3) }
-    }
-
-    /// The hash of one end, for tables that are not keyed by flows.
-    #[inline]
-    pub fn hash_end(&self, end: &Endpoint) -> Hash {
-        let mut hasher = self.state.build_hasher();
-        hasher.write_u128(address_word(&end.address));
-        hasher.write_u64(u64::from(end.port));
-        Hash(hasher.finish())
     }
 }
 

@@ -1,9 +1,9 @@
-//! Connection tables: indexes from flow keys to positions, the slab that holds the connections, the timer wheel.
+//! Connection tables: indexes from flow keys to positions, the slab that holds the connections, ageing.
 //!
 //! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads
 //! from a key to a `u32` value (of a worker: position times two, plus direction). Own tables do not store keys (one does,
-//! [`inline`], beside the entry); they ask the [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can
-//! be exchanged for each other.
+//! [`inline`], beside the entry); they ask the [`Entries`] whether a value is the one meant. So a table can be rebuilt from
+//! the slab at any time, and tables can be exchanged for each other.
 //!
 //! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
 //! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.

@@ -32,7 +32,6 @@ fn every_field_and_the_secret_count() {
     }
     assert_eq!(hashes.len(), 8);
     assert_eq!(key().hash(&hasher), key().hash(&Hasher::new(SECRET)), "the same secret, the same hash");
-    assert_ne!(hasher.hash_end(&key().source), hasher.hash_end(&key().destination));
 }
 
 struct Nobody;

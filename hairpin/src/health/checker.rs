@@ -119,11 +119,6 @@ impl Checker {
     pub fn totals(&self) -> Totals {
         self.shared.lock().schedule.totals()
     }
-
-    /// Whether the thread still runs; it ends early only if `on_change` panics.
-    pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
 }
 
 impl Drop for Checker {

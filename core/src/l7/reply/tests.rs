@@ -5,6 +5,11 @@ use std::string::String;
 
 const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes_max: 8192 };
 
+/// The usual answer with `status`: its name is its body.
+fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
+    Reply { status, location: None, body: text(status).as_bytes(), head_only, close }
+}
+
 /// What is written for `reply`; also that it says so if there is a byte too little of room.
 fn written(reply: &Reply<'_>) -> String {
     let mut out = [0; 8192];
@@ -20,23 +25,23 @@ fn written(reply: &Reply<'_>) -> String {
 #[test]
 fn a_refusal_says_why_and_whether_it_ends_the_connection() {
     assert_eq!(
-        written(&Reply::of_status(404, false, false)),
+        written(&of_status(404, false, false)),
         "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 14\r\n\r\n404 Not Found\n"
     );
     assert_eq!(
-        written(&Reply::of_status(400, false, true)),
+        written(&of_status(400, false, true)),
         "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 16\r\nConnection: close\r\n\r\n\
          400 Bad Request\n"
     );
     assert_eq!(
-        written(&Reply::of_status(502, true, false)),
+        written(&of_status(502, true, false)),
         "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 16\r\n\r\n"
     );
 }
 
 #[test]
 fn a_redirect_says_where_to() {
-    let reply = Reply { location: Some(b"https://a/"), ..Reply::of_status(308, false, false) };
+    let reply = Reply { location: Some(b"https://a/"), ..of_status(308, false, false) };
     assert_eq!(
         written(&reply),
         "HTTP/1.1 308 Permanent Redirect\r\nContent-Type: text/plain\r\nContent-Length: 23\r\n\
@@ -59,7 +64,7 @@ fn every_reply_can_be_read() {
     assert!(TEXTS.is_sorted_by_key(|&(status, _)| status));
     for status in 200..600 {
         for close in [false, true] {
-            let reply = Reply { body: b"body", ..Reply::of_status(status, false, close) };
+            let reply = Reply { body: b"body", ..of_status(status, false, close) };
             let bytes = written(&reply);
             let Ok(Parsed::Complete(read)) = head::response(bytes.as_bytes(), &BOUNDS, Method::Get) else {
                 panic!("{bytes}");
