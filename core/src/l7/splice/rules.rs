@@ -86,25 +86,7 @@ impl Splices {
         if front.stretch.is_some_and(|(start, length)| first.wrapping_sub(start) < length) {
             return;
         }
-        let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
-        let shift = |from: u8, to: u8| from as i8 - to as i8;
-        let rewrites = [
-            Rewrite {
-                source: back.own_end(),
-                destination: back.target(),
-                sequence_delta: up,
-                acknowledgement_delta: down.wrapping_neg(),
-                window_shift: shift(front.peer.scale, back.peer.announced),
-            },
-            Rewrite {
-                source: front.key.destination,
-                destination: front.key.source,
-                sequence_delta: down,
-                acknowledgement_delta: up.wrapping_neg(),
-                window_shift: shift(back.peer.scale, front.peer.announced),
-            },
-        ];
-        let keys = [front.key, back.key];
+        let (rewrites, keys) = (rewrites(front, back), [front.key, back.key]);
         let number = u32::from(back.number) * 2;
         for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
             let at = direction as usize;
@@ -304,6 +286,28 @@ impl Splices {
             keys.into_iter().filter(|&(_, bit)| front.rules & bit != 0).map(|(key, _)| key)
         })
     }
+}
+
+/// What the two rules of a pair change, the client's first.
+fn rewrites(front: &Front, back: &Back) -> [Rewrite; 2] {
+    let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
+    let shift = |from: u8, to: u8| from as i8 - to as i8;
+    [
+        Rewrite {
+            source: back.own_end(),
+            destination: back.target(),
+            sequence_delta: up,
+            acknowledgement_delta: down.wrapping_neg(),
+            window_shift: shift(front.peer.scale, back.peer.announced),
+        },
+        Rewrite {
+            source: front.key.destination,
+            destination: front.key.source,
+            sequence_delta: down,
+            acknowledgement_delta: up.wrapping_neg(),
+            window_shift: shift(back.peer.scale, front.peer.announced),
+        },
+    ]
 }
 
 /// The stretches for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
