@@ -83,14 +83,19 @@ void hairpin_log_heard(char *log, size_t log_size)
 	pthread_mutex_unlock(&log_lock);
 }
 
-/* Rust's own place in mbufs. */
+/* Rust's own place in mbufs, and the flag that says whether it is in use. */
 static int meta_field(void)
 {
 	static const struct rte_mbuf_dynfield field = {
 		.name = "hairpin_meta", .size = HAIRPIN_META_SIZE, .align = HAIRPIN_META_SIZE,
 	};
 
-	return rte_mbuf_dynfield_register_offset(&field, HAIRPIN_META) == HAIRPIN_META ? 0 : rte_errno != 0 ? rte_errno : EIO;
+	static const struct rte_mbuf_dynflag flag = { .name = "hairpin_written" };
+
+	if (rte_mbuf_dynfield_register_offset(&field, HAIRPIN_META) == HAIRPIN_META &&
+	    rte_mbuf_dynflag_register_bitnum(&flag, HAIRPIN_WRITTEN) == HAIRPIN_WRITTEN)
+		return 0;
+	return rte_errno != 0 ? rte_errno : EIO;
 }
 
 /*

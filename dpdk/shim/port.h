@@ -19,9 +19,12 @@
  */
 #define HAIRPIN_META 112
 #define HAIRPIN_META_SIZE 16
+/* The bit of ol_flags that says that something stands there: without it nobody reads or writes that line of the mbuf. */
+#define HAIRPIN_WRITTEN 40
 static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, data_off) == 16, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, nb_segs) == 20, "RawMbuf");
+static_assert(offsetof(struct rte_mbuf, port) == 22, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, ol_flags) == 24, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, pkt_len) == 36, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, data_len) == 40, "RawMbuf");
@@ -30,6 +33,7 @@ static_assert(offsetof(struct rte_mbuf, buf_len) == 54, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, dynfield1) <= HAIRPIN_META, "RawMbuf");
 static_assert(sizeof(struct rte_mbuf) == HAIRPIN_META + HAIRPIN_META_SIZE, "RawMbuf");
 static_assert(RTE_MBUF_F_RX_FDIR_ID == 1ULL << 13, "RawMbuf");
+static_assert(RTE_MBUF_F_LAST_FREE == 1ULL << HAIRPIN_WRITTEN, "RawMbuf");
 static_assert(RTE_MBUF_F_EXTERNAL == 1ULL << 61 && RTE_MBUF_F_INDIRECT == 1ULL << 62, "RawMbuf");
 
 /* A checksum for the device to fill in: beside the lengths of the headers, IPv4 rather than IPv6, UDP rather than TCP. */

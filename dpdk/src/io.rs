@@ -60,11 +60,14 @@ impl FrameIo for PortIo {
     }
 
     fn transmit(&mut self, batch: &mut Batch<Mbuf>) {
-        let Some(first) = batch.first().map(|frame| frame.meta().port) else { return };
-        if let Some(queue) = self.queues.get_mut(usize::from(first))
-            && batch.iter().all(|frame| frame.meta().port == first)
+        if batch.is_empty() {
+            return;
+        }
+        let (way, finished) = Mbuf::ways(batch);
+        if let Some(way) = way
+            && let Some(queue) = self.queues.get_mut(usize::from(way))
         {
-            queue.transmit(batch);
+            queue.transmit_as(finished, batch);
             return;
         }
         for frame in mem::take(batch) {

@@ -1,20 +1,43 @@
 //! Frames in DPDK's buffers.
 
-use crate::ffi::port::{self, ELSEWHERE, MARKED, RawMbuf};
-use hairpin_core::frame::{Batch, Frame, Meta};
+use crate::ffi::port::{self, ELSEWHERE, MARKED, RawMbuf, WRITTEN};
+use hairpin_core::frame::{Arrival, Batch, Checksum, Egress, Frame, Meta};
 use std::mem;
 use std::ptr::NonNull;
 
 /// A frame in an mbuf of one segment. It owns the mbuf; dropping it gives it back to its pool.
 ///
 /// It is no more than a pointer, so that a batch of frames is what DPDK's calls take and give. Everything of a frame
-/// stands in the mbuf, what the core knows of it ([`Meta`]) in a field of our own.
+/// stands in the mbuf, what the core knows of it ([`Meta`]) in a field of our own. That is in the mbuf's second line, and is
+/// written when there is something to write: of most frames only the port is known, which has a place in the first.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Mbuf(NonNull<RawMbuf>);
 
 // SAFETY: an mbuf has no thread; its pool takes it back from any.
 unsafe impl Send for Mbuf {}
+
+/// Places of ports whose frames need no [`Meta`] of their own: a power of two, no fewer than DPDK's ports.
+const PLACES: usize = 32;
+
+/// What is known of a frame of which nothing is: the place of the port it came in by.
+static FRESH: [Meta; PLACES] = {
+    const NONE: Meta = Meta {
+        port: 0,
+        ticket: 0,
+        arrival: Arrival::Received,
+        egress: Egress::Route,
+        checksum: Checksum::Complete,
+        gso_size: 0,
+    };
+    let mut fresh = [NONE; PLACES];
+    let mut place = 0;
+    while place < PLACES {
+        fresh[place].port = place as u16;
+        place += 1;
+    }
+    fresh
+};
 
 /// What became of frames that came in several segments.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +69,24 @@ impl Mbuf {
     fn raw_mut(&mut self) -> &mut RawMbuf {
         // SAFETY: as above.
         unsafe { self.0.as_mut() }
+    }
+
+    /// Where the frames of a batch go, if it is one port, and whether nothing is left to be done to any.
+    #[inline(always)]
+    pub(crate) fn ways(batch: &Batch<Mbuf>) -> (Option<u16>, bool) {
+        let first = batch.first().map_or(0, |frame| frame.meta().port);
+        let (mut others, mut unfinished) = (0, false);
+        for frame in batch {
+            let raw = frame.raw();
+            if raw.flags & WRITTEN == 0 {
+                others |= raw.port ^ first;
+            } else {
+                let meta = frame.meta();
+                others |= meta.port ^ first;
+                unfinished |= meta.checksum != Checksum::Complete || meta.gso_size != 0;
+            }
+        }
+        ((others == 0).then_some(first), !unfinished)
     }
 
     /// Has the device fill in its checksum.
@@ -93,10 +134,16 @@ impl Mbuf {
             let raw = unsafe { frame.0.as_mut() };
             prefetch(raw.buffer.wrapping_add(usize::from(raw.data_offset)));
             chained |= raw.segments > 1;
-            let ticket = if raw.flags & MARKED == 0 { 0 } else { raw.mark };
-            raw.meta.write(Meta { port, ticket, ..Meta::default() });
-            // What was true of it on receiving is not when it is sent: marks, tags, checksums.
-            raw.flags &= ELSEWHERE;
+            raw.port = port;
+            if raw.flags != 0 || usize::from(port) >= PLACES {
+                let ticket = if raw.flags & MARKED == 0 { 0 } else { raw.mark };
+                // What was true of it on receiving is not when it is sent: marks, tags, checksums.
+                raw.flags &= ELSEWHERE;
+                if ticket != 0 || usize::from(port) >= PLACES {
+                    raw.meta.write(Meta { port, ticket, ..Meta::default() });
+                    raw.flags |= WRITTEN;
+                }
+            }
         }
         if chained {
             join(batch, before, chains);
@@ -175,14 +222,23 @@ impl Frame for Mbuf {
 
     #[inline(always)]
     fn meta(&self) -> &Meta {
-        // SAFETY: whole frames have it, since `append_fresh`.
-        unsafe { self.raw().meta.assume_init_ref() }
+        let raw = self.raw();
+        if raw.flags & WRITTEN == 0 {
+            return &FRESH[usize::from(raw.port) % PLACES];
+        }
+        // SAFETY: whoever sets the flag writes it, and `append_fresh` clears what was there before.
+        unsafe { raw.meta.assume_init_ref() }
     }
 
     #[inline(always)]
     fn meta_mut(&mut self) -> &mut Meta {
+        let raw = self.raw_mut();
+        if raw.flags & WRITTEN == 0 {
+            raw.flags |= WRITTEN;
+            return raw.meta.write(FRESH[usize::from(raw.port) % PLACES]);
+        }
         // SAFETY: as above.
-        unsafe { self.raw_mut().meta.assume_init_mut() }
+        unsafe { raw.meta.assume_init_mut() }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::mbuf::{Chains, Mbuf, forget_first};
 use crate::pool::Pool;
 use crate::rss::{Rss, Spread, SpreadAbilities};
 use crate::segment::Cut;
-use hairpin_core::frame::{Batch, Checksum, Frame};
+use hairpin_core::frame::Batch;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -370,12 +370,18 @@ impl Queue {
 
     /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
     ///
-    /// Checksums that are [`Partial`](Checksum::Partial) are completed, by the device if it can do that, otherwise here.
+    /// Checksums that are [`Partial`](hairpin_core::frame::Checksum::Partial) are completed, by the device if it can do that, otherwise here.
     /// TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer than what its way out
     /// takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`].
     pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
-        let is_plain = |frame: &Mbuf| frame.meta().checksum == Checksum::Complete && frame.meta().gso_size == 0;
-        if batch.iter().all(is_plain) { self.send(batch) } else { self.transmit_unfinished(batch) }
+        let (_, finished) = Mbuf::ways(batch);
+        self.transmit_as(finished, batch)
+    }
+
+    /// The same; `finished` says whether there is nothing left to be done to the frames ([`Mbuf::ways`]).
+    #[inline]
+    pub(crate) fn transmit_as(&mut self, finished: bool, batch: &mut Batch<Mbuf>) -> usize {
+        if finished { self.send(batch) } else { self.transmit_unfinished(batch) }
     }
 
     /// Sends frames that are ready.

@@ -14,8 +14,9 @@ pub(crate) struct RawMbuf {
     pub(crate) data_offset: u16,
     _references: u16,
     pub(crate) segments: u16,
-    _port: u16,
-    /// What is true of it: [`MARKED`], [`ELSEWHERE`] and others.
+    /// Of a frame without [`WRITTEN`]: the place of its port.
+    pub(crate) port: u16,
+    /// What is true of it: [`MARKED`], [`WRITTEN`], [`ELSEWHERE`] and others.
     pub(crate) flags: u64,
     _packet_type: u32,
     /// Bytes of all segments, and of this one.
@@ -29,7 +30,7 @@ pub(crate) struct RawMbuf {
     /// Bytes of the buffer.
     pub(crate) buffer_length: u16,
     _rest: [u64; 7],
-    /// Ours (a dynamic field, `shim/eal.c`).
+    /// Ours (a dynamic field, `shim/eal.c`), with [`WRITTEN`].
     pub(crate) meta: MaybeUninit<Meta>,
 }
 
@@ -37,12 +38,15 @@ const META: usize = 112;
 const _: () = assert!(size_of::<Meta>() <= 16 && align_of::<Meta>() <= 16);
 const _: () = assert!(size_of::<RawMbuf>() == 128 && offset_of!(RawMbuf, meta) == META);
 const _: () = assert!(offset_of!(RawMbuf, data_offset) == 16 && offset_of!(RawMbuf, segments) == 20);
+const _: () = assert!(offset_of!(RawMbuf, port) == 22);
 const _: () = assert!(offset_of!(RawMbuf, flags) == 24 && offset_of!(RawMbuf, packet_length) == 36);
 const _: () = assert!(offset_of!(RawMbuf, data_length) == 40 && offset_of!(RawMbuf, mark) == 48);
 const _: () = assert!(offset_of!(RawMbuf, buffer_length) == 54);
 
 /// A rule has marked the packet (RTE_MBUF_F_RX_FDIR_ID).
 pub(crate) const MARKED: u64 = 1 << 13;
+/// Our field is initialised (a dynamic flag).
+pub(crate) const WRITTEN: u64 = 1 << 40;
 /// The buffer is not the mbuf's own (RTE_MBUF_F_EXTERNAL, RTE_MBUF_F_INDIRECT).
 pub(crate) const ELSEWHERE: u64 = 3 << 61;
 
