@@ -9,6 +9,7 @@ mod profile;
 mod rules;
 
 pub use profile::{Abilities, ByBatch, Counting, Forwarding, Profile, Tables, Updates, Wrong};
+pub use rules::Hint;
 
 use fastrand::Rng;
 use hairpin_core::engine::{Completion, Completions, EngineCaps, Fate, FlowEngine, Refusal, RuleId, RuleOp, Samples};
@@ -149,9 +150,15 @@ impl Nic {
         self.rules.holds(key)
     }
 
-    /// [`Nic::holds`], and brings into the cache what a packet of the flow will need.
-    pub fn warm(&self, key: &FlowKey) -> bool {
-        self.rules.warm(key)
+    /// Brings into the cache what packets of these flows will need, and gives each a hint for [`Nic::carry`]: as many as the
+    /// shorter slice has. Nothing changes.
+    pub fn warm(&self, keys: &[FlowKey], hints: &mut [Hint]) {
+        self.rules.warm(keys, hints);
+    }
+
+    /// A hint that says nothing.
+    pub fn no_hint(&self) -> Hint {
+        self.rules.no_hint()
     }
 
     /// The flow that a rule makes of this one, if there is one.
@@ -181,8 +188,16 @@ impl Nic {
     }
 
     /// Lets its firmware work until `now`.
+    #[inline]
     pub fn advance(&mut self, now: Time) {
         self.rules.tell(now);
+        if !self.changing.is_empty() || !self.waiting.is_empty() {
+            self.work(now);
+        }
+    }
+
+    /// There is something to do.
+    fn work(&mut self, now: Time) {
         loop {
             while self.changing.front().is_some_and(|(at, _)| *at <= now)
                 && let Some((at, op)) = self.changing.pop_front()
@@ -261,28 +276,28 @@ impl Nic {
     /// A packet arrives, of so many bytes from the Ethernet header on: what becomes of it, without its bytes. (SYN, FIN and
     /// RST never match; who asks sees to that.)
     pub fn packet(&mut self, now: Time, key: &FlowKey, length: usize) -> Passage {
-        self.carry(now, key, length).0
+        self.carry(now, key, length, self.no_hint()).0
     }
 
-    /// [`Nic::packet`], and where a rule has sent the packet.
-    pub fn carry(&mut self, now: Time, key: &FlowKey, length: usize) -> (Passage, Option<Endpoint>) {
+    /// [`Nic::packet`], and where a rule has sent the packet. The hint only makes it faster.
+    pub fn carry(&mut self, now: Time, key: &FlowKey, length: usize, hint: Hint) -> (Passage, Option<Endpoint>) {
         self.advance(now);
         let Nic { rules, profile, changing, free_from, tally, .. } = self;
-        let Some((rule, counters)) = rules.met(key) else { return (Passage::Miss, None) };
-        if rule.fate == Fate::Pass {
-            counters.last_seen = Some(now);
+        let Some(met) = rules.met(key, hint) else { return (Passage::Miss, None) };
+        if met.passes() {
+            met.counters.last_seen = Some(now);
             return (Passage::Pass, None);
         }
         let Some(leaves) = turn_round(&profile.forwarding, free_from, !changing.is_empty(), now, length) else {
             tally.lost += 1;
             return (Passage::Lost, None);
         };
-        counters.packets += 1;
-        counters.bytes += length.saturating_sub(14) as u64;
-        counters.last_seen = Some(now);
+        met.counters.packets += 1;
+        met.counters.bytes += length.saturating_sub(14) as u64;
+        met.counters.last_seen = Some(now);
         tally.forwarded += 1;
         tally.bytes += length as u64;
-        (Passage::Forward(leaves), Some(rule.rewrite.destination))
+        (Passage::Forward(leaves), Some(met.destination))
     }
 
     /// The same for a frame, which a rule rewrites.

@@ -1,20 +1,39 @@
 //! The rules a card holds, and what it counts of them.
+//!
+//! An index leads from a flow to the place of its rule; what packets need of a rule is there by itself, in two cache lines.
+//! What order the index has the rules in, nobody ever sees.
 
 use super::profile::{Counting, Tables};
-use hairpin_core::engine::{Counters, Rule, RuleId};
-use hairpin_core::flow::FlowKey;
+use hairpin_core::engine::{Counters, Fate, Rule, RuleId};
+use hairpin_core::flow::{Endpoint, FlowKey};
+use hairpin_core::table::cuckoo::CuckooPlusPlus;
+use hairpin_core::table::{BURST, Entries, Hasher, Lookup, Table};
 use hairpin_core::time::Time;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hint::black_box;
 
+/// Rules that there is room for at first; it doubles when that is used up.
+const ROOM: usize = 4096;
+
+/// What a packet needs of its rule.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(super) struct Met {
+    key: FlowKey,
+    /// What becomes of it; `None`: there is no rule in this place.
+    fate: Option<Fate>,
+    /// Where it goes.
+    pub(super) destination: Endpoint,
+    pub(super) counters: Counters,
+}
+
+/// The rest of a rule.
+#[derive(Clone)]
 struct Held {
     rule: Rule,
     /// The rule whose place it took.
     before: Option<RuleId>,
     /// It stands in the first table.
     is_first: bool,
-    counters: Counters,
     /// Counters as they were told last, and when.
     told: Counters,
     told_at: Time,
@@ -26,9 +45,60 @@ impl Held {
     }
 }
 
-/// All rules. (What order a hash map has them in, nobody ever sees.)
+/// What the index leads to.
+struct Places<'a>(&'a [Met]);
+
+impl Entries<FlowKey> for Places<'_> {
+    #[inline]
+    fn is(&self, value: u32, key: &FlowKey) -> bool {
+        self.0.get(value as usize).is_some_and(|met| met.is(key))
+    }
+
+    /// A read that nobody waits for.
+    #[inline]
+    fn prefetch(&self, value: u32) {
+        black_box(self.0.get(value as usize).map(|met| (met.fate, met.counters.packets)));
+    }
+}
+
+impl Met {
+    #[inline]
+    fn is(&self, key: &FlowKey) -> bool {
+        self.fate.is_some() && self.key == *key
+    }
+
+    #[inline]
+    pub(super) fn passes(&self) -> bool {
+        self.fate == Some(Fate::Pass)
+    }
+}
+
+/// What is known of a packet's rule since [`Rules::warm`]: good for as long as no rule has been added, and checked else.
+#[derive(Clone, Copy, Debug)]
+pub struct Hint {
+    place: Option<u32>,
+    added: u32,
+}
+
+impl Hint {
+    /// Whether there was a rule.
+    pub fn is_found(&self) -> bool {
+        self.place.is_some()
+    }
+}
+
+/// All rules.
 pub(super) struct Rules {
-    held: HashMap<FlowKey, Held, ahash::RandomState>,
+    index: CuckooPlusPlus,
+    /// Rules that the index is made for.
+    room: usize,
+    hasher: Hasher,
+    met: Vec<Met>,
+    held: Vec<Held>,
+    /// Places without a rule.
+    free: Vec<u32>,
+    /// Rules added so far, wrapping.
+    added: u32,
     tables: Tables,
     counting: Counting,
     /// Rules in the first table.
@@ -40,12 +110,25 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(tables: Tables, counting: Counting) -> Rules {
-        let held = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
-        Rules { held, tables, counting, first: 0, peak: 0, now: Time::ZERO }
+        let hasher = Hasher::new([1, 2, 3, 4]);
+        Rules {
+            index: CuckooPlusPlus::new(ROOM, hasher.clone()),
+            room: ROOM,
+            hasher,
+            met: Vec::new(),
+            held: Vec::new(),
+            free: Vec::new(),
+            added: 0,
+            tables,
+            counting,
+            first: 0,
+            peak: 0,
+            now: Time::ZERO,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.met.len() - self.free.len()
     }
 
     pub(super) fn peak(&self) -> u32 {
@@ -53,9 +136,15 @@ impl Rules {
     }
 
     pub(super) fn keys(&self) -> Vec<FlowKey> {
-        let mut keys: Vec<FlowKey> = self.held.keys().copied().collect();
+        let mut keys: Vec<FlowKey> = self.met.iter().filter(|met| met.fate.is_some()).map(|met| met.key).collect();
         keys.sort();
         keys
+    }
+
+    /// Where a flow's rule is.
+    #[inline]
+    fn place(&self, key: &FlowKey) -> Option<usize> {
+        self.index.find(key, &Places(&self.met)).map(|place| place as usize)
     }
 
     /// Whether a new rule, behind `fresh` others, goes to the first table.
@@ -65,67 +154,107 @@ impl Rules {
 
     /// Whether a flow's rule stands there.
     pub(super) fn is_first(&self, key: &FlowKey) -> bool {
-        self.held.get(key).is_some_and(|held| held.is_first)
+        self.place(key).is_some_and(|place| self.held[place].is_first)
     }
 
     /// Puts a rule in; `false`: there is no room.
     pub(super) fn insert(&mut self, rule: Rule) -> bool {
-        let (count, is_first) = (self.held.len() as u32, self.goes_first(0));
-        match self.held.entry(rule.key) {
-            Entry::Occupied(mut there) => {
-                let there = there.get_mut();
-                there.before = Some(there.rule.id);
-                there.rule = rule;
-                true
-            }
-            Entry::Vacant(_) if count >= self.tables.rules_max => false,
-            Entry::Vacant(place) => {
-                let counters = Counters::default();
-                place.insert(Held { rule, before: None, is_first, counters, told: counters, told_at: Time::ZERO });
-                self.first += u32::from(is_first);
-                self.peak = self.peak.max(count + 1);
-                true
-            }
+        let (count, is_first) = (self.len() as u32, self.goes_first(0));
+        if let Some(place) = self.place(&rule.key) {
+            let (met, held) = (&mut self.met[place], &mut self.held[place]);
+            held.before = Some(held.rule.id);
+            held.rule = rule;
+            (met.fate, met.destination) = (Some(rule.fate), rule.rewrite.destination);
+            return true;
+        }
+        if count >= self.tables.rules_max {
+            return false;
+        }
+        if self.len() >= self.room {
+            self.grow();
+        }
+        let counters = Counters::default();
+        let met = Met { key: rule.key, fate: Some(rule.fate), destination: rule.rewrite.destination, counters };
+        let held = Held { rule, before: None, is_first, told: counters, told_at: Time::ZERO };
+        let place = self.free.last().copied().unwrap_or(self.met.len() as u32);
+        // By chance once in more rules than anybody simulates; the card is full, then.
+        if self.index.insert(&rule.key, place).is_err() {
+            return false;
+        }
+        if self.free.pop().is_some() {
+            (self.met[place as usize], self.held[place as usize]) = (met, held);
+        } else {
+            self.met.push(met);
+            self.held.push(held);
+        }
+        self.added = self.added.wrapping_add(1);
+        self.first += u32::from(is_first);
+        self.peak = self.peak.max(count + 1);
+        true
+    }
+
+    /// An index for twice as many.
+    fn grow(&mut self) {
+        let mut index = CuckooPlusPlus::new(2 * self.room, self.hasher.clone());
+        let rules = self.met.iter().zip(0..).filter(|(met, _)| met.fate.is_some());
+        if rules.map(|(met, place)| index.insert(&met.key, place)).all(|inserted| inserted.is_ok()) {
+            (self.index, self.room) = (index, 2 * self.room);
         }
     }
 
     /// Takes a rule out; its last counters, if it was there.
     pub(super) fn remove(&mut self, id: RuleId, key: &FlowKey) -> Option<Counters> {
-        if !self.held.get(key)?.is_named(id) {
-            return None;
-        }
-        let held = self.held.remove(key)?;
-        self.first -= u32::from(held.is_first);
-        Some(held.counters)
+        let place = self.place(key).filter(|place| self.held[*place].is_named(id))?;
+        self.index.remove(key, place as u32);
+        self.met[place].fate = None;
+        self.free.push(place as u32);
+        self.first -= u32::from(self.held[place].is_first);
+        Some(self.met[place].counters)
     }
 
     pub(super) fn holds(&self, key: &FlowKey) -> bool {
-        self.held.contains_key(key)
+        self.place(key).is_some()
     }
 
-    /// The same, and reads what a packet will need.
-    pub(super) fn warm(&self, key: &FlowKey) -> bool {
-        let held = self.held.get(key);
-        black_box(held.map(|held| (held.rule.fate, held.rule.rewrite.destination.port, held.counters.packets)));
-        held.is_some()
+    /// Says where the rules of flows are, and reads what packets of theirs will need: of as many as the shorter slice has.
+    pub(super) fn warm(&self, keys: &[FlowKey], hints: &mut [Hint]) {
+        for (keys, hints) in keys.chunks(BURST).zip(hints.chunks_mut(BURST)) {
+            let mut found = [None; BURST];
+            self.index.find_burst(keys, &Places(&self.met), &mut found);
+            for (hint, place) in hints.iter_mut().zip(found) {
+                *hint = Hint { place, added: self.added };
+            }
+        }
     }
 
     pub(super) fn rule(&self, key: &FlowKey) -> Option<Rule> {
-        self.held.get(key).map(|held| held.rule)
+        self.place(key).map(|place| self.held[place].rule)
     }
 
-    /// The rule that a packet meets, and what is counted of it.
-    pub(super) fn met(&mut self, key: &FlowKey) -> Option<(&Rule, &mut Counters)> {
-        self.held.get_mut(key).map(|held| (&held.rule, &mut held.counters))
+    /// The rule that a packet meets.
+    #[inline]
+    pub(super) fn met(&mut self, key: &FlowKey, hint: Hint) -> Option<&mut Met> {
+        let place = match hint.place {
+            Some(place) if self.met.get(place as usize).is_some_and(|met| met.is(key)) => place as usize,
+            None if hint.added == self.added => return None,
+            _ => self.place(key)?,
+        };
+        self.met.get_mut(place)
+    }
+
+    /// A hint that says nothing.
+    pub(super) fn no_hint(&self) -> Hint {
+        Hint { place: None, added: self.added.wrapping_sub(1) }
     }
 
     /// What the card tells of a rule: read anew only so often, and not at all while there are too many.
     pub(super) fn sample(&mut self, id: RuleId, key: &FlowKey) -> Option<Counters> {
-        let reads = self.counting.rules_max == 0 || self.held.len() as u32 <= self.counting.rules_max;
+        let reads = self.counting.rules_max == 0 || self.len() as u32 <= self.counting.rules_max;
         let (now, stale_ns) = (self.now, (self.counting.stale_ms * 1e6) as u128);
-        let held = self.held.get_mut(key).filter(|held| held.is_named(id))?;
+        let place = self.place(key)?;
+        let held = self.held.get_mut(place).filter(|held| held.is_named(id))?;
         if reads && now.since(held.told_at).as_nanos() >= stale_ns {
-            (held.told, held.told_at) = (held.counters, now);
+            (held.told, held.told_at) = (self.met[place].counters, now);
         }
         Some(held.told)
     }

@@ -20,6 +20,58 @@ fn us(microseconds: u64) -> Time {
     Time::from_nanos(microseconds * 1000)
 }
 
+#[test]
+fn rules_are_found_as_in_a_plain_map_whatever_hints_say() {
+    const FLOWS: u32 = 20_000;
+    let mut random = Rng::with_seed(5);
+    let Profile { mut tables, counters, .. } = profile("connectx-5");
+    tables.rules_max = 12_000;
+    let mut rules = Rules::new(tables, counters);
+    let mut model: std::collections::BTreeMap<u32, (u64, u64)> = Default::default();
+    for round in 0..200u32 {
+        // Hints are from before what then changes.
+        let asked: Vec<u32> = (0..100).map(|_| random.u32(..FLOWS)).collect();
+        let keys: Vec<FlowKey> = asked.iter().map(|number| key(*number)).collect();
+        let mut hints = vec![rules.no_hint(); keys.len()];
+        rules.warm(&keys, &mut hints);
+        for (number, hint) in asked.iter().zip(&hints) {
+            assert_eq!(hint.is_found(), model.contains_key(number));
+        }
+        for change in 0..if round % 3 == 0 { 0 } else { 300u32 } {
+            // Some of them are those that were asked about.
+            let number = if change < 50 { asked[random.usize(..asked.len())] } else { random.u32(..FLOWS) };
+            let id = u64::from(round * 1000 + change);
+            if random.u8(..10) < 7 {
+                let room = model.len() < 12_000 || model.contains_key(&number);
+                assert_eq!(rules.insert(Rule { id: RuleId(id), ..rule(number) }), room);
+                if room {
+                    let packets = model.get(&number).map_or(0, |held| held.1);
+                    model.insert(number, (id, packets));
+                }
+            } else if let Some((id, packets)) = model.remove(&number) {
+                let counters = rules.remove(RuleId(id), &key(number)).expect("it is there");
+                assert_eq!(counters.packets, packets);
+            } else {
+                assert!(rules.remove(RuleId(id), &key(number)).is_none());
+            }
+        }
+        for ((number, key), hint) in asked.iter().zip(&keys).zip(&hints) {
+            let met = rules.met(key, *hint);
+            assert_eq!(met.is_some(), model.contains_key(number));
+            if let (Some(met), Some(held)) = (met, model.get_mut(number)) {
+                met.counters.packets += 1;
+                held.1 += 1;
+                assert_eq!(met.counters.packets, held.1, "of another rule");
+            }
+        }
+        assert_eq!(rules.len(), model.len());
+    }
+    let mut keys: Vec<FlowKey> = model.keys().map(|number| key(*number)).collect();
+    keys.sort();
+    assert_eq!(rules.keys(), keys);
+    assert!(rules.len() > 8192, "the index has grown: {}", rules.len());
+}
+
 /// Submits as many as it takes.
 fn submit(nic: &mut Nic, now: Time, ops: impl Iterator<Item = RuleOp>) -> usize {
     let taken = ops.take_while(|op| nic.submit(now, *op).is_ok()).count();

@@ -25,11 +25,11 @@ pub(super) type TestbedWorker = Worker<AnyPolicy<Oracle>, AnyTable>;
 /// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing; it looks whether there is something at [`Core::until`].
+    /// Nothing; it looks whether there is something when [`Testbed::until`](super::Testbed) says.
     Idle,
-    /// Packets, which leave at [`Core::until`].
+    /// Packets, which leave then.
     Packets,
-    /// Rules and timeouts, until [`Core::until`].
+    /// Rules and timeouts, until then.
     Rules,
 }
 
@@ -40,7 +40,6 @@ pub(super) struct Core {
     /// Packets that wait.
     pub(super) queue: VecDeque<Packet>,
     pub(super) phase: Phase,
-    pub(super) until: u64,
     /// Packets that leave when this turn is over.
     pub(super) leaving: Vec<Packet>,
     /// Answers of the card for its worker.
@@ -59,7 +58,6 @@ impl Core {
             worker,
             queue: VecDeque::new(),
             phase: Phase::Idle,
-            until: 0,
             leaving: Vec::new(),
             inbox: VecDeque::new(),
             looks_at: 0,

@@ -209,6 +209,8 @@ pub struct Testbed {
     costs: Costs,
     steering: Steering,
     cores: Vec<Core>,
+    /// When each core is done with what it is at.
+    until: Vec<u64>,
     card: Option<Card>,
     plane: Plane,
     line_in: Wire,
@@ -254,6 +256,7 @@ impl Testbed {
         Ok(Testbed {
             costs: Costs::new(options.core.clone(), method, options.scale),
             steering,
+            until: vec![0; cores.len()],
             cores,
             card,
             plane: Plane::new(),

@@ -4,12 +4,12 @@
 //! core is done with what it was at. Of those at the same time the core is first, then the card.
 
 use super::account::{Count, Loss, dropped};
-use super::card::{Card, Turned};
+use super::card::Turned;
 use super::core::{Phase, TestbedWorker};
 use super::frames::{BACKENDS, LENGTH, NOWHERE, Packet, Sheet};
 use super::results::Results;
 use super::{Mistake, Offered, Testbed, Traffic};
-use crate::nic::Passage;
+use crate::nic::{Hint, Passage};
 use hairpin_core::engine::{Completion, FlowEngine, RuleOp, Samples};
 use hairpin_core::flow::{Direction, FlowKey};
 use hairpin_core::frame::{Batch, Egress, Frame};
@@ -31,14 +31,26 @@ const PROGRESS: u64 = 1 << 16;
 /// Planted mistakes are made once in so many packets.
 const SELDOM: u64 = 1000;
 
+/// A packet out of the traffic.
+struct Ahead {
+    /// When it is through the line in.
+    through: u64,
+    packet: Packet,
+    /// Where the card's rule for it is.
+    hint: Option<Hint>,
+}
+
 /// A run under way.
 struct Run<'a> {
     bed: &'a mut Testbed,
     began: u64,
     count: Count,
-    /// Out of the traffic, and when they are through the line in.
-    ahead: VecDeque<(u64, Packet)>,
-    /// Flows of those, by core.
+    /// Out of the traffic, and which of them is next.
+    ahead: Vec<Ahead>,
+    next: usize,
+    /// Flows of those: all that the card may have a rule for, and by core.
+    flows: Vec<FlowKey>,
+    hints: Vec<Hint>,
     expected: Vec<Batch<FlowKey>>,
     /// Out of the card.
     turned: VecDeque<Turned<Packet>>,
@@ -88,7 +100,10 @@ impl<'a> Run<'a> {
         let mut run = Run {
             began,
             count,
-            ahead: VecDeque::with_capacity(AHEAD),
+            ahead: Vec::with_capacity(AHEAD),
+            next: 0,
+            flows: Vec::with_capacity(AHEAD),
+            hints: Vec::with_capacity(AHEAD),
             expected: vec![Batch::new(); bed.cores.len()],
             turned: VecDeque::new(),
             soonest: (u64::MAX, 0),
@@ -100,15 +115,15 @@ impl<'a> Run<'a> {
             chances: 0,
             bed,
         };
-        run.bed.cores.iter_mut().for_each(|core| core.until = core.until.max(began));
+        run.bed.until.iter_mut().for_each(|until| *until = (*until).max(began));
         run.seek_soonest();
         run.tell_costs();
         run
     }
 
     fn seek_soonest(&mut self) {
-        let cores = self.bed.cores.iter().enumerate();
-        self.soonest = cores.map(|(number, core)| (core.until, number)).min().unwrap_or((u64::MAX, 0));
+        let cores = self.bed.until.iter().enumerate();
+        self.soonest = cores.map(|(number, until)| (*until, number)).min().unwrap_or((u64::MAX, 0));
     }
 
     /// Policies hear what a packet costs, with as many flows as there are.
@@ -123,10 +138,10 @@ impl<'a> Run<'a> {
 
     /// Does what is next; `false`: all is over.
     fn step<T: Traffic>(&mut self, traffic: &mut T) -> bool {
-        if self.ahead.is_empty() {
+        if self.next >= self.ahead.len() {
             self.fetch(traffic);
         }
-        let arrives = self.ahead.front().map_or(u64::MAX, |(at, _)| *at);
+        let arrives = self.ahead.get(self.next).map_or(u64::MAX, |ahead| ahead.through);
         let turned = self.turned.front().map_or(u64::MAX, |turned| turned.at);
         let idle = |core: &super::core::Core| core.phase == Phase::Idle && core.queue.is_empty();
         if arrives == u64::MAX && turned == u64::MAX && self.bed.cores.iter().all(idle) {
@@ -141,14 +156,17 @@ impl<'a> Run<'a> {
             if let Some(Turned { packet, .. }) = self.turned.pop_front() {
                 self.leave(now, packet, 0);
             }
-        } else if let Some((_, packet)) = self.ahead.pop_front() {
-            self.arrive(now, packet);
+        } else if let Some(&Ahead { packet, hint, .. }) = self.ahead.get(self.next) {
+            self.next += 1;
+            self.arrive(now, packet, hint);
         }
         true
     }
 
     /// Fetches some packets from the traffic.
     fn fetch<T: Traffic>(&mut self, traffic: &mut T) {
+        self.ahead.clear();
+        self.next = 0;
         while self.ahead.len() < AHEAD
             && let Some(Offered { at, flow, length, direction, part }) = traffic.next()
         {
@@ -170,7 +188,7 @@ impl<'a> Run<'a> {
                 part,
                 protocol: key.protocol,
             };
-            self.ahead.push_back((through, packet));
+            self.ahead.push(Ahead { through, packet, hint: None });
         }
         self.warm();
     }
@@ -178,16 +196,23 @@ impl<'a> Run<'a> {
     /// Brings into the cache what the packets fetched will need, many at a time: when their turn comes they come one by one,
     /// and each would wait for memory by itself. Nothing of what happens depends on it.
     fn warm(&mut self) {
-        for (_, packet) in &self.ahead {
-            let key = packet.key();
-            let by_card = |card: &Card| packet.may_match() && card.nic.warm(&key);
-            if self.bed.card.as_ref().is_some_and(by_card) {
-                continue;
-            }
+        if let Some(card) = &self.bed.card {
+            self.flows.clear();
+            self.flows
+                .extend(self.ahead.iter().filter(|ahead| ahead.packet.may_match()).map(|ahead| ahead.packet.key()));
+            self.hints.resize(self.flows.len(), card.nic.no_hint());
+            card.nic.warm(&self.flows, &mut self.hints);
+            let matching = self.ahead.iter_mut().filter(|ahead| ahead.packet.may_match());
+            matching.zip(&self.hints).for_each(|(ahead, hint)| ahead.hint = Some(*hint));
+        }
+        for Ahead { packet, hint, .. } in &self.ahead {
             let number = usize::from(packet.core);
             let Some(worker) = &self.bed.cores[number].worker else { continue };
+            if hint.is_some_and(|hint| hint.is_found()) {
+                continue;
+            }
             let expected = &mut self.expected[number];
-            expected.push(key);
+            expected.push(packet.key());
             if expected.is_full() {
                 worker.warm(expected);
                 expected.clear();
@@ -223,7 +248,7 @@ impl<'a> Run<'a> {
     }
 
     /// A packet is through the line in.
-    fn arrive(&mut self, now: u64, mut packet: Packet) {
+    fn arrive(&mut self, now: u64, mut packet: Packet, hint: Option<Hint>) {
         self.count.offered += 1;
         self.count.rows.offered(packet.offered, packet.length);
         let Some(&seen) = self.bed.seen.get(packet.flow as usize) else {
@@ -237,7 +262,9 @@ impl<'a> Run<'a> {
         if let Some(card) = &mut self.bed.card
             && packet.may_match()
         {
-            let (passage, to) = card.nic.carry(Time::from_nanos(now), &packet.key(), usize::from(packet.length));
+            let hint = hint.unwrap_or_else(|| card.nic.no_hint());
+            let length = usize::from(packet.length);
+            let (passage, to) = card.nic.carry(Time::from_nanos(now), &packet.key(), length, hint);
             match passage {
                 Passage::Forward(at) => {
                     if let (Some(to), Direction::FromClient) = (to, packet.direction) {
@@ -258,8 +285,9 @@ impl<'a> Run<'a> {
         }
         core.queue.push_back(packet);
         if core.phase == Phase::Idle {
-            core.until = core.until.min(now + self.bed.costs.until_seen());
-            self.soonest = self.soonest.min((core.until, number));
+            let until = &mut self.bed.until[number];
+            *until = (*until).min(now + self.bed.costs.until_seen());
+            self.soonest = self.soonest.min((*until, number));
         }
     }
 
@@ -304,19 +332,19 @@ impl<'a> Run<'a> {
             let core = &mut self.bed.cores[number];
             core.busy_ns += takes;
             if takes > 0 {
-                (core.phase, core.until) = (Phase::Rules, now + takes);
+                (core.phase, self.bed.until[number]) = (Phase::Rules, now + takes);
                 return;
             }
         }
         let core = &mut self.bed.cores[number];
         if core.queue.is_empty() {
-            (core.phase, core.until) = (Phase::Idle, now + self.look);
+            (core.phase, self.bed.until[number]) = (Phase::Idle, now + self.look);
             return;
         }
         let takes = (self.turn(number, now).round() as u64).max(1);
         let core = &mut self.bed.cores[number];
         core.busy_ns += takes;
-        (core.phase, core.until) = (Phase::Packets, now + takes);
+        (core.phase, self.bed.until[number]) = (Phase::Packets, now + takes);
     }
 
     /// A core handles a burst; how long that takes, in nanoseconds.
@@ -424,7 +452,8 @@ impl<'a> Run<'a> {
             }
         }
         (self.count.rules, self.count.rules_peak) = (area, peak);
-        self.bed.cores.iter_mut().for_each(|core| core.until = core.until.max(self.bed.now));
+        let now = self.bed.now;
+        self.bed.until.iter_mut().for_each(|until| *until = (*until).max(now));
     }
 }
 
