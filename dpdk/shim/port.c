@@ -170,7 +170,7 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 	if (options->mtu != 0)
 		rte_eth_dev_set_mtu(port, options->mtu);
 	*what = "starting it";
-	if ((error = rte_eth_dev_start(port)) != 0)
+	if (!options->waits && (error = rte_eth_dev_start(port)) != 0)
 		return -error;
 	if (options->queues > 1 && options->rss == HAIRPIN_RSS_SYMMETRIC)
 		update_key(port, &device);
@@ -194,6 +194,14 @@ void hairpin_port_close(uint16_t port)
 	RTE_ETH_FOREACH_DEV_OF(other, device.device)
 		return;
 	rte_dev_remove(device.device);
+}
+
+/* Starts a port, stopped before if it was not. 0 or a positive errno. */
+int hairpin_port_restart(uint16_t port)
+{
+	int error = rte_eth_dev_stop(port);
+
+	return -(error != 0 ? error : rte_eth_dev_start(port));
 }
 
 int hairpin_port_open(const char *device, const struct hairpin_port_options *options, struct rte_mempool *pool,

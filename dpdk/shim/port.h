@@ -61,6 +61,8 @@ struct hairpin_port_options {
 	uint8_t rss;
 	/* Pairs of queues behind the others that are tied to each other (flow.h). */
 	uint16_t hairpins;
+	/* It is not started yet: hairpin_port_restart does that. */
+	uint8_t waits;
 };
 
 struct hairpin_port_info {
@@ -100,6 +102,7 @@ int hairpin_port_pair(const char *const names[2], uint16_t queues, uint32_t size
 		      struct rte_ring **rings, const char **what);
 void hairpin_port_wire_free(struct rte_ring *ring);
 void hairpin_port_close(uint16_t port);
+int hairpin_port_restart(uint16_t port);
 int hairpin_port_info(uint16_t port, struct hairpin_port_info *info);
 int hairpin_port_is_up(uint16_t port);
 int hairpin_port_statistics(uint16_t port, struct hairpin_port_statistics *statistics);

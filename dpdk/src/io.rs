@@ -2,9 +2,11 @@
 
 use crate::mbuf::Mbuf;
 use crate::pool::Pool;
-use crate::port::Queue;
+use crate::port::{Chained, Inner, Port, Queue};
+use crate::port_client::Client;
 use hairpin_core::frame::{Batch, Frame, FrameIo};
 use std::mem;
+use std::sync::Arc;
 
 /// The queues of one worker, one of each port.
 ///
@@ -12,7 +14,14 @@ use std::mem;
 /// sending: who routes writes the way out there. Frames with a port that is not there are dropped and counted.
 #[derive(Debug)]
 pub struct PortIo {
-    queues: Vec<Queue>,
+    /// `None`: its port has called it back.
+    queues: Vec<Option<Queue>>,
+    /// Ports that may call queues back, and the places of these.
+    lenders: Vec<(usize, Arc<Inner>)>,
+    /// Which queue of each port it is.
+    index: u16,
+    /// What queues that were given back have counted.
+    chained: Chained,
     pool: Pool,
     /// Where the next turn begins.
     turn: usize,
@@ -24,13 +33,60 @@ pub struct PortIo {
 impl PortIo {
     /// Over these queues; frames of the worker's own are from `pool`.
     pub fn new(queues: Vec<Queue>, pool: Pool) -> PortIo {
-        let stages = queues.iter().map(|_| Batch::new()).collect();
-        PortIo { queues, pool, turn: 0, stages, misrouted: 0 }
+        PortIo::over(queues.into_iter().map(Some).collect(), pool)
     }
 
-    /// The queues.
-    pub fn queues(&self) -> &[Queue] {
-        &self.queues
+    /// Over the queue `index` of each of `ports`; clients among these ([`Port::is_client`]) may call theirs back and give
+    /// it again ([`PortIo::renew`]). `None`: one is in use, or not there.
+    pub fn of(ports: &[Port], index: u16, pool: Pool) -> Option<PortIo> {
+        let own = |port: &Port| match port.queue(index) {
+            None if !port.is_client() || index >= port.queues() => None,
+            queue => Some(queue),
+        };
+        let clients = ports.iter().enumerate().filter(|(_, port)| port.is_client());
+        Some(PortIo {
+            lenders: clients.map(|(place, port)| (place, Arc::clone(&port.0))).collect(),
+            index,
+            ..PortIo::over(ports.iter().map(own).collect::<Option<_>>()?, pool)
+        })
+    }
+
+    fn over(queues: Vec<Option<Queue>>, pool: Pool) -> PortIo {
+        let stages = queues.iter().map(|_| Batch::new()).collect();
+        let (lenders, chained) = (Vec::new(), Chained::default());
+        PortIo { queues, lenders, index: 0, chained, pool, turn: 0, stages, misrouted: 0 }
+    }
+
+    /// Gives back queues that their ports want back, and takes what they have to give: to be called every turn. While a
+    /// queue is away nothing comes from it, and what is to go there stays in the batch.
+    #[inline]
+    pub fn renew(&mut self) {
+        if !self.lenders.is_empty() {
+            self.exchange();
+        }
+    }
+
+    fn exchange(&mut self) {
+        for (place, lender) in &self.lenders {
+            let recalls = lender.client.as_ref().is_some_and(Client::recalls);
+            match &mut self.queues[*place] {
+                Some(queue) if recalls => {
+                    self.chained.joined += queue.chained().joined;
+                    self.chained.dropped += queue.chained().dropped;
+                    self.queues[*place] = None;
+                }
+                empty @ None if !recalls => *empty = Inner::queue(lender, self.index),
+                _ => {}
+            }
+        }
+    }
+
+    /// What its queues did with frames of several segments.
+    pub fn chained(&self) -> Chained {
+        self.queues.iter().flatten().fold(self.chained, |sum, queue| {
+            let own = queue.chained();
+            Chained { joined: sum.joined + own.joined, dropped: sum.dropped + own.dropped }
+        })
     }
 
     /// The pool that frames of the worker's own are from.
@@ -54,7 +110,9 @@ impl FrameIo for PortIo {
                 return;
             }
             let place = (self.turn + step) % count;
-            self.queues[place].receive_as(place as u16, out);
+            if let Some(queue) = &mut self.queues[place] {
+                queue.receive_as(place as u16, out);
+            }
         }
         self.turn = (self.turn + 1) % count.max(1);
     }
@@ -67,7 +125,9 @@ impl FrameIo for PortIo {
         if let Some(way) = way
             && let Some(queue) = self.queues.get_mut(usize::from(way))
         {
-            queue.transmit_as(finished, batch);
+            if let Some(queue) = queue {
+                queue.transmit_as(finished, batch);
+            }
             return;
         }
         for frame in mem::take(batch) {
@@ -78,7 +138,9 @@ impl FrameIo for PortIo {
         }
         for (queue, stage) in self.queues.iter_mut().zip(&mut self.stages) {
             if !stage.is_empty() {
-                queue.transmit(stage);
+                if let Some(queue) = queue {
+                    queue.transmit(stage);
+                }
                 batch.extend(stage.drain(..));
             }
         }

@@ -29,6 +29,7 @@ mod mbuf;
 mod memory;
 mod pool;
 mod port;
+mod port_client;
 mod ring;
 mod rss;
 mod rte_hash;

@@ -7,7 +7,8 @@
 //! - `net_af_xdp0,iface=IF,start_queue=N`: the same with less copying. On being closed it keeps the mbufs of its fill queue,
 //!   as many as twice the receive descriptors: a process should open such a port once.
 //! - `net_memif0,role=server|client,socket=PATH`: shared memory with another process, or with another port of this one.
-//!   The server cannot send until the client has looked for frames once. It is up ([`Port::is_up`]) when both are there.
+//!   The server cannot send until the client has looked for frames once. It is up ([`Port::is_up`]) when both are there;
+//!   a client has to ask for that, again and again ([`Port::seek`]).
 //! - `net_tap0,iface=IF,mac=MAC`: an interface that is made; the Ethernet address is that of the kernel's end.
 //! - `net_pcap0,rx_pcap=FILE` or `tx_pcap=FILE`; `net_null0,size=60`: a file; nothing that is there as fast as it is asked for.
 //! - [`Port::pair`]: two ports of this process that are each other's wire.
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::ffi::port::{self, RawInfo, RawOptions, RawRing, RawStatistics};
 use crate::mbuf::{Chains, Mbuf, forget_first};
 use crate::pool::Pool;
+use crate::port_client::Client;
 use crate::rss::{Rss, Spread, SpreadAbilities};
 use crate::segment::Cut;
 use hairpin_core::frame::Batch;
@@ -97,13 +99,16 @@ pub struct Chained {
 
 /// A port, open and started. It is closed, and its device taken away, once it and its queues are gone.
 #[derive(Debug)]
-pub struct Port(Arc<Inner>);
+pub struct Port(pub(crate) Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
-    id: u16,
+pub(crate) struct Inner {
+    pub(crate) id: u16,
     info: Information,
-    taken: Vec<AtomicBool>,
+    /// Which queues somebody has.
+    pub(crate) taken: Vec<AtomicBool>,
+    /// Of a port that asks a server.
+    pub(crate) client: Option<Client>,
     /// Whose mbufs the receive queues hold.
     pool: Pool,
     /// Of a port made of rings: freed when both ends are closed.
@@ -121,7 +126,9 @@ struct Information {
 }
 
 impl Port {
-    /// Attaches a device, if EAL has not found it already, configures and starts it.
+    /// Attaches a device, if EAL has not found it already, configures and starts it. A client ([`Port::is_client`]) is
+    /// started in the background: it is up once its server has let it in, and may have to be told to ask again until then
+    /// ([`Port::seek`]).
     ///
     /// # Errors
     /// [`Error::Device`] with what failed, and what the driver said.
@@ -137,7 +144,8 @@ impl Port {
     pub fn open_with_hairpins(eal: &Eal, options: &PortOptions, pool: &Pool, hairpins: u16) -> Result<Port, Error> {
         let device =
             CString::new(options.device.as_str()).map_err(|_| refused(&options.device, "a name without NUL"))?;
-        let raw = RawOptions { hairpins, ..raw_options(options) };
+        let client = Client::of(&options.device);
+        let raw = RawOptions { hairpins, waits: u8::from(client.is_some()), ..raw_options(options) };
         let mut id = 0;
         let mut what = std::ptr::null();
         let (code, log) = eal.listen(|| {
@@ -147,7 +155,9 @@ impl Port {
         if code != 0 {
             return Err(failure(&options.device, what, code, log));
         }
-        Port::opened((id, hairpins), options.rss, pool, None)
+        let port = Port::opened((id, hairpins), options.rss, pool, (client, None))?;
+        port.seek();
+        Ok(port)
     }
 
     /// Two ports that are each other's wire: what one sends the other receives, queue by queue, over rings in which
@@ -184,12 +194,17 @@ impl Port {
             return Err(failure("a pair of ports", what, code, log));
         }
         let wire = Arc::new(Wire(rings.into_iter().filter_map(NonNull::new).collect()));
-        let first = Port::opened((ids[0], 0), options.rss, pool, Some(Arc::clone(&wire)));
-        let second = Port::opened((ids[1], 0), options.rss, pool, Some(wire));
+        let first = Port::opened((ids[0], 0), options.rss, pool, (None, Some(Arc::clone(&wire))));
+        let second = Port::opened((ids[1], 0), options.rss, pool, (None, Some(wire)));
         Ok((first?, second?))
     }
 
-    fn opened((id, hairpins): (u16, u16), wanted: Rss, pool: &Pool, wire: Option<Arc<Wire>>) -> Result<Port, Error> {
+    fn opened(
+        (id, hairpins): (u16, u16),
+        wanted: Rss,
+        pool: &Pool,
+        (client, wire): (Option<Client>, Option<Arc<Wire>>),
+    ) -> Result<Port, Error> {
         let mut raw = RawInfo::EMPTY;
         // SAFETY: writes what it was given.
         let code = unsafe { port::hairpin_port_info(id, &raw mut raw) };
@@ -198,9 +213,10 @@ impl Port {
         let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned();
         let spread = Spread::of(wanted, &raw);
         let info = Information { name: text(&raw.name), driver: text(&raw.driver), raw, spread, hairpins };
-        let taken = (0..raw.queues).map(|_| AtomicBool::new(false)).collect();
+        // A client has none before it is started.
+        let taken = (0..raw.queues).map(|_| AtomicBool::new(client.is_some())).collect();
         // From here on dropping closes it.
-        let port = Port(Arc::new(Inner { id, info, taken, pool: pool.clone(), _wire: wire }));
+        let port = Port(Arc::new(Inner { id, info, taken, client, pool: pool.clone(), _wire: wire }));
         Error::of(code, "asking a port what it is")?;
         Ok(port)
     }
@@ -279,7 +295,7 @@ impl Port {
     /// Whether the link is up now.
     pub fn is_up(&self) -> bool {
         // SAFETY: the port is open.
-        unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
+        !self.0.client.as_ref().is_some_and(Client::is_busy) && unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
     }
 
     /// What the driver has counted.
@@ -299,14 +315,22 @@ impl Port {
         }
     }
 
-    /// A pair of queues, 0 to [`Port::queues`] less one. Each is given once; dropping it gives it back.
+    /// A pair of queues, 0 to [`Port::queues`] less one. Each is given once; dropping it gives it back. A client that is
+    /// not up may have none.
     pub fn queue(&self, index: u16) -> Option<Queue> {
-        let taken = self.0.taken.get(usize::from(index))?;
+        Inner::queue(&self.0, index)
+    }
+}
+
+impl Inner {
+    /// As [`Port::queue`].
+    pub(crate) fn queue(this: &Arc<Inner>, index: u16) -> Option<Queue> {
+        let taken = this.taken.get(usize::from(index))?;
         if taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let checksums = self.fills_checksums();
-        Some(Queue { port: Arc::clone(&self.0), id: self.0.id, index, checksums, chains: Chains::default() })
+        let checksums = this.info.raw.checksums != 0;
+        Some(Queue { port: Arc::clone(this), id: this.id, index, checksums, chains: Chains::default() })
     }
 }
 
@@ -370,8 +394,8 @@ impl Queue {
 
     /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
     ///
-    /// Checksums that are [`Partial`](hairpin_core::frame::Checksum::Partial) are completed, by the device if it can do that, otherwise here.
-    /// TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer than what its way out
+    /// Checksums that are [`Partial`](hairpin_core::frame::Checksum::Partial) are completed, by the device if it can do
+    /// that, otherwise here. TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer than what its way out
     /// takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`].
     pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
         let (_, finished) = Mbuf::ways(batch);
@@ -482,6 +506,7 @@ fn raw_options(options: &PortOptions) -> RawOptions {
         promiscuous: u8::from(options.promiscuous),
         rss: options.rss as u8,
         hairpins: 0,
+        waits: 0,
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) struct RawOptions {
     pub(crate) promiscuous: u8,
     pub(crate) rss: u8,
     pub(crate) hairpins: u16,
+    pub(crate) waits: u8,
 }
 
 /// `struct hairpin_port_info`.
@@ -176,6 +177,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn hairpin_port_wire_free(ring: *mut RawRing);
     pub(crate) fn hairpin_port_close(port: u16);
+    pub(crate) fn hairpin_port_restart(port: u16) -> c_int;
     pub(crate) fn hairpin_port_info(port: u16, info: *mut RawInfo) -> c_int;
     pub(crate) fn hairpin_port_is_up(port: u16) -> c_int;
     pub(crate) fn hairpin_port_statistics(port: u16, statistics: *mut RawStatistics) -> c_int;

@@ -28,6 +28,10 @@ pub(crate) fn run() {
             start(EalPages::None);
             memif::echo(rest);
         }
+        "memif-server" => {
+            start(EalPages::None);
+            memif::serve(rest);
+        }
         "huge" => {
             start(EalPages::Huge);
             super::memory::with_hugepages();

@@ -2,15 +2,16 @@
 
 use super::{Case, Whole, child, device, frame, packets, receive, send};
 use crate::eal;
-use hairpin_core::frame::{Batch, Frame};
-use hairpin_dpdk::{Mbuf, Port, PortOptions};
+use hairpin_core::frame::{Batch, Frame, FrameIo};
+use hairpin_dpdk::{Mbuf, Port, PortIo, PortOptions};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) fn all() -> Vec<Case> {
     vec![
         ("memif within a process", within),
         ("memif between processes", between),
+        ("memif: a client asks again, before its server is there and after it went", again),
         ("memif with dpdk-testpmd at the other end", testpmd),
     ]
 }
@@ -68,6 +69,61 @@ fn within() {
         rest -= receive(&mut to, |_| true, rest.min(64)).len();
     }
     assert_eq!(ports[0].statistics().transmitted, 60 * 2 + (went + room) as u64);
+}
+
+/// The client is there first; then its server goes, and comes back.
+fn again() {
+    let whole = Whole::new(5000, 2048);
+    let socket = socket("again");
+    let client = [open("client", &socket, 1, &whole)];
+    let mut io = PortIo::of(&client, 0, whole.0.clone()).expect("a client's queue may come later");
+    let becomes = |up: bool, io: &mut PortIo| {
+        let start = Instant::now();
+        while client[0].seek() != up {
+            assert!(start.elapsed() < super::PATIENCE, "the link is not what it is to be: {up}");
+            io.renew();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    for count in 1..4 {
+        becomes(false, &mut io);
+        let mut server = child::spawn("memif-server", &socket);
+        becomes(true, &mut io);
+        let (start, mut came, mut out) = (Instant::now(), Batch::new(), Batch::new());
+        out.push(frame(&whole.0, &[[1; 14].as_slice(), &[count, 2, 3]].concat()));
+        while came.is_empty() {
+            assert!(start.elapsed() < super::PATIENCE, "nothing comes back");
+            io.renew();
+            io.transmit(&mut out);
+            io.receive(&mut came);
+        }
+        assert_eq!(came[0].bytes(), [[1; 14].as_slice(), &[3, 2, count]].concat());
+        server.kill().expect("it runs");
+        server.wait().expect("it ran");
+    }
+    becomes(false, &mut io);
+    let mut server = child::spawn("memif-server", &socket);
+    becomes(true, &mut io);
+    drop(io);
+    // Whoever has a queue that cannot be called back keeps it: nobody is asked.
+    let kept = client[0].queue(0).expect("a queue");
+    server.kill().expect("it runs");
+    server.wait().expect("it ran");
+    let mut server = child::spawn("memif-server", &socket);
+    let start = Instant::now();
+    while client[0].is_up() || start.elapsed() < Duration::from_secs(3) {
+        assert!(start.elapsed() < super::PATIENCE && client[0].queue(0).is_none());
+        client[0].seek();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(kept);
+    let start = Instant::now();
+    while !client[0].seek() {
+        assert!(start.elapsed() < super::PATIENCE, "asked nobody");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.kill().expect("it runs");
+    server.wait().expect("it ran");
 }
 
 /// A process at the other end sends every frame back, its payload turned over.
@@ -141,6 +197,23 @@ fn testpmd() {
     assert!(other.wait().expect("it ran").success());
     // What it leaves is an empty directory.
     std::fs::remove_dir(format!("/run/dpdk/{socket}")).ok();
+}
+
+/// In a process that serves until it is ended.
+pub(crate) fn serve(socket: &str) {
+    let whole = Whole::new(5000, 2048);
+    let port = open("server", socket, 1, &whole);
+    let mut queue = port.queue(0).expect("a queue");
+    let mut batch = Batch::new();
+    loop {
+        let before = batch.len();
+        queue.receive(&mut batch);
+        for frame in &mut batch[before..] {
+            frame.bytes_mut()[14..].reverse();
+        }
+        queue.transmit(&mut batch);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// In that process.

@@ -37,8 +37,6 @@ use std::time::Duration;
 
 /// How long a port's link may take to come up.
 const LINK: Duration = Duration::from_secs(30);
-/// How long a memif client waits for its server's word before it asks again.
-const GREETING: Duration = Duration::from_secs(1);
 /// Frames of a pool for each queue, beside its descriptors.
 const IN_HAND: u32 = 2048;
 /// Turns of a thread between two looks at what others want.
@@ -64,7 +62,7 @@ struct Opened {
 }
 
 impl PortSettings {
-    fn open(&self, eal: &Eal) -> Result<Opened> {
+    fn open(&self, eal: &Eal, stop: &AtomicBool) -> Result<Opened> {
         let queues = self.cpus.len();
         ensure!((1..=256).contains(&queues), "{queues} queues: there can be 1 to 256");
         let pool = Pool::create(
@@ -85,34 +83,20 @@ impl PortSettings {
             promiscuous: true,
             rss: if queues > 1 { Rss::Device } else { Rss::None },
         };
-        // A memif client cannot be opened before its server is there; and if that is there but not ready yet, it turns the
-        // client away, which then does not ask again by itself.
-        let since = clock::now();
-        let within = |patience: Duration, since: u64| clock::now().saturating_sub(since) < patience.as_nanos() as u64;
-        let waits = options.device.starts_with("net_memif") && options.device.contains("role=client");
-        loop {
-            match Port::open(eal, &options, &pool) {
-                Err(error) if !waits || !within(LINK, since) => return Err(error.into()),
-                Err(_) => std::thread::sleep(Duration::from_millis(100)),
-                Ok(port) => {
-                    let asked = clock::now();
-                    while waits && !port.is_up() && within(GREETING, asked) {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    if !waits || port.is_up() || !within(LINK, since) {
-                        return Ok(Opened { port, pool });
-                    }
-                }
-            }
+        let opened = Opened { port: Port::open(eal, &options, &pool)?, pool };
+        // Its queues are there once its server has let it in.
+        if opened.port.is_client() {
+            opened.wait(stop)?;
         }
+        Ok(opened)
     }
 }
 
 impl Opened {
-    /// Waits until the link is up.
+    /// Waits until the link is up; a client asks its server again and again.
     fn wait(&self, stop: &AtomicBool) -> Result<()> {
         let since = clock::now();
-        while !self.port.is_up() {
+        while !self.port.seek() {
             ensure!(!stop.load(Ordering::Relaxed), "stopped before the link of {} was up", self.port.name());
             ensure!(
                 clock::now().saturating_sub(since) < LINK.as_nanos() as u64,
@@ -228,9 +212,9 @@ pub fn generate(
 ) -> Result<Measurement> {
     let trial = &options.trial;
     progress(Progress::Preparing { what: "sources and ports".to_owned() });
-    let out = options.port.open(eal)?;
+    let out = options.port.open(eal, stop)?;
     let back = match &options.back {
-        Back::Port(settings) => Some(settings.open(eal)?),
+        Back::Port(settings) => Some(settings.open(eal, stop)?),
         Back::Same | Back::Elsewhere => None,
     };
     let link = Link { destination: options.destination, source: out.port.mac() };

@@ -55,7 +55,7 @@ pub fn sink(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Collected> {
-    let opened = settings.port.open(eal)?;
+    let opened = settings.port.open(eal, stop)?;
     let duration = settings.duration.as_nanos() as u64;
     let options = SinkOptions {
         session: session(settings.seed),

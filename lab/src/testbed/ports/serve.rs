@@ -20,7 +20,7 @@ pub fn forward(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Handled> {
     ensure!(cores.len() == settings.cpus.len(), "{} cores for {} queues", cores.len(), settings.cpus.len());
-    let opened = settings.open(eal)?;
+    let opened = settings.open(eal, stop)?;
     let io = |number: u16| {
         let queue =
             opened.port.queue(number).with_context(|| format!("{} has no queue {number}", opened.port.name()))?;
