@@ -163,6 +163,7 @@ impl Maglev {
     }
 
     /// The backend for a flow of this hash.
+    #[inline]
     pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
         let mut point = hash;
         for attempt in 0..ATTEMPTS {
@@ -193,20 +194,24 @@ impl Turn {
 }
 
 /// A point below `limit`, by the upper bits of `hash`.
+#[inline]
 fn scale(hash: u64, limit: usize) -> usize {
     ((u128::from(hash) * limit as u128) >> 64) as usize
 }
 
+#[inline]
 fn address_hash(seed: u64, address: &Address) -> u64 {
     let word = u128::from_be_bytes(address.0);
     mix(mix(seed, (word >> 64) as u64), word as u64)
 }
 
+#[inline]
 fn end_hash(seed: u64, end: &Endpoint) -> u64 {
     mix(address_hash(seed, &end.address), u64::from(end.port))
 }
 
 /// The hash of a client-side flow by which Maglev's table is read. The same on every machine, with no secret.
+#[inline]
 pub fn flow_hash(flow: &FlowKey) -> u64 {
     mix(end_hash(end_hash(FLOW, &flow.source), &flow.destination), flow.protocol as u64)
 }

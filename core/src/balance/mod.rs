@@ -114,6 +114,7 @@ impl Balancer {
     /// left, or if the service neither picks up nor balances by hash.
     ///
     /// For a service balanced by source hash it is that algorithm's answer, so that picking up agrees with choosing.
+    #[inline]
     pub fn pick_up(&self, flow: &FlowKey) -> Option<u16> {
         let hash = if self.by_source { source_hash(&flow.source.address) } else { flow_hash(flow) };
         self.maglev.as_ref()?.choose(&self.weights, hash)

@@ -23,10 +23,12 @@ impl Random {
 }
 
 /// `word` mixed into `state`: the same on every machine and in every version, because balancers have to agree.
+#[inline]
 pub(super) fn mix(state: u64, word: u64) -> u64 {
     finish((state ^ word).wrapping_add(GOLDEN))
 }
 
+#[inline]
 fn finish(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

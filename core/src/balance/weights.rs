@@ -73,6 +73,7 @@ impl Weights {
     }
 
     /// Whether a backend may be chosen.
+    #[inline]
     pub(super) fn is_open(&self, index: u16) -> bool {
         self.effective.get(usize::from(index)).is_some_and(|&weight| weight > 0)
     }

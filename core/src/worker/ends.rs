@@ -35,12 +35,12 @@ impl From<&BTreeMap<(Endpoint, Protocol), u16>> for Ends {
 
 impl Ends {
     /// The number at an end, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn at(&self, end: &Endpoint, protocol: Protocol) -> Option<u16> {
         let mut at = place(end, protocol, self.places.len());
         // Some place is free, so this ends.
         while let Some(Some(entry)) = self.places.get(at) {
-            if entry.end == *end && entry.protocol == protocol {
+            if is_same(&entry.end, end) && entry.protocol == protocol {
                 return Some(entry.number);
             }
             at = (at + 1) & (self.places.len() - 1);
@@ -49,12 +49,26 @@ impl Ends {
     }
 }
 
+/// An address in two words: it may just have been written so, and wider reads would have to wait ([`Plain`]).
+///
+/// [`Plain`]: crate::wire::plain::Plain
+#[inline(always)]
+fn halves(end: &Endpoint) -> [u64; 2] {
+    let (halves, _) = end.address.0.as_chunks::<8>();
+    [halves[0], halves[1]].map(u64::from_le_bytes)
+}
+
+#[inline(always)]
+fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
+    let ([a, b], [c, d]) = (halves(one), halves(other));
+    a ^ c | b ^ d | u64::from(one.port ^ other.port) == 0
+}
+
 /// Where it is sought first among `places`, a power of two: the halves of a product, one into the other, since what
 /// differs may stand anywhere in it.
 #[inline]
 fn place(end: &Endpoint, protocol: Protocol, places: usize) -> usize {
-    let (halves, _) = end.address.0.as_chunks::<8>();
-    let [a, b] = [halves[0], halves[1]].map(u64::from_le_bytes);
+    let [a, b] = halves(end);
     let tail = u64::from(end.port) << 8 | protocol as u64;
     let x = b.rotate_left(20) ^ tail ^ a.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let product = u128::from(x) * 0xD6E8_FEB8_6659_FD93;

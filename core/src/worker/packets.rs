@@ -108,6 +108,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.standings_have_changed() {
             self.follow_standings(now);
         }
+        if self.stateless.is_some() {
+            return self.handle_stateless(now, io, rx, tx);
+        }
         let mut keys = [FlowKey::default(); BATCH_MAX];
         let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
         // of those that are not plain
@@ -123,9 +126,6 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
         }
         self.statistics.frames += rx.len() as u64;
-        if self.stateless.is_some() {
-            return self.handle_stateless(now, io, rx, (&keys, &plains, &mut views), tx);
-        }
         let mut found = [None; BATCH_MAX];
         let (keys, found) = (&keys[..plains.len()], &mut found[..plains.len()]);
         if IO::Frame::MARKS && self.marks {

@@ -12,19 +12,20 @@
 //! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
-use super::packets::{View, Views, volume, volume_of};
+use super::packets::{View, volume, volume_of};
 use super::{Drop, Worker};
-use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
-use crate::frame::{Batch, Frame, FrameIo};
+use crate::flow::{Address, Direction, Endpoint, FlowKey, Protocol};
+use crate::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use crate::l4::connection::{Connection, State};
 use crate::offload::OffloadPolicy;
 use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
 use crate::table::{Hasher, Table};
 use crate::time::Time;
-use crate::wire::plain::Plain;
+use crate::wire::plain::{self, Plain};
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
+use arrayvec::ArrayVec;
 
 /// How every packet finds its backend by itself.
 #[derive(Clone, Debug)]
@@ -58,28 +59,43 @@ struct Party<'a> {
     direction: Direction,
 }
 
+/// What becomes of a plain packet: its other end, as many bytes as IPv4 has.
+#[derive(Clone, Copy)]
+struct Route {
+    plain: Plain,
+    address: [u8; 4],
+    port: u16,
+    /// The backend's.
+    number: u16,
+    direction: Direction,
+    protocol: Protocol,
+}
+
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// [`Worker::handle_batch`] of a worker that tracks no connections, from where its first pass has said what the
-    /// frames are: flows' keys, plain packets, and what is not plain.
+    /// [`Worker::handle_batch`] of a worker that tracks no connections. One pass says where plain packets go, another
+    /// rewrites them: each step of a hash waits for the one before, so several are to be under way at a time.
     pub(super) fn handle_stateless<IO: FrameIo>(
         &mut self,
         now: Time,
         io: &mut IO,
         rx: &mut Batch<IO::Frame>,
-        (keys, plains, views): (&[FlowKey], &[Option<Plain>], &mut Views),
         tx: &mut Batch<IO::Frame>,
     ) {
-        let mut views = views.drain(..);
-        for ((mut frame, key), plain) in rx.drain(..).zip(keys).zip(plains) {
-            let view = match *plain {
-                Some(plain) if self.ride_untracked(&mut frame, key, plain) => {
-                    self.send(frame, tx);
-                    continue;
-                }
-                Some(plain) => View::Packet(plain.transport(*key)),
-                None => views.next().unwrap_or(View::Other),
-            };
-            match view {
+        self.statistics.frames += rx.len() as u64;
+        let mut routes: ArrayVec<Option<Route>, BATCH_MAX> = ArrayVec::new();
+        for frame in rx.iter() {
+            let mut key = FlowKey::default();
+            let plain = super::packets::plain(frame, &mut key);
+            routes.push(plain.and_then(|plain| self.route(&key, plain)));
+        }
+        for (mut frame, route) in rx.drain(..).zip(routes) {
+            if let Some(route) = route
+                && self.ride_untracked(&mut frame, &route)
+            {
+                self.send(frame, tx);
+                continue;
+            }
+            match View::of(&frame) {
                 View::Packet(at) => match self.way(now, &at.key) {
                     Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
                     Err(Astray::NoBackend(service)) => self.turn_away(now, frame, &at, service, tx),
@@ -123,18 +139,31 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         Ok((Connection { backend_number: number, ..connection }, direction))
     }
 
-    /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
-    /// happened, if it is not so simple.
+    /// What becomes of a plain packet, if that is simple.
     #[inline(always)]
-    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, key: &FlowKey, plain: Plain) -> bool {
-        let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
-        let Ok(Party { ends: [backend, service], number, direction }) = self.party(key) else { return false };
-        let Some(head) = frame.bytes_mut().first_chunk_mut().filter(|_| plain.ttl > 1) else { return false };
-        let ends = match direction {
-            Direction::FromClient => [&key.source, backend],
-            Direction::FromBackend => [service, &key.destination],
+    fn route(&self, key: &FlowKey, plain: Plain) -> Option<Route> {
+        let Party { ends: [backend, service], number, direction } = self.party(key).ok().filter(|_| plain.ttl > 1)?;
+        let end = match direction {
+            Direction::FromClient => backend,
+            Direction::FromBackend => service,
         };
-        Rewrite::readdress_plain(head, ends, key.protocol, checksum);
+        let (address, port) = (end.address.ipv4_octets(), end.port);
+        Some(Route { plain, address, port, number, direction, protocol: key.protocol })
+    }
+
+    /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
+    /// happened, if it is no more what it was.
+    #[inline(always)]
+    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, route: &Route) -> bool {
+        let &Route { plain, address, port, number, direction, protocol } = route;
+        let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
+        let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
+        let new = Endpoint { address: Address::from_ipv4(address), port };
+        let ends = match direction {
+            Direction::FromClient => [&plain::source(head), &new],
+            Direction::FromBackend => [&new, &plain::destination(head)],
+        };
+        Rewrite::readdress_plain(head, ends, protocol, checksum);
         if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
             backend.software[direction as usize].add(packets, bytes);
         }
