@@ -99,7 +99,7 @@ impl Device {
             self.io.receive(&mut rx);
             measured.received += rx.len() as u64;
             match &mut self.body {
-                Body::Nothing => std::mem::swap(&mut rx, &mut tx),
+                Body::Nothing => {}
                 Body::Forward(forwarder) => forwarder.handle_batch(&mut rx, &mut tx),
                 Body::Worker(worker) => {
                     let now = Time::from_nanos(1_000_000_000 + (now - self.start).as_nanos() as u64);
@@ -109,10 +109,11 @@ impl Device {
                     }
                 }
             }
-            let out = tx.len();
-            self.io.transmit(&mut tx);
-            measured.sent += (out - tx.len()) as u64;
-            tx.clear();
+            let out = if matches!(self.body, Body::Nothing) { &mut rx } else { &mut tx };
+            let count = out.len();
+            self.io.transmit(out);
+            measured.sent += (count - out.len()) as u64;
+            out.clear();
         }
         measured.elapsed_s = begin.elapsed().as_secs_f64();
         let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
