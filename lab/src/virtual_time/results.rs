@@ -41,10 +41,10 @@ impl<'a> Gathered<'a> {
         self.cases.iter().filter_map(failure).collect()
     }
 
-    /// Packets simulated, and seconds of processor time they took.
+    /// Packets simulated, and seconds of processor time they took; of records that do not say it, all the time.
     pub fn effort(&self) -> (u64, f64) {
         let records = || self.cases.iter().filter_map(|(_, record)| *record);
         let packets = self.seen().iter().map(|seen| seen.outcome.simulated).sum();
-        (packets, records().map(|record| record.took).sum())
+        (packets, records().map(|record| record.worked.unwrap_or(record.took)).sum())
     }
 }

@@ -17,8 +17,11 @@ pub struct Record {
     pub name: String,
     /// All that it depends on: its settings, the scale, the profiles' texts.
     pub fingerprint: String,
-    /// Seconds of this machine's time.
+    /// Seconds of this machine's time, from its beginning to its end.
     pub took: f64,
+    /// Seconds of processor time in these: others may be busy beside it. `None` in records of an earlier program.
+    #[serde(default)]
+    pub worked: Option<f64>,
     /// Each run, or why there is none.
     pub came: Came,
 }

@@ -208,6 +208,7 @@ fn what_came_is_kept_what_failed_is_tried_again_and_a_line_cut_off_is_no_harm() 
         name: name.to_owned(),
         fingerprint: fingerprint.to_owned(),
         took: 1.0,
+        worked: None,
         came,
     };
     let mut store = Store::open(&scratch.0).unwrap();

@@ -3,6 +3,7 @@
 //! SYN, SYN-ACK a round trip later, the request another one later; then the response in full frames, evenly apart, with an
 //! acknowledgement half-way after every second one (RFC 9293, 3.8.6.3); at the end the backend's FIN and the client's.
 
+use super::agenda::Agenda;
 use super::{FLOWS_MAX, key};
 use crate::traffic::sizes::Sizes;
 use fastrand::Rng;
@@ -10,8 +11,6 @@ use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
 use hairpin_sim::testbed::{Offered, Part, Traffic};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// Bytes of payload in a full frame, and of what is around them (Ethernet, IPv4, TCP with timestamps).
@@ -87,11 +86,10 @@ struct Connection {
 /// Connections as they come and go.
 pub struct Connections {
     options: ConnectionsOptions,
-    /// When, in which order of those at once, of which place.
-    events: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// When each place sends again.
+    events: Agenda,
     places: Vec<Connection>,
     free: Vec<u32>,
-    serial: u64,
     /// When the next one comes, in nanoseconds, and how many came.
     arrival: f64,
     arrived: u32,
@@ -112,12 +110,12 @@ impl Connections {
         // More than six deviations above the mean do not come.
         let flows = (expected + 6.0 * expected.sqrt() + 10.0).min(f64::from(FLOWS_MAX)) as u32;
         let between = end as f64 / expected;
+        let events = Agenda::new(1e9 / options.packets_per_s.max(1e-3));
         let mut connections = Connections {
             options,
-            events: BinaryHeap::new(),
+            events,
             places: Vec::new(),
             free: Vec::new(),
-            serial: 0,
             arrival: 0.0,
             arrived: 0,
             flows,
@@ -138,11 +136,6 @@ impl Connections {
         -(1.0 - self.random.f64()).ln() * self.between
     }
 
-    fn schedule(&mut self, at: u64, place: u32) {
-        self.events.push(Reverse((at, self.serial, place)));
-        self.serial += 1;
-    }
-
     /// A new one comes at `self.arrival`.
     fn arrive(&mut self) {
         let (left, gap) = drawn(&self.options, &mut self.random);
@@ -158,7 +151,7 @@ impl Connections {
                 self.places.len() as u32 - 1
             }
         };
-        self.schedule(self.arrival as u64, place);
+        self.events.enter(self.arrival as u64, place);
         self.arrival += self.until_next();
     }
 }
@@ -168,11 +161,11 @@ impl Traffic for Connections {
     fn next(&mut self) -> Option<Offered> {
         while self.arrived < self.flows
             && self.arrival < self.end as f64
-            && self.events.peek().is_none_or(|Reverse((at, ..))| self.arrival <= *at as f64)
+            && self.events.next_at().is_none_or(|at| self.arrival <= at as f64)
         {
             self.arrive();
         }
-        let Reverse((at, _, place)) = self.events.pop()?;
+        let (at, place) = self.events.take()?;
         if at >= self.end {
             return None;
         }
@@ -180,7 +173,7 @@ impl Traffic for Connections {
         let flow = connection.number;
         let (length, direction, part, next) = step(connection, &self.options);
         match next {
-            Some(after) => self.schedule(at + after, place),
+            Some(after) => self.events.enter(at + after, place),
             None => self.free.push(place),
         }
         Some(Offered { at: Time::from_nanos(at), flow, length, direction, part })

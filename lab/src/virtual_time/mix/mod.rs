@@ -10,6 +10,7 @@
 //! same packets. The first two are of one direction and begin in the middle (no SYN), as recordings of a backbone do and as
 //! papers/001's balancer took them; a balancer picks such flows up.
 
+mod agenda;
 mod connections;
 mod popular;
 mod replay;
