@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 
 /// How long after a server was not there it is asked again.
 const ABSENCE: Duration = Duration::from_secs(1);
-/// How long a server that is there has for its word before it is asked again.
-const GREETING: Duration = Duration::from_secs(3);
+/// How long a server that is there has for its word before it is asked again. Not shorter: DPDK 22.11's server panics when
+/// a client goes before it was greeted ("Error adding fd"), so one that is slow is to be waited for.
+const GREETING: Duration = Duration::from_secs(5);
+/// How long the driver has, on its own thread, for taking down a link that has just gone: stopping the port does the same.
+const SETTLING: Duration = Duration::from_millis(50);
 /// How long users of a port's queues have for giving them back; after that, asking waits for its next turn.
 const RETURN: Duration = Duration::from_millis(500);
 
@@ -86,7 +89,7 @@ impl Port {
         self.0.client.is_some()
     }
 
-    /// Whether the link is up. If it is not, a client's server is asked again, a second after it was not there, three after
+    /// Whether the link is up. If it is not, a client's server is asked again, a second after it was not there, five after
     /// it was asked and nothing came of it: by a thread of its own, since a server that hangs lets who asks wait. For that,
     /// queues have to be given back, which those of a [`PortIo::of`](crate::PortIo::of) are; while others are in use, nobody
     /// is asked.
@@ -113,6 +116,9 @@ fn ask(inner: &Inner) {
     let Some(client) = &inner.client else { return };
     let mut state = client.state();
     client.recalls.store(true, Ordering::Relaxed);
+    if !state.is_stopped {
+        std::thread::sleep(SETTLING);
+    }
     let has_all = state.is_stopped || take_back(&inner.taken);
     if has_all {
         // SAFETY: the port is open, and nobody has a queue of it until they are let go below.

@@ -16,6 +16,7 @@ mod intruders;
 mod lane;
 mod leaks;
 mod lifecycle;
+mod memif;
 mod mtu;
 mod network;
 mod not_ours;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         crash::trials(),
         leaks::trials(),
         dpdk::trials(),
+        memif::trials(),
         rules::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();

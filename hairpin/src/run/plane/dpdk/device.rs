@@ -123,7 +123,7 @@ impl Device for PortDevice {
         let statistics = self.link.statistics();
         out.extend(Drop::ALL.map(|reason| (reason.name(), statistics.dropped(reason))));
         let way = self.link.io();
-        out.extend([("misrouted", way.misrouted()), ("too-long", way.too_long())]);
+        out.extend([("misrouted", way.misrouted()), ("too-long", way.too_long()), ("no-link", way.cut_off())]);
         if let Some(spread) = &self.spread {
             out.push(("handover-full", spread.dropped()));
         }

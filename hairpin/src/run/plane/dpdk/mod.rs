@@ -27,7 +27,7 @@ use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::{LinkOptions, Neighbours, Plan, PortAddresses, Route};
 use hairpin_core::offload::Choice;
 use hairpin_core::worker::{Adopted, Known};
-use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, Rss};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
 use hairpin_linux::cpu;
 use offload::Engine;
 use rustix::thread::CapabilitySet;
@@ -37,6 +37,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+use way::Links;
 
 /// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
 const NEIGHBOURS: usize = 2 * BACKENDS_MAX;
@@ -44,6 +46,8 @@ const NEIGHBOURS: usize = 2 * BACKENDS_MAX;
 const MBUFS_SPARE: u32 = 8192;
 /// Packet buffers that each worker keeps at hand.
 const MBUFS_CACHED: u16 = 256;
+/// How long the start waits for the server of a port that is a client.
+const GREETING: Duration = Duration::from_millis(500);
 /// Bytes of an Ethernet header with two VLAN tags.
 const ETHERNET_BYTES: u16 = 14 + 8;
 /// Bytes of the smallest packet buffer: what drivers expect.
@@ -58,7 +62,9 @@ pub(crate) struct DpdkPlane {
     pool: Pool,
     ports: Vec<Port>,
     /// Whether each port's link was up when it was last looked at.
-    up: RefCell<Vec<bool>>,
+    links: Arc<Links>,
+    /// What each port had counted when it was last asked.
+    counted: RefCell<Vec<PortStatistics>>,
     steering: Steering,
     ways: Arc<Ways>,
     neighbours: Arc<Neighbours>,
@@ -88,16 +94,26 @@ impl DpdkPlane {
             Pages::Auto | Pages::None => "the dpdk plane needs it",
         })?;
         let pool = pool(&eal, settings, steering.workers)?;
-        let mut opened = Vec::new();
-        for port in &settings.ports {
-            opened.push(open(&eal, port, steering.workers, &pool)?);
-        }
+        let opened = open_all(&eal, &settings.ports, steering.workers, &pool)?;
         let ways = Arc::new(ways(settings, opened.iter().map(|(port, _)| port), snapshot)?);
         let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
         let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&ways.plan, &neighbours))?;
-        let up = RefCell::new(ports.iter().map(Port::is_up).collect());
+        let links = Arc::new(Links::of(&ports));
+        let counted = RefCell::new(vec![PortStatistics::default(); ports.len()]);
         let secrets = Secrets::draw(cpu::now())?;
-        Ok(DpdkPlane { engine, settings: settings.clone(), eal, pool, ports, up, steering, ways, neighbours, secrets })
+        Ok(DpdkPlane {
+            engine,
+            settings: settings.clone(),
+            eal,
+            pool,
+            ports,
+            links,
+            counted,
+            steering,
+            ways,
+            neighbours,
+            secrets,
+        })
     }
 
     /// How packets find their worker, in words.
@@ -115,6 +131,16 @@ impl DpdkPlane {
                 format!("{workers} workers hand over to each other, {queues} of them with queues ({could})")
             }
         }
+    }
+
+    /// What a port has counted. Without a peer memif's driver says that it was nothing, and knows better when it has one.
+    fn counted(&self, number: usize, port: &Port) -> PortStatistics {
+        let counted = port.statistics();
+        let mut known = self.counted.borrow_mut();
+        if port.driver() != "net_memif" || port.is_up() {
+            known[number] = counted;
+        }
+        known[number]
     }
 
     /// Workers that have a queue of every port.
@@ -159,9 +185,27 @@ impl Plane for DpdkPlane {
     }
 
     fn prepare(&mut self) -> Result<()> {
-        for (port, settings) in self.ports.iter().zip(&self.settings.ports) {
-            if !port.is_up() {
-                log(&format!("warning: the link of {} is down", settings.device));
+        for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
+            // A server that is there answers within moments.
+            let since = Instant::now();
+            while port.is_client() && !port.seek() && since.elapsed() < GREETING {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let up = port.is_up();
+            self.links.set(number, up);
+            if !up {
+                let asks = if port.is_client() { "; its server is asked every second" } else { "" };
+                log(&format!("warning: the link of {} is down{asks}", settings.device));
+            }
+            // Its driver spreads over all that it was told to have, whatever is used of it.
+            if port.driver() == "net_af_packet" && port.queues() < port.queues_max() {
+                log(&format!(
+                    "warning: {} has {} queues, of which only the first {} can be used here: what comes into others is lost; \
+                     lower qpairs",
+                    settings.device,
+                    port.queues_max(),
+                    port.queues()
+                ));
             }
             if port.mtu() < settings.mtu {
                 log(&format!(
@@ -176,7 +220,8 @@ impl Plane for DpdkPlane {
     }
 
     fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
-        let ways = way::of_workers(&self.eal, &self.ports, &self.pool, self.queues(), self.steering.workers)?;
+        let ways =
+            way::of_workers(&self.eal, (&self.ports, &self.links), &self.pool, (self.queues(), self.steering.workers))?;
         let spreads = spread::of_workers(&self.eal, &self.ways, self.steering)?;
         let (eal, idle) = (self.eal, self.settings.idle);
         let engines = self.engine.start(eal, &self.ports, &self.settings.ports, self.steering.workers);
@@ -212,16 +257,14 @@ impl Plane for DpdkPlane {
         Ok(())
     }
 
-    /// Announces our addresses to who has just been connected, and says so.
+    /// Announces our addresses to who has just been connected, and says so. Ports that are clients ask for their links.
     fn beat(&self) {
         self.engine.beat();
-        let mut up = self.up.borrow_mut();
-        for ((port, was), settings) in self.ports.iter().zip(&mut *up).zip(&self.settings.ports) {
-            let is = port.is_up();
-            if is != *was {
-                log(&format!("the link of {} is {}", settings.device, if is { "up" } else { "down" }));
-                *was = is;
-                if is {
+        for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
+            let up = port.seek();
+            if self.links.set(number, up) {
+                log(&format!("the link of {} is {}", settings.device, if up { "up" } else { "down" }));
+                if up {
                     self.neighbours.announce();
                 }
             }
@@ -243,7 +286,7 @@ impl Plane for DpdkPlane {
     fn ports(&self) -> Vec<PortStatus> {
         let steering = self.steering();
         let status = |(number, (port, settings)): (usize, (&Port, &PortSettings))| {
-            let counted = port.statistics();
+            let counted = self.counted(number, port);
             PortStatus {
                 device: settings.device.clone(),
                 driver: port.driver().to_string(),
@@ -296,9 +339,31 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
     })
 }
 
-/// Opens a port with as many queues as are wanted, or as it has.
-fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result<(Port, PortOptions)> {
-    let options = |queues: u16| PortOptions {
+/// Opens the ports, all with as many queues as each of them has: a worker has one of every port or none, and what comes
+/// into a queue that nobody has is lost.
+fn open_all(eal: &Eal, settings: &[PortSettings], workers: u16, pool: &Pool) -> Result<Vec<(Port, PortOptions)>> {
+    let mut queues = settings.iter().filter_map(|port| port.queues).chain([workers]).min().unwrap_or(1).max(1);
+    let mut opened: Vec<Option<(Port, PortOptions)>> = settings.iter().map(|_| None).collect();
+    // Clients come last: they begin to ask their servers at once, for all of their queues.
+    for clients in [false, true] {
+        for (place, port) in opened.iter_mut().zip(settings) {
+            if options(port, queues).is_client() == clients {
+                let (port, options) = place.insert(open(eal, port, queues, pool)?);
+                queues = queues.min(port.queues().min(options.queues)).max(1);
+            }
+        }
+        for (place, port) in opened.iter_mut().zip(settings) {
+            if place.as_ref().is_some_and(|(_, options)| options.queues > queues) {
+                *place = None;
+                *place = Some(open(eal, port, queues, pool)?);
+            }
+        }
+    }
+    Ok(opened.into_iter().flatten().collect())
+}
+
+fn options(settings: &PortSettings, queues: u16) -> PortOptions {
+    PortOptions {
         device: settings.device.clone(),
         queues,
         rx_descriptors: settings.rx_descriptors,
@@ -306,13 +371,16 @@ fn open(eal: &Eal, settings: &PortSettings, workers: u16, pool: &Pool) -> Result
         mtu: settings.mtu,
         promiscuous: settings.promiscuous,
         rss: if queues > 1 { Rss::Device } else { Rss::None },
-    };
-    let wanted = settings.queues.unwrap_or(workers).min(workers);
+    }
+}
+
+/// Opens a port with so many queues, or with one.
+fn open(eal: &Eal, settings: &PortSettings, wanted: u16, pool: &Pool) -> Result<(Port, PortOptions)> {
     let try_with = |options: PortOptions| Port::open(eal, &options, pool).map(|port| (port, options));
-    match try_with(options(wanted)) {
+    match try_with(options(settings, wanted)) {
         Ok(opened) => Ok(opened),
         // How many queues a device has is known once it is open, and some know only by refusing.
-        Err(error) if settings.queues.is_none() && wanted > 1 => try_with(options(1)).map_err(|_| error),
+        Err(error) if settings.queues.is_none() && wanted > 1 => try_with(options(settings, 1)).map_err(|_| error),
         Err(error) => Err(error),
     }
     .with_context(|| match is_pci(&settings.device) {

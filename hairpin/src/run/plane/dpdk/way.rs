@@ -1,8 +1,10 @@
 //! A worker's way to the ports: its own queues, or those of another worker.
 
 use anyhow::{Context, Result};
-use hairpin_core::frame::{Batch, FrameIo};
+use hairpin_core::frame::{Batch, Frame, FrameIo};
 use hairpin_dpdk::{Eal, Mbuf, Pool, Port, PortIo, Ring, RingKind, RingReceiver, RingSender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Frames that may wait for a worker that sends for others.
 const RELAYED_MAX: u32 = 1024;
@@ -17,6 +19,10 @@ pub(super) enum Way {
         relayed: Option<RingReceiver>,
         /// What of it found no room yet.
         waiting: Box<Batch<Mbuf>>,
+        /// What is known of the ports' links.
+        links: Arc<Links>,
+        /// Frames dropped for want of a link.
+        cut_off: u64,
     },
     /// No queue: frames to send go to a worker that has some; none come in.
     Relay {
@@ -27,13 +33,35 @@ pub(super) enum Way {
     },
 }
 
+/// Whether each port's link is up, as the keeper has seen it last.
+pub(super) struct Links(Vec<AtomicBool>);
+
+impl Links {
+    pub(super) fn of(ports: &[Port]) -> Links {
+        Links(ports.iter().map(|port| AtomicBool::new(port.is_up())).collect())
+    }
+
+    /// A link's state now. Whether that is another than before.
+    pub(super) fn set(&self, port: usize, up: bool) -> bool {
+        self.0.get(port).is_some_and(|known| known.swap(up, Ordering::Relaxed) != up)
+    }
+
+    fn is_up(&self, port: u16) -> bool {
+        self.0.get(usize::from(port)).is_none_or(|up| up.load(Ordering::Relaxed))
+    }
+}
+
 /// One for each of `workers` workers, of which the first `queues` have queues.
-pub(super) fn of_workers(eal: &Eal, ports: &[Port], pool: &Pool, queues: u16, workers: u16) -> Result<Vec<Way>> {
+pub(super) fn of_workers(
+    eal: &Eal,
+    (ports, links): (&[Port], &Arc<Links>),
+    pool: &Pool,
+    (queues, workers): (u16, u16),
+) -> Result<Vec<Way>> {
     let mut senders: Vec<RingSender> = Vec::new();
     let mut ways = Vec::new();
     for worker in 0..queues {
-        let own = ports.iter().map(|port| port.queue(worker).context("a queue is in use already"));
-        let io = PortIo::new(own.collect::<Result<Vec<_>>>()?, pool.clone());
+        let io = PortIo::of(ports, worker, pool.clone()).context("a queue is in use already")?;
         // Those without queues take turns.
         let relays = worker < workers - queues;
         let relayed = match relays {
@@ -44,7 +72,7 @@ pub(super) fn of_workers(eal: &Eal, ports: &[Port], pool: &Pool, queues: u16, wo
             }
             false => None,
         };
-        ways.push(Way::Queues { io, relayed, waiting: Box::default() });
+        ways.push(Way::Queues { io, relayed, waiting: Box::default(), links: Arc::clone(links), cut_off: 0 });
     }
     for worker in queues..workers {
         let by = &senders[usize::from(worker - queues) % senders.len()];
@@ -54,14 +82,24 @@ pub(super) fn of_workers(eal: &Eal, ports: &[Port], pool: &Pool, queues: u16, wo
 }
 
 impl Way {
-    /// Sends what other workers want to be sent, a batch at most.
+    /// To be called every turn: sends what other workers want to be sent, a batch at most.
     pub(super) fn relay(&mut self) {
-        let Way::Queues { io, relayed: Some(relayed), waiting } = self else { return };
+        let Way::Queues { io, relayed, waiting, links, cut_off } = self else { return };
+        io.renew();
+        let Some(relayed) = relayed else { return };
         if waiting.is_empty() {
             relayed.receive(waiting);
         }
         if !waiting.is_empty() {
-            io.transmit(waiting);
+            send(io, waiting, (links, cut_off));
+        }
+    }
+
+    /// Frames dropped because the link of the port that they were to leave by was down.
+    pub(super) fn cut_off(&self) -> u64 {
+        match self {
+            Way::Queues { cut_off, .. } => *cut_off,
+            Way::Relay { .. } => 0,
         }
     }
 
@@ -76,9 +114,20 @@ impl Way {
     /// Frames that came in several buffers, too long for one.
     pub(super) fn too_long(&self) -> u64 {
         match self {
-            Way::Queues { io, .. } => io.queues().iter().map(|queue| queue.chained().dropped).sum(),
+            Way::Queues { io, .. } => io.chained().dropped,
             Way::Relay { .. } => 0,
         }
+    }
+}
+
+/// Sends; what finds no room stays in the batch, unless it is for a port whose link is down: nobody else is to wait for
+/// that one's return.
+fn send(io: &mut PortIo, batch: &mut Batch<Mbuf>, (links, cut_off): (&Links, &mut u64)) {
+    io.transmit(batch);
+    if !batch.is_empty() {
+        let before = batch.len();
+        batch.retain(|frame| links.is_up(frame.meta().port));
+        *cut_off += (before - batch.len()) as u64;
     }
 }
 
@@ -93,7 +142,7 @@ impl FrameIo for Way {
 
     fn transmit(&mut self, batch: &mut Batch<Mbuf>) {
         match self {
-            Way::Queues { io, .. } => io.transmit(batch),
+            Way::Queues { io, links, cut_off, .. } => send(io, batch, (links, cut_off)),
             Way::Relay { to, .. } => drop(to.send(batch)),
         }
     }

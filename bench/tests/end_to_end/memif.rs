@@ -1,0 +1,120 @@
+//! The dpdk plane as the client of another process's memory (memif): what happens when that process is not there yet, ends,
+//! and comes back. It is testpmd, which carries frames between the client's interface and the memif.
+
+use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, works};
+use super::network::trial;
+use anyhow::{Context, Result, ensure};
+use hairpin_bench::command;
+use hairpin_bench::peer::HairpinOptions;
+use hairpin_bench::process::Process;
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use std::process::Command;
+use std::time::Instant;
+
+/// The client's side of shared memory towards the clients (an abstract socket), packet sockets towards the servers.
+const CLIENT: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af_packet{},iface={},qpairs=2";
+/// The same with one queue towards each server.
+const MIXED: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af_packet{},iface={}";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("dpdk: a memif client asks again: its server comes late, ends and comes back (testpmd)", again),
+        trial("dpdk: a port that could have more queues than another has no more (memif, testpmd)", mixed),
+    ]
+}
+
+/// The network with Hairpin in it, two workers; `None` without DPDK or testpmd.
+fn with(ports: &'static str) -> Result<Option<Net>> {
+    if !is_built_in()? {
+        return Ok(None);
+    }
+    if Command::new("dpdk-testpmd").arg("--version").output().is_err() {
+        println!("skipped: there is no dpdk-testpmd");
+        return Ok(None);
+    }
+    net(HairpinOptions { top: "workers = 2".to_owned(), ..options(ports) })
+}
+
+fn again() -> Result<()> {
+    let Some(net) = with(CLIENT)? else { return Ok(()) };
+    let received = || status(&net.hairpin)?["ports"][0]["received"].as_u64().context("no count");
+    let mut before = 0;
+    for round in 0..3 {
+        link(&net, false).with_context(|| format!("before server {round}"))?;
+        others(&net).with_context(|| format!("before server {round}"))?;
+        let mut server = server(&net, 2)?;
+        link(&net, true).with_context(|| format!("server {round}: {}", server.log()))?;
+        works(&net).with_context(|| format!("server {round}: {}", server.log()))?;
+        logged(&net, "is up", round + 1)?;
+        let now = received()?;
+        ensure!(now > before + 100, "{before} frames, then {now}");
+        before = now;
+        // It polls, and says nothing to anybody when it goes.
+        server.signal(Signal::SIGKILL);
+        server.wait(PATIENCE)?;
+        logged(&net, "is down", round + 1)?;
+    }
+    link(&net, false)?;
+    others(&net)?;
+    ensure!(received()? >= before, "{} frames instead of {before}", received()?);
+    let logs = net.hairpin.logs();
+    ensure!(logs.contains("its server is asked every second"), "{logs}");
+    Ok(())
+}
+
+/// What comes into a queue that no worker has would be lost.
+fn mixed() -> Result<()> {
+    let Some(net) = with(MIXED)? else { return Ok(()) };
+    let server = server(&net, 1)?;
+    link(&net, true).with_context(|| server.log())?;
+    for _ in 0..4 {
+        works(&net)?;
+    }
+    let ports = status(&net.hairpin)?["ports"].clone();
+    ensure!(ports.as_array().context("ports")?.iter().all(|port| port["queues"] == 1), "{ports}");
+    server.signal(Signal::SIGKILL);
+    Ok(())
+}
+
+/// testpmd, with as many queues as its client.
+fn server(net: &Net, queues: u16) -> Result<Process> {
+    let mut testpmd = net.topology.balancer.command("dpdk-testpmd");
+    testpmd.args(["-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--no-shconf"]);
+    testpmd.args(["--vdev", &format!("net_af_packet0,iface=client0,qpairs={queues}")]);
+    testpmd.args(["--vdev", "net_memif0,role=server,socket=hairpin-bench-server"]);
+    testpmd.args(["--", "--forward-mode=io", "--auto-start", "--total-num-mbufs=16384", "--stats-period=60"]);
+    testpmd.args([format!("--rxq={queues}"), format!("--txq={queues}")]);
+    net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))
+}
+
+/// Waits until the log says so often of a link: the keeper looks ten times a second.
+fn logged(net: &Net, what: &str, times: usize) -> Result<()> {
+    let begun = Instant::now();
+    while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() != times {
+        ensure!(begun.elapsed() < PATIENCE, "{what} {times} times? {}", net.hairpin.logs());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Waits until the status says so of the clients' link.
+fn link(net: &Net, up: bool) -> Result<()> {
+    let begun = Instant::now();
+    while status(&net.hairpin)?["ports"][0]["up"] != up {
+        ensure!(begun.elapsed() < 3 * PATIENCE, "the link does not become {}", if up { "up" } else { "down" });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The other ports go on, whatever would be sent to where nobody is: both workers answer.
+fn others(net: &Net) -> Result<()> {
+    for (server, namespace) in net.topology.servers.iter().enumerate() {
+        for address in [format!("10.0.{}.1", server + 1), format!("fd00:{}::1", server + 1)] {
+            command::output(namespace.command("ping").args(["-c", "3", "-i", "0.2", "-W", "5", &address]))
+                .with_context(|| format!("server {} asks {address}", server + 1))?;
+        }
+    }
+    Ok(())
+}
