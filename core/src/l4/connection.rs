@@ -171,6 +171,8 @@ impl Flags {
     /// Its two flows steer to different workers, because the number of workers has changed since it began: only the
     /// engine can carry it.
     pub const MISSTEERED: u16 = 256;
+    /// The policy has heard of its end.
+    pub const TOLD: u16 = 512;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

@@ -2,19 +2,22 @@
 //!
 //! What it saves: the packets it may still be expected to have, given how many it has had and how many others had in all
 //! ([`Sizes`]), times what a packet costs the worker. What it costs: making and removing its rules. Both costs are
-//! measured ([`Costs`]). Two things may be short besides, and have a price that rises while they are:
+//! measured ([`Costs`]). If it may end with the next packets it is better to wait for those, and to do it then: what that is
+//! worth is weighed as well. Two things may be short besides, and have a price while they are:
 //! - the engine's time for requests: in packets, on top of the costs. It is short while as many are unanswered as a
 //!   [`Window`] has, and another connection is wanted there;
-//! - room: in packets per second, since a rule that stands there keeps another from its place. A connection's own rate has
-//!   to be above that, and what the engine carries comes back when it is below half of it.
+//! - room: in packets per second ([`Rent`]), since a rule that stands there keeps another from its place.
 
-use super::fastest_flow::{SAMPLES_WITHIN, is_plenty, is_short};
-use super::price::Price;
-use super::rates::Rates;
+use super::fastest_flow::is_short;
+use super::price::{EPOCH, Price};
+use super::rates::{Carrier, Rates};
 use super::sizes::Sizes;
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
+
+/// Packets later than that count for nothing when it is decided about a connection: its rate will be another by then.
+const HORIZON_S: f32 = 2.0;
 
 /// What was measured of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,45 +42,114 @@ impl Costs {
     }
 }
 
-/// How many requests may be unanswered: as many as are answered soon, by how long the latest took. Whatever else waits in the
-/// engine's queue, what is asked for later waits behind it.
+/// How many requests may be unanswered: as many as keep the engine busy and no more, or else what is asked for later waits
+/// in its queue. As many as are answered about as soon as one alone is, as TCP Vegas has it of segments.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     size: f32,
-    /// How long rules take from being asked for to being in force, in seconds: a mean of the latest.
+    /// How long rules take from being asked for to being in force where nothing else waits, in seconds; 0: unknown.
+    alone: f32,
+    /// How long they take: a mean of the latest.
     delay: f32,
     at: Time,
 }
 
 impl Window {
-    /// Answered by then, it may be more.
-    const SOON: Duration = Duration::from_millis(10);
+    /// Answered within so many seconds, or so many times what it takes alone, it may be more: engines that take requests in
+    /// batches answer one alone soon and are slow all the same.
+    const SOON_S: f32 = 0.002;
+    const SOON: f32 = 3.0;
     /// Answered later than that, it must be fewer.
-    const LATE: Duration = Duration::from_millis(50);
-    const LEAST: f32 = 64.0;
+    const LATE_S: f32 = 0.008;
+    const LATE: f32 = 6.0;
+    /// By what the time that it takes alone is taken to grow with each answer.
+    const FADING: f32 = 1.000_001;
+    const LEAST: f32 = 16.0;
     const MOST: f32 = 65_536.0;
 
     /// In so long without another the mean has halved.
     const FORGOTTEN: Duration = Duration::from_millis(200);
 
     fn new() -> Window {
-        Window { size: Self::LEAST, delay: 0.0, at: Time::ZERO }
+        Window { size: Self::LEAST, alone: 0.0, delay: 0.0, at: Time::ZERO }
     }
 
     fn add(&mut self, now: Time, delay: Duration) {
-        if delay < Self::SOON {
+        let (taken, before) = (delay.as_secs_f32().max(1e-6), self.delay(now));
+        // Engines change; what was true is slowly forgotten.
+        self.alone = if self.alone == 0.0 { taken } else { taken.min(self.alone * Self::FADING) };
+        if taken < Self::SOON_S.max(Self::SOON * self.alone) {
             self.size = (self.size + 2.0).min(Self::MOST);
-        } else if delay > Self::LATE {
+        } else if taken > Self::LATE_S.max(Self::LATE * self.alone) {
             self.size = (self.size * (63.0 / 64.0)).max(Self::LEAST);
         }
-        let before = self.delay(now);
-        (self.delay, self.at) = (before + (delay.as_secs_f32() - before) / 8.0, now);
+        (self.delay, self.at) = (before + (taken - before) / 8.0, now);
     }
 
     /// What it takes now.
     fn delay(&self, now: Time) -> f32 {
         let since = now.since(self.at).as_secs_f32() / Self::FORGOTTEN.as_secs_f32();
         self.delay / (1.0 + since * since)
+    }
+
+    /// How soon a change of what is asked for tells.
+    fn epoch(&self, now: Time) -> Duration {
+        Duration::try_from_secs_f32(2.0 * self.delay(now)).unwrap_or(EPOCH).clamp(Duration::from_millis(1), EPOCH)
+    }
+}
+
+/// What room is worth while there is too little, in packets per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rent {
+    /// The slowest fifth of what the engine carries is slower than this. Who comes must be twice as fast.
+    fifth: f32,
+    /// So many of those have asked in vain; for each of them one of the slowest fifth goes.
+    in_vain: u32,
+    /// When there was too little last.
+    short: Option<Time>,
+}
+
+impl Rent {
+    /// How much faster the one must be that takes another's place.
+    const FASTER: f32 = 2.0;
+    /// After so long with enough it costs nothing any more.
+    const EASED: Duration = Duration::from_millis(500);
+    /// How much closer the estimate of the fifth comes with each rate.
+    const STEP: f32 = 0.2;
+    /// Of the room, so much may be asked for in vain before something goes; and so many, if that is more.
+    const IN_VAIN_PART: u32 = 40;
+    const IN_VAIN_LEAST: u32 = 16;
+    /// In what time the counters of all rules are read once while there is too little.
+    const SAMPLES_WITHIN: Duration = Duration::from_millis(250);
+
+    fn asked(&self) -> f32 {
+        if self.short.is_some() { Self::FASTER * self.fifth } else { 0.0 }
+    }
+
+    /// Notes how much room there is.
+    fn follow(&mut self, now: Time, room: EngineRoom) {
+        if is_short(room) {
+            self.short = Some(now);
+        } else if self.short.is_some_and(|at| now.since(at) > Self::EASED) {
+            *self = Rent::default();
+        }
+    }
+
+    /// Somebody has come who would pay.
+    fn wanted(&mut self, room: EngineRoom) {
+        if !room.has_room() {
+            self.in_vain = (self.in_vain + 1).min((room.rules_max / Self::IN_VAIN_PART).max(Self::IN_VAIN_LEAST));
+        }
+    }
+
+    /// The rate of one that is there; whether it goes.
+    fn evicts(&mut self, rate: f32) -> bool {
+        let goes = self.in_vain > 0 && rate < self.fifth;
+        self.in_vain -= u32::from(goes);
+        // A fifth of the rates is below it when a step down, four times as large, comes as often as four up.
+        let step = if rate < self.fifth { -0.8 } else { 0.2 };
+        self.fifth = if self.fifth == 0.0 { rate / 2.0 } else { self.fifth * (1.0 + Self::STEP * step) };
+        goes
     }
 }
 
@@ -89,8 +161,7 @@ pub struct Auto {
     window: Window,
     /// In packets.
     requests: Price,
-    /// In packets per second.
-    room: Price,
+    room: Rent,
 }
 
 impl Auto {
@@ -102,14 +173,23 @@ impl Auto {
             costs: Costs::default(),
             window: Window::new(),
             requests: Price::hasty(1.0, 3.0),
-            room: Price::new(1.0),
+            room: Rent::default(),
         }
     }
 
     /// Notes how far a connection has got; its packets per second.
-    fn look(&mut self, now: Time, flow: &FlowStats) -> f32 {
-        self.sizes.grow(self.rates.seen(flow), flow.packets);
-        self.rates.update(now, flow)
+    fn look(&mut self, now: Time, flow: &FlowStats, carrier: Carrier) -> f32 {
+        let (before, carried_by) = self.rates.seen(flow);
+        if carried_by != Carrier::Software {
+            self.sizes.come(before);
+        }
+        self.sizes.grow(before, flow.packets);
+        if carrier == Carrier::Engine {
+            self.sizes.leave(flow.packets);
+        }
+        let rate = self.rates.update(now, flow);
+        self.rates.carries(flow, carrier);
+        rate
     }
 }
 
@@ -118,43 +198,50 @@ impl OffloadPolicy for Auto {
         "auto"
     }
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
-        let rate = self.look(now, flow);
-        let rent = self.room.asked();
-        // Of what a connection saves in a second, the rent is gone.
-        let share = if rent > 0.0 { 1.0 - rent / rate.max(1e-3) } else { 1.0 };
-        // What comes before the rules are in force saves nothing.
-        let saved = (self.sizes.remaining(flow.packets) - rate * self.window.delay(now)) * share;
-        let wanted = saved > self.costs.packets() + self.requests.asked();
+        let rate = self.look(now, flow, Carrier::Software);
+        let cost = self.costs.packets() + self.requests.asked();
+        self.sizes.set_cost(cost);
+        // What comes before the rules are in force saves nothing, and what comes late says nothing now.
+        let (lost, most) = (rate * self.window.delay(now), rate * HORIZON_S);
+        let saved = self.sizes.remaining(flow.packets).min(most) - lost;
+        self.room.follow(now, room);
+        let (fast, worthy) = (rate > self.room.asked(), saved > cost);
+        // It may be better to wait whether it lasts.
+        let ripe = saved - cost >= self.sizes.awaited(flow.packets, most) - lost;
+        let wanted = fast && worthy && ripe;
         let unanswered = room.unanswered as f32;
         let (busy, idle) = (unanswered >= self.window.size, unanswered < self.window.size / 2.0);
-        self.requests.follow(now, wanted && busy, idle);
-        self.room.follow(now, wanted && is_short(room), is_plenty(room));
+        self.requests.follow_every(now, self.window.epoch(now), wanted && busy, idle);
+        if wanted {
+            self.room.wanted(room);
+        }
         match (wanted, room.has_room() && !busy) {
-            (false, _) if share <= 0.0 => Verdict::Keep(Reason::Slow),
-            (false, _) => Verdict::Keep(Reason::Unprofitable),
+            (true, true) => {
+                self.sizes.leave(flow.packets);
+                self.rates.carries(flow, Carrier::Engine);
+                Verdict::Offload
+            }
             (true, false) => Verdict::Keep(Reason::Room),
-            (true, true) => Verdict::Offload,
+            (false, _) if !worthy => Verdict::Keep(Reason::Unprofitable),
+            (false, _) if !fast => Verdict::Keep(Reason::Slow),
+            (false, _) => Verdict::Keep(Reason::Small),
         }
     }
-    fn on_sample(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
-        let rate = self.look(now, flow);
-        self.room.follow(now, false, is_plenty(room));
-        if rate < self.room.asked() / 2.0 { Verdict::Evict(Reason::Slow) } else { Verdict::Offload }
+    fn on_sample(&mut self, now: Time, flow: &FlowStats, _: EngineRoom) -> Verdict {
+        let rate = self.look(now, flow, Carrier::Engine);
+        if self.room.evicts(rate) { Verdict::Evict(Reason::Slow) } else { Verdict::Offload }
     }
-    fn on_end(&mut self, _: Time, flow: &FlowStats) {
-        self.sizes.grow(self.rates.seen(flow), flow.packets);
+    fn on_end(&mut self, now: Time, flow: &FlowStats) {
+        self.look(now, flow, Carrier::Nobody);
         self.sizes.end(flow.packets);
     }
     fn on_installed(&mut self, now: Time, delay: Duration) {
         self.window.add(now, delay);
     }
-    fn on_refused(&mut self, now: Time) {
-        self.room.follow(now, true, false);
-    }
     fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
     }
     fn samples_within(&self) -> Option<Duration> {
-        (self.room.asked() > 0.0).then_some(SAMPLES_WITHIN)
+        self.room.short.map(|_| Rent::SAMPLES_WITHIN)
     }
 }

@@ -6,7 +6,7 @@ use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
 
 /// In what time all rules' counters are read once while room is short.
-pub(super) const SAMPLES_WITHIN: Duration = Duration::from_millis(500);
+const SAMPLES_WITHIN: Duration = Duration::from_millis(500);
 
 /// Whether room in the engine is short: below a fortieth.
 pub(super) fn is_short(room: EngineRoom) -> bool {

@@ -2,8 +2,8 @@
 
 use crate::time::{Duration, Time};
 
-/// How often a price changes.
-const EPOCH: Duration = Duration::from_millis(100);
+/// How often a price changes, where nothing is known of how soon that tells.
+pub(super) const EPOCH: Duration = Duration::from_millis(100);
 /// By what it rises at first.
 const STEP: f32 = 1.25;
 
@@ -24,7 +24,7 @@ pub(super) struct Price {
 }
 
 impl Price {
-    /// Nothing is asked at first, then at least `least`.
+    /// Nothing is asked at first, then at least `least`. It rises and falls in steps of a quarter.
     pub(super) fn new(least: f32) -> Price {
         Price::hasty(least, STEP)
     }
@@ -42,8 +42,13 @@ impl Price {
 
     /// Notes whether it is short now, and goes with it once in a while.
     pub(super) fn follow(&mut self, now: Time, is_short: bool, is_plenty: bool) {
+        self.follow_every(now, EPOCH, is_short, is_plenty);
+    }
+
+    /// The same, once in so long.
+    pub(super) fn follow_every(&mut self, now: Time, epoch: Duration, is_short: bool, is_plenty: bool) {
         self.was_short |= is_short;
-        if now.since(self.changed) < EPOCH {
+        if now.since(self.changed) < epoch {
             return;
         }
         if self.was_short {

@@ -8,9 +8,20 @@ use alloc::vec;
 /// After so long without a packet a rate has halved.
 pub(super) const HALF_LIFE: Duration = Duration::from_secs(1);
 const HALF_LIFE_NS: u64 = HALF_LIFE.as_nanos() as u64;
-/// Taken for the age of those that are younger: a first packet says nothing of a rate.
-const AGE_LEAST: Duration = Duration::from_millis(10);
+/// Taken for the age of those that are younger.
+const AGE_LEAST: Duration = Duration::from_millis(1);
 const LN_2: f32 = core::f32::consts::LN_2;
+
+/// Who carries a connection, as far as is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// Nobody: it is new, or over.
+    #[default]
+    Nobody,
+    Software,
+    /// The engine, or it is about to.
+    Engine,
+}
 
 /// What is known of one connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +33,7 @@ struct Rate {
     packets: u64,
     /// Those, each halved for every half-life since it came.
     recent: f32,
+    carrier: Carrier,
 }
 
 /// The rates of a worker's connections, by position.
@@ -33,17 +45,26 @@ impl Rates {
         Rates(vec![Rate::default(); capacity].into_boxed_slice())
     }
 
-    /// How many packets a connection had when it was last looked at; 1 at first.
-    pub(super) fn seen(&self, flow: &FlowStats) -> u64 {
+    /// How many packets a connection had when it was last looked at (1 at first), and who carried it then.
+    pub(super) fn seen(&self, flow: &FlowStats) -> (u64, Carrier) {
         let rate = self.0.get(flow.position as usize).filter(|rate| rate.created == flow.created);
-        rate.map_or(1, |rate| rate.packets.max(1))
+        rate.map_or((1, Carrier::Nobody), |rate| (rate.packets.max(1), rate.carrier))
     }
 
-    /// A connection's packets per second, its packets up to now included. 0 for a position out of bounds.
+    /// Who carries it now.
+    pub(super) fn carries(&mut self, flow: &FlowStats, carrier: Carrier) {
+        if let Some(rate) = self.0.get_mut(flow.position as usize) {
+            rate.carrier = carrier;
+        }
+    }
+
+    /// A connection's packets per second, its packets up to now included, one that has just come or those that the engine
+    /// has counted. 0 for a position out of bounds.
     pub(super) fn update(&mut self, now: Time, flow: &FlowStats) -> f32 {
         let Some(rate) = self.0.get_mut(flow.position as usize) else { return 0.0 };
         if rate.created != flow.created {
-            *rate = Rate { created: flow.created, at: flow.created, ..Rate::default() };
+            // Its first packet says nothing of how fast others follow.
+            *rate = Rate { created: flow.created, at: flow.created, packets: 1, ..Rate::default() };
         }
         let fresh = flow.packets.saturating_sub(rate.packets) as f32;
         let elapsed = now.since(rate.at).as_nanos() as u64;
@@ -117,7 +138,7 @@ mod tests {
         assert_eq!(rates.update(now + 100 * HALF_LIFE, &flow(0, began, 10_000)), 0.0);
         let later = now + 101 * HALF_LIFE;
         let young = rates.update(later, &flow(0, later, 1));
-        assert!(young <= 150.0, "one packet in {AGE_LEAST:?}: {young}");
+        assert_eq!(young, 0.0, "one packet");
         assert_eq!(rates.update(now, &flow(1, now, 7)), 0.0, "nobody");
     }
 }

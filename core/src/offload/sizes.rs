@@ -1,24 +1,25 @@
 //! How many packets connections have, as observed; and so, what one that has had some may still have.
 //!
 //! Not the sizes of those that have ended are counted, which would be mostly the short ones for as long as the long ones
-//! go on, but of all those that have got so far, how many ended before they got twice as far: of each class, those that
-//! passed through it and those that ended in it.
+//! go on, but how many reached each class of sizes, and how many of them the next. Who is in a class counts as one that
+//! stays there until it leaves it, so that what never ends and hardly sends is not waited for.
 
 /// Classes: of class `k` are connections of 2^k packets or more and fewer than 2^(k+1), of the last all above.
 const CLASSES: usize = 32;
-/// Connections that are taken for seen in each class at the beginning, half of them passing, so that the first ones do not
-/// decide everything: what has lasted is expected to last.
+/// Connections that are taken to have reached each class at the beginning, half of them the next, so that the first ones do
+/// not decide everything: what has lasted is expected to last.
 const PRIOR: f32 = 8.0;
 /// From this class on nobody is taken to have passed.
 const PRIOR_CLASSES: usize = 20;
-/// When so many were seen in a class, they count half: old ones less and less.
+/// When so many have reached a class, they count half: old ones less and less.
 const SEEN_MOST: f32 = 16_384.0;
 /// How many are added before sums are made anew.
 const FRESH_MOST: u32 = 64;
 
-/// Connections of a class that went on to the next, and that ended there.
+/// Connections that reached a class, and those of them that reached the next or ended in this one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
+    reached: f32,
     passed: f32,
     ended: f32,
     /// Packets that those that ended had in the class.
@@ -28,7 +29,7 @@ struct Class {
 impl Class {
     /// The part of those that reach the class that reach the next.
     fn passing(self) -> f32 {
-        self.passed / (self.passed + self.ended)
+        (self.passed / self.reached).min(1.0)
     }
 
     /// How far those that end in it get in it, on average.
@@ -43,18 +44,37 @@ pub(super) struct Sizes {
     classes: [Class; CLASSES],
     /// What one that has just reached the class may be expected to have from then on.
     ahead: [f32; CLASSES + 1],
+    /// What it is worth to act then or later, whichever is better, and only if it gets there: see [`Sizes::awaited`].
+    worth: [f32; CLASSES + 1],
+    /// What acting costs, in packets.
+    cost: f32,
     fresh: u32,
 }
 
 impl Sizes {
     pub(super) fn new() -> Sizes {
-        let prior = |class| if class < PRIOR_CLASSES { PRIOR / 2.0 } else { 0.0 };
+        let passed = |class| if class < PRIOR_CLASSES { PRIOR / 2.0 } else { 0.0 };
         let ended = PRIOR / 2.0;
-        let classes =
-            core::array::from_fn(|class| Class { passed: prior(class), ended, within: ended * size(class) / 2.0 });
-        let mut sizes = Sizes { classes, ahead: [0.0; CLASSES + 1], fresh: 0 };
+        let classes = core::array::from_fn(|class| Class {
+            reached: PRIOR,
+            passed: passed(class),
+            ended,
+            within: ended * size(class) / 2.0,
+        });
+        let (ahead, worth) = ([0.0; CLASSES + 1], [0.0; CLASSES + 1]);
+        let mut sizes = Sizes { classes, ahead, worth, cost: 0.0, fresh: 0 };
         sizes.sum();
         sizes
+    }
+
+    /// A connection that has had so many packets is watched from now on.
+    pub(super) fn come(&mut self, packets: u64) {
+        self.note(class(packets), |class| class.reached += 1.0);
+    }
+
+    /// It is not watched any more, and may go on or not.
+    pub(super) fn leave(&mut self, packets: u64) {
+        self.note(class(packets), |class| class.reached = (class.reached - 1.0).max(1.0));
     }
 
     /// A connection that had so many packets when it was last looked at has so many now, and goes on.
@@ -66,7 +86,7 @@ impl Sizes {
         }
     }
 
-    /// A connection of so many packets has ended.
+    /// A connection of so many packets, which was watched, has ended.
     pub(super) fn end(&mut self, packets: u64) {
         let class = class(packets);
         let within = (packets as f32 - size(class)).clamp(0.0, size(class));
@@ -74,14 +94,18 @@ impl Sizes {
     }
 
     fn pass(&mut self, from: usize, to: usize) {
-        (from..to).for_each(|class| self.note(class, |class| class.passed += 1.0));
+        for class in from..to {
+            self.note(class, |class| class.passed += 1.0);
+            self.note(class + 1, |class| class.reached += 1.0);
+        }
     }
 
     fn note(&mut self, class: usize, add: impl FnOnce(&mut Class)) {
         let Some(class) = self.classes.get_mut(class) else { return };
         add(class);
-        if class.passed + class.ended > SEEN_MOST {
-            *class = Class { passed: class.passed / 2.0, ended: class.ended / 2.0, within: class.within / 2.0 };
+        if class.reached > SEEN_MOST {
+            let Class { reached, passed, ended, within } = *class;
+            *class = Class { reached: reached / 2.0, passed: passed / 2.0, ended: ended / 2.0, within: within / 2.0 };
         }
         self.fresh += 1;
         if self.fresh >= FRESH_MOST {
@@ -95,16 +119,37 @@ impl Sizes {
         for class in (0..CLASSES).rev() {
             self.ahead[class] = self.expected(class, 1.0);
         }
+        self.weigh();
+    }
+
+    fn weigh(&mut self) {
+        for class in (0..CLASSES).rev() {
+            let later = self.classes[class].passing() * self.worth[class + 1];
+            self.worth[class] = later.max(self.ahead[class] - self.cost);
+        }
+    }
+
+    /// Acting on a connection costs so many packets.
+    pub(super) fn set_cost(&mut self, packets: f32) {
+        if (packets - self.cost).abs() > self.cost / 16.0 {
+            self.cost = packets;
+            self.weigh();
+        }
     }
 
     /// What one may be expected to have that has this part of the class before it. Of those that end there as many are
     /// taken to be left.
     fn expected(&self, class: usize, left: f32) -> f32 {
-        let (passing, mean) = (self.classes[class].passing(), self.classes[class].ending());
-        let passing = passing / (passing + (1.0 - passing) * left);
+        let (passing, mean) = (self.passing(class, left), self.classes[class].ending());
         let rest = left * size(class);
         let ending = (mean - (size(class) - rest)).max(left * mean);
         passing * (rest + self.ahead[class + 1]) + (1.0 - passing) * ending
+    }
+
+    /// The part of those with this part of the class before them that reach the next.
+    fn passing(&self, class: usize, left: f32) -> f32 {
+        let passing = self.classes[class].passing();
+        passing / (passing + (1.0 - passing) * left)
     }
 
     /// How many more packets one that has had so many may be expected to have.
@@ -114,9 +159,22 @@ impl Sizes {
             // Nobody knows of larger ones.
             return packets as f32;
         }
-        let left = (2.0 - packets as f32 / size(class)).clamp(1e-3, 1.0);
-        self.expected(class, left)
+        self.expected(class, left(packets, class))
     }
+
+    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act then
+    /// or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that do not,
+    /// what they have until then is lost.
+    pub(super) fn awaited(&self, packets: u64, most: f32) -> f32 {
+        let (packets, class) = (packets.max(1), class(packets));
+        let until = size(class + 1) - packets as f32;
+        self.passing(class, left(packets, class)) * self.worth[class + 1].min(most - until - self.cost)
+    }
+}
+
+/// The part of its class that one with so many packets has before it.
+fn left(packets: u64, class: usize) -> f32 {
+    (2.0 - packets as f32 / size(class)).clamp(1e-3, 1.0)
 }
 
 /// Packets with which a class begins.
@@ -160,14 +218,36 @@ mod tests {
     fn who_goes_on_counts_before_it_has_ended() {
         let mut sizes = Sizes::new();
         for round in 0..2000 {
-            if round % 10 == 0 { sizes.grow(1, 1000) } else { live(&mut sizes, 4) }
+            if round % 10 == 0 {
+                sizes.come(1);
+                sizes.grow(1, 1000);
+            } else {
+                live(&mut sizes, 4)
+            }
         }
         assert!(sizes.remaining(2) > 50.0, "a tenth has had 1000 already: {}", sizes.remaining(2));
-        assert!(sizes.remaining(16) > 900.0, "whoever got beyond four: {}", sizes.remaining(16));
+        assert!(sizes.remaining(16) > 800.0, "whoever got beyond four: {}", sizes.remaining(16));
+    }
+
+    #[test]
+    fn whoever_may_end_at_once_is_waited_for() {
+        let mut sizes = Sizes::new();
+        // Nine of ten end after one packet or two, the others have ten thousand.
+        for round in 0..20_000 {
+            live(&mut sizes, if round % 10 == 0 { 10_000 } else { 1 + round % 2 });
+        }
+        let acts = |sizes: &Sizes, packets, cost| sizes.remaining(packets) - cost >= sizes.awaited(packets, f32::MAX);
+        sizes.set_cost(20.0);
+        assert!(sizes.remaining(1) > 900.0, "worth it at once, if there were no choice");
+        assert!(!acts(&sizes, 1, 20.0) && !acts(&sizes, 2, 20.0));
+        assert!(acts(&sizes, 4, 20.0) && acts(&sizes, 100, 20.0));
+        sizes.set_cost(0.01);
+        assert!(acts(&sizes, 1, 0.01), "what costs nothing is done at once");
     }
 
     /// A connection from its first packet to its last.
     fn live(sizes: &mut Sizes, packets: u64) {
+        sizes.come(1);
         sizes.grow(1, packets);
         sizes.end(packets);
     }

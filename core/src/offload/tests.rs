@@ -155,8 +155,8 @@ fn rules_are_not_made_for_what_ends_at_once() {
 #[test]
 fn while_the_engine_takes_requests_slowly_only_what_saves_much_is_asked_for() {
     let mut policy = Auto::new(10);
-    let (slow, less) = (EngineRoom { unanswered: 64, ..room(0) }, EngineRoom { unanswered: 40, ..room(0) });
-    let one = flow(0, Time::ZERO, 3);
+    let (slow, less) = (EngineRoom { unanswered: 64, ..room(0) }, EngineRoom { unanswered: 10, ..room(0) });
+    let one = flow(0, Time::ZERO, 40);
     assert_eq!(policy.on_packet(Time::from_nanos(MS), &one, less), Verdict::Offload);
     assert_eq!(policy.on_packet(Time::from_nanos(MS), &one, slow), Verdict::Keep(Reason::Room));
     for ms in (0..20_000).step_by(100) {
@@ -168,7 +168,8 @@ fn while_the_engine_takes_requests_slowly_only_what_saves_much_is_asked_for() {
     for ms in (20_000..60_000).step_by(100) {
         policy.on_packet(Time::from_nanos(ms * MS), &one, room(0));
     }
-    assert_eq!(policy.on_packet(Time::from_nanos(60_000 * MS), &one, room(0)), Verdict::Offload);
+    let lively = flow(2, Time::from_nanos(59_900 * MS), 40);
+    assert_eq!(policy.on_packet(Time::from_nanos(60_000 * MS), &lively, room(0)), Verdict::Offload);
 }
 
 #[test]

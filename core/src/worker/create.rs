@@ -241,7 +241,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.created = now;
         connection.proof = 0;
         connection.flags.clear(Flags::PROVEN | Flags::REVIVED | Flags::BACKEND_CLOSED_FIRST);
-        connection.flags.clear(Flags::JUDGED | Flags::REPORTED);
+        connection.flags.clear(Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
         let service = usize::from(connection.service);
         self.remember_embryo(position);
         self.statistics.services[service].created += 1;

@@ -101,6 +101,24 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
+    /// Both ends have closed: what still comes is little and software carries it, so that the engine's room is for others
+    /// long before the connection is forgotten, if there is not room enough. If that was forged, the connection goes on in
+    /// software until it is judged.
+    ///
+    /// Not after a RST, which a single forged packet is.
+    pub(super) fn wind_up(&mut self, now: Time, position: Position) {
+        let connection = self.slab.at(position);
+        match connection.ledger {
+            Ledger::Software => self.tell_end(now, position),
+            Ledger::Offloaded if connection.flags.has(Flags::MISSTEERED) => {}
+            Ledger::Offloaded if self.rules > self.caps.rules_max / 8 && self.queue_has_room() => {
+                self.remove_rules(now, position);
+            }
+            // Once the engine has answered; or when the connection is forgotten.
+            Ledger::Offloaded | Ledger::Installing | Ledger::Removing => {}
+        }
+    }
+
     /// The next request to the engine.
     pub fn poll_op(&mut self) -> Option<RuleOp> {
         let op = self.ops.pop_front()?;
@@ -180,12 +198,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 // It cannot wait for a packet, which may go to another worker.
                 self.stamps.started(position, now + QUEUE_FULL_FOR);
                 self.offer(now, position, 0, Direction::FromClient);
+            } else if connection.state == State::Closed {
+                self.wind_up(now, position);
             }
         } else {
             connection.ledger = Ledger::Offloaded;
             // a pair of which one was refused is no use
             if doomed || connection.rules != whole {
                 self.remove_rules(now, position);
+            } else if connection.state == State::Closed {
+                self.wind_up(now, position);
             }
         }
     }

@@ -322,8 +322,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 }
             }
         };
-        if next == State::SynReceived && connection.ledger == Ledger::Offloaded {
-            // started anew with its rules still in force: the client's ACK will not come by here
+        if next == State::SynReceived && connection.ledger != Ledger::Software {
+            // started anew while its rules may be in force: the client's ACK may not come by here
             self.prove(position);
             self.succeeded(position);
             self.transition(now, position, State::Established);
@@ -335,6 +335,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.slab.at_mut(position).flags.set(Flags::BACKEND_CLOSED_FIRST);
             }
             self.transition(now, position, next);
+            if next == State::Closed {
+                self.wind_up(now, position);
+            }
         } else if next.is_over() && at.tcp_flags & (FIN | RST) != 0 {
             self.slab.at_mut(position).changed = now;
         }

@@ -135,11 +135,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// A connection ends; its counters are final.
+    /// A connection ends, or both its ends have closed; its counters are final, but for a straggler.
     pub(super) fn tell_end(&mut self, now: Time, position: Position) {
-        let connection = self.slab.at(position);
+        let connection = self.slab.at_mut(position);
         // What was never established says nothing of those that the policy is asked about.
-        if connection.state != State::Pass && connection.flags.has(Flags::PROVEN) {
+        if connection.state != State::Pass && connection.flags.0 & (Flags::PROVEN | Flags::TOLD) == Flags::PROVEN {
+            connection.flags.set(Flags::TOLD);
             self.policy.on_end(now, &flow_stats(position, connection));
         }
     }

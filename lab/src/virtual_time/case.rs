@@ -239,7 +239,6 @@ impl Bench {
             // A handshake, or the packet that is picked up.
             packets_before: if comes_and_goes { 3 } else { 1 },
             worth: (asked * core.rule_ns() / packet_ns).ceil() as u32,
-            stays: if comes_and_goes { timeouts(settings).tcp_closed } else { Duration::ZERO },
         };
         Ok(Plan::greedy(&mut self.mix(settings)?, budget))
     }

@@ -4,6 +4,10 @@
 use super::cores::CoreProfile;
 use super::run::BURST;
 use hairpin_core::table::Method;
+use hairpin_core::worker::Statistics;
+
+/// Packets after which what they have cost is told.
+const MEASURED_LEAST: u64 = 1000;
 
 /// A core's costs for one method of finding connections, in nanoseconds of virtual time.
 pub(super) struct Costs {
@@ -64,12 +68,19 @@ impl Costs {
         asked as f64 * self.profile.rule_ns() * self.factor
     }
 
-    /// What the policies are told: a packet of a known flow, in bursts as they come, and a pair of rules from its
-    /// installation to its removal.
-    pub(super) fn told(&self, flows: u32) -> hairpin_core::offload::Costs {
-        let packet = self.profile.known_ns(self.method, self.at_full_scale(flows), BURST);
+    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before there
+    /// were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
+    pub(super) fn told(&self, busy_ns: u64, statistics: &Statistics) -> hairpin_core::offload::Costs {
+        let offload = &statistics.offload;
+        let answered = offload.installed + offload.removed + offload.lost;
+        let packet = if statistics.frames < MEASURED_LEAST {
+            let flows = statistics.connections_now as u32;
+            self.profile.known_ns(self.method, self.at_full_scale(flows), BURST) * self.factor
+        } else {
+            (busy_ns as f64 - self.rules(answered)).max(0.0) / statistics.frames as f64
+        };
         hairpin_core::offload::Costs {
-            packet_ns: (packet * self.factor).max(1.0) as u32,
+            packet_ns: packet.max(1.0) as u32,
             pair_ns: (self.profile.rule_ns() * 4.0 * self.factor) as u32,
         }
     }

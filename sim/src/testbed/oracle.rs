@@ -33,8 +33,6 @@ pub struct Budget {
     pub packets_before: u32,
     /// A pair must save so many packets to be worth its cost.
     pub worth: u32,
-    /// How long a pair stays after its flow's last packet: the timeout of closed connections, if flows end with FINs.
-    pub stays: Duration,
 }
 
 /// When a flow is to be in the card.
@@ -126,8 +124,7 @@ impl Draft {
     fn new(futures: &[Future], budget: Budget, end: u64, order: f64) -> Draft {
         let slot_ns = end / SLOTS as u64 + 1;
         let slot = |at: u64| ((at / slot_ns) as usize).min(SLOTS - 1);
-        let stays = u64::try_from(budget.stays.as_nanos()).unwrap_or(u64::MAX);
-        let last = |future: &Future| slot(future.last.saturating_add(stays));
+        let last = |future: &Future| slot(future.last);
         let score = |future: &Future| {
             let slots = (last(future) - slot(future.from) + 1) as f64;
             f64::from(future.saves) / slots.powf(order)

@@ -126,12 +126,12 @@ impl<'a> Run<'a> {
         self.soonest = cores.map(|(number, until)| (*until, number)).min().unwrap_or((u64::MAX, 0));
     }
 
-    /// Policies hear what a packet costs, with as many flows as there are.
+    /// Policies hear what a packet costs.
     fn tell_costs(&mut self) {
         for core in &mut self.bed.cores {
             if let Some(worker) = &mut core.worker {
-                let connections = worker.statistics().connections_now as u32;
-                worker.set_costs(self.bed.costs.told(connections));
+                let told = self.bed.costs.told(core.busy_ns, worker.statistics());
+                worker.set_costs(told);
             }
         }
     }

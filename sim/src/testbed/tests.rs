@@ -261,13 +261,7 @@ fn where_room_is_short_nobody_saves_more_than_who_knows_the_future() {
         results.offloaded_packets
     };
     for room in [40, 200, 1000, 100_000] {
-        let budget = Budget {
-            pairs: room / 2,
-            pairs_per_s: 100_000.0,
-            packets_before: 1,
-            worth: 1,
-            stays: Duration::from_millis(100),
-        };
+        let budget = Budget { pairs: room / 2, pairs_per_s: 100_000.0, packets_before: 1, worth: 1 };
         let plan = Plan::greedy(&mut traffic.clone(), budget);
         let (planned, oracle) = (plan.saves(), saved(Policy::Oracle(plan), room));
         assert!(oracle as f64 > 0.8 * planned as f64, "room {room}: {oracle} of {planned} planned");

@@ -82,7 +82,7 @@ fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the
         }
         // The slow ones fall silent.
         let began = fast.map(|one| packets_of(&stage, one));
-        talk(&mut stage, &fast.map(|one| (one, 5)), 1500);
+        talk(&mut stage, &fast.map(|one| (one, 5)), 3000);
         assert!(fast.iter().all(|&one| ledger(&stage, one) == Ledger::Offloaded), "{choice:?}");
         let evicted: u64 = stage.worker().statistics().offload.evicted.iter().sum();
         assert!(evicted >= 3, "{choice:?}: {evicted}");
@@ -93,7 +93,7 @@ fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the
         for (one, began) in fast.into_iter().zip(began) {
             stage.client_sends(one, FIN | ACK);
             let there = packets_of(&stage, one) + pending(&stage, one);
-            assert_eq!(there, began + 7500 + 1, "{choice:?}");
+            assert_eq!(there, began + 15_000 + 1, "{choice:?}");
         }
     }
 }
