@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use hairpin_lab::experiment::{
-    Came, Done, Event, Experiment, FILE, Metric, Plan, Record, Results, Skipped, Store, perform, summary,
+    Came, Done, Event, Experiment, FILE, Metric, Plan, Record, Results, Skipped, Store, latency, perform, summary,
 };
 use hairpin_lab::profile;
 use hairpin_lab::report::{self, Machine, Written};
@@ -175,16 +175,16 @@ impl RunArguments {
                 (summary.map_or("-".to_owned(), |summary| format!("{:.3}", summary.mean / scale)), half)
             };
             let (rate, half) = scaled(Metric::Throughput, 1e6);
-            let p99 = all.iter().map(|measured| measured.latency.p99 as f64).sum::<f64>() / all.len().max(1) as f64;
-            let (loss, latency) = (scaled(Metric::Loss, 0.01).0, scaled(Metric::Latency, 1e3).0);
+            let p99 = latency(all, |latency| latency.p99 as f64);
+            let (loss, mean) = (scaled(Metric::Loss, 0.01).0, scaled(Metric::Latency, 1e3).0);
             table.add_row([
                 cell.to_string(),
                 all.len().to_string(),
                 rate,
                 half,
                 loss,
-                latency,
-                format!("{:.1}", p99 / 1e3),
+                mean,
+                p99.map_or("-".to_owned(), |p99| format!("{:.1}", p99.mean / 1e3)),
             ]);
         }
         for column in table.column_iter_mut().skip(1) {

@@ -5,7 +5,7 @@ use super::plan::{Cell, Kind, Plan};
 use super::store::{Came, Record, Store};
 use crate::rate::Repeated;
 use crate::statistics::Summary;
-use crate::testbed::{Measurement, Profile};
+use crate::testbed::{LatencySummary, Measurement, Profile};
 
 /// The results of a plan; what a store has beyond it is left out.
 #[derive(Debug)]
@@ -126,17 +126,20 @@ pub fn alike(a: &Cell, b: &Cell) -> bool {
         && (tableless || (a.table_entries, a.run) == (b.table_entries, b.run))
 }
 
-/// A metric over repetitions: packets per second, nanoseconds, a ratio.
+/// A metric over repetitions: packets per second, nanoseconds, a ratio. `None` where there is nothing of it: repetitions in
+/// which no packet came have no latency.
 pub fn summary(metric: Metric, all: &[&Measurement]) -> Option<Summary> {
-    let values: Vec<f64> = all
-        .iter()
-        .map(|measured| match metric {
-            Metric::Throughput => measured.rx_pps,
-            Metric::Latency => measured.latency.mean,
-            Metric::Loss => measured.loss(),
-        })
-        .collect();
-    Summary::of(&values)
+    match metric {
+        Metric::Throughput => Summary::of(&all.iter().map(|measured| measured.rx_pps).collect::<Vec<_>>()),
+        Metric::Latency => latency(all, |latency| latency.mean),
+        Metric::Loss => Summary::of(&all.iter().map(|measured| measured.loss()).collect::<Vec<_>>()),
+    }
+}
+
+/// A figure of latency over the repetitions in which packets came.
+pub fn latency(all: &[&Measurement], of: impl Fn(&LatencySummary) -> f64) -> Option<Summary> {
+    let there = all.iter().map(|measured| &measured.latency).filter(|latency| latency.count > 0);
+    Summary::of(&there.map(of).collect::<Vec<_>>())
 }
 
 /// Whether what was found holds; `None` if it cannot be told.

@@ -73,6 +73,12 @@ pub(crate) struct Shares {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A drawing's error has a type of its own for every backend.
+/// A number on an axis, to six places at most and without zeros behind the point.
+fn plain(x: f64) -> String {
+    let text = format!("{x:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 fn failed(error: &dyn std::fmt::Display) -> anyhow::Error {
     anyhow!("could not draw: {error}")
 }
@@ -289,6 +295,7 @@ impl Curves {
             .configure_mesh()
             .label_style(("sans-serif", 14))
             .light_line_style(WHITE)
+            .x_label_formatter(&|x| plain(*x))
             .x_desc(self.below)
             .y_desc(self.beside)
             .draw()

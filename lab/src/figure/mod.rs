@@ -40,17 +40,23 @@ struct Quantity {
     /// In files' names.
     word: &'static str,
     axis: &'static str,
+    /// Not a number: there is nothing of it.
     of: fn(&Measurement) -> f64,
+}
+
+/// Nanoseconds of latency in microseconds, if packets came.
+fn came(measured: &Measurement, ns: f64) -> f64 {
+    if measured.latency.count > 0 { ns / 1e3 } else { f64::NAN }
 }
 
 const QUANTITIES: [Quantity; 4] = [
     Quantity { heading: "Throughput", word: "throughput", axis: "Mpps received", of: |m| m.rx_pps / 1e6 },
-    Quantity { heading: "Latency", word: "latency", axis: "mean latency, us", of: |m| m.latency.mean / 1e3 },
+    Quantity { heading: "Latency", word: "latency", axis: "mean latency, us", of: |m| came(m, m.latency.mean) },
     Quantity {
         heading: "Latency, 99 %",
         word: "latency-p99",
         axis: "99 % of packets, us",
-        of: |m| m.latency.p99 as f64 / 1e3,
+        of: |m| came(m, m.latency.p99 as f64),
     },
     Quantity { heading: "Loss", word: "loss", axis: "percent lost", of: |m| m.loss() * 100.0 },
 ];

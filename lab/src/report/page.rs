@@ -1,7 +1,7 @@
 //! The page: one HTML file that needs nothing else.
 
 use super::machine::Machine;
-use crate::experiment::{Cell, Metric, Results, Verdict, summary};
+use crate::experiment::{Cell, Metric, Results, Verdict, latency, summary};
 use crate::figure::{Figure, count};
 use crate::profile::by_stage;
 use crate::rate::Found;
@@ -209,7 +209,7 @@ fn means(page: &mut Page, results: &Results<'_>) {
             plus_minus(mean(&|measured| measured.rx_bps), 1e9, 2),
             plus_minus(summary(Metric::Loss, all), 0.01, 3),
             plus_minus(summary(Metric::Latency, all), 1e3, 1),
-            plus_minus(mean(&|measured| measured.latency.p99 as f64), 1e3, 1),
+            plus_minus(latency(all, |latency| latency.p99 as f64), 1e3, 1),
             all.iter().map(|measured| measured.inconsistent_flows).sum::<u64>().to_string(),
             plus_minus(reordered, 0.01, 3),
         ];

@@ -101,14 +101,19 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         let mut values = vec![repetition.to_string(), at.to_string(), format!("{:.4}", m.seconds)];
         values.extend([m.sent, m.received].map(|count| count.to_string()));
         values.extend([m.tx_pps, m.rx_pps, m.tx_bps, m.rx_bps].map(|rate| format!("{rate:.0}")));
-        values.extend([format!("{:.6}", m.loss()), format!("{:.0}", l.mean)]);
-        values.extend([l.min, l.p50, l.p95, l.p99, l.p999, l.max].map(|ns| ns.to_string()));
+        values.extend([format!("{:.6}", m.loss()), some(l.count, format!("{:.0}", l.mean))]);
+        values.extend([l.min, l.p50, l.p95, l.p99, l.p999, l.max].map(|ns| some(l.count, ns.to_string())));
         values.extend([m.behind, m.reordered, m.duplicates, m.corrupted, m.flows_seen].map(|count| count.to_string()));
         values.extend([m.consistent.to_string(), m.inconsistent_flows.to_string()]);
         values.extend([format!("{:.4}", m.backend_spread), reasons]);
         row(&mut table, cell, &values)?;
     }
     end(table)
+}
+
+/// A latency, if packets came: without any there is none, and a 0 would be the best of all.
+fn some(count: u64, latency: String) -> String {
+    if count > 0 { latency } else { String::new() }
 }
 
 /// Table 3.2 of papers/001, as counts go up.
@@ -129,7 +134,7 @@ fn over_time(results: &Results<'_>) -> Result<Vec<u8>> {
                 per_second(sample.sent),
                 per_second(sample.received),
                 per_second(8 * sample.received_bytes),
-                format!("{:.0}", sample.latency_mean),
+                some(sample.received, format!("{:.0}", sample.latency_mean)),
             ];
             row(&mut table, cell, &values)?;
         }
