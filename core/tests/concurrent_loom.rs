@@ -292,27 +292,35 @@ fn offline_and_online_again() {
 }
 
 /// A stamp is not lost to a displacement, and stamping harms nobody.
+fn stamped_while_it_moves(moves: usize) {
+    let (table, keys, sought) = one(Planted::Nothing);
+    let mover = {
+        let table = Arc::clone(&table);
+        thread::spawn(move || (0..moves).for_each(|_| assert!(table.move_over(&sought, 0))))
+    };
+    let mut out = [None];
+    table.find_burst_stamped(&[sought], &*keys, 7, &mut out);
+    assert_eq!(out, [Some(0)], "missed");
+    mover.join().unwrap();
+    assert!(table.remove_stamped(&sought, 0, 7), "the stamp is lost");
+    assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
+}
+
 #[test]
 fn one_that_stamps_one_that_moves() {
-    complete(|| {
-        let (table, keys, sought) = one(Planted::Nothing);
-        let mover = {
-            let table = Arc::clone(&table);
-            thread::spawn(move || assert!(table.move_over(&sought, 0)))
-        };
-        let mut out = [None];
-        table.find_burst_stamped(&[sought], &*keys, 7, &mut out);
-        assert_eq!(out, [Some(0)], "missed");
-        mover.join().unwrap();
-        assert!(table.remove_stamped(&sought, 0, 7), "the stamp is lost");
-        assert_eq!(Arc::into_inner(table).unwrap().check(), Ok(()));
-    });
+    complete(|| stamped_while_it_moves(1));
+}
+
+/// To the same slot: who stamps may have stored into it while it was free.
+#[test]
+fn one_that_stamps_one_that_moves_there_and_back() {
+    bounded(3, || stamped_while_it_moves(2));
 }
 
 /// A stamp that comes too late does not bring a removed entry back, nor touch the value of the one that came instead.
 #[test]
 fn one_that_stamps_one_that_removes() {
-    complete(|| {
+    bounded(3, || {
         let (table, keys, sought) = one(Planted::Nothing);
         let stamper = {
             let (table, keys) = (Arc::clone(&table), Arc::clone(&keys));

@@ -73,7 +73,7 @@ impl Met {
     }
 }
 
-/// What is known of a packet's rule since [`Rules::warm`]: good for as long as no rule has been added, and checked else.
+/// What is known of a packet's rule since `Rules::warm`: good for as long as no rule has been added, and checked else.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint {
     place: Option<u32>,

@@ -85,16 +85,19 @@ impl Concurrent {
     /// Stamps an entry that was found.
     #[inline]
     pub(super) fn refresh(&self, place: Place, found: Found, stamp: u8) {
-        let mut at = found;
+        let (mut at, primary) = (found, self.bucket(place.primary));
         for _ in 0..MOVES_MAX {
-            let bucket = self.bucket(at.bucket);
+            let (bucket, before) = (self.bucket(at.bucket), primary.version());
             let here = bucket.stamp(at.slot);
             if here.load(Acquire) != stamp {
                 here.store(stamp, Relaxed);
                 fence(SeqCst);
             }
             let tag = if at.bucket == place.primary { place.tag } else { place.tag | AWAY };
-            if bucket.holds(at.slot, tag, at.value) {
+            let is_there = bucket.holds(at.slot, tag, at.value);
+            // It may have left and come back to the same slot, with the stamp that it had, and what was stored or seen
+            // here was another's. Then it has returned to its primary bucket meanwhile, or is just doing so.
+            if is_there && here.load(Acquire) == stamp && before.is_same(primary.version()) {
                 return;
             }
             // It was moved, replaced or removed.
