@@ -19,6 +19,10 @@ use alloc::boxed::Box;
 /// Packets later than that count for nothing when it is decided about a connection: its rate will be another by then.
 const HORIZON_S: f32 = 2.0;
 
+/// Taken for the age of connections that are younger. What the packets of a handshake say of the rate decides whether rules
+/// come in time, so it is short.
+const AGE_LEAST: Duration = Duration::from_millis(1);
+
 /// What was measured of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
@@ -169,7 +173,7 @@ impl Auto {
     pub fn new(capacity: usize) -> Auto {
         Auto {
             sizes: Box::new(Sizes::new()),
-            rates: Rates::new(capacity),
+            rates: Rates::new(capacity, AGE_LEAST),
             costs: Costs::default(),
             window: Window::new(),
             requests: Price::hasty(1.0, 3.0),

@@ -5,6 +5,9 @@ use super::rates::Rates;
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
 
+/// Taken for the age of connections that are younger: a few packets at once make no fast one.
+const AGE_LEAST: Duration = Duration::from_millis(10);
+
 /// In what time all rules' counters are read once while room is short.
 const SAMPLES_WITHIN: Duration = Duration::from_millis(500);
 
@@ -31,7 +34,7 @@ impl FastestFlow {
     /// `packets_per_s`: the least rate; `capacity`: connections of the worker.
     pub fn new(packets_per_s: u32, capacity: usize) -> FastestFlow {
         let least = packets_per_s as f32;
-        FastestFlow { least, rates: Rates::new(capacity), price: Price::new(least.max(1.0)) }
+        FastestFlow { least, rates: Rates::new(capacity, AGE_LEAST), price: Price::new(least.max(1.0)) }
     }
 
     fn asked(&self) -> f32 {

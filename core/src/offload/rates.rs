@@ -8,8 +8,6 @@ use alloc::vec;
 /// After so long without a packet a rate has halved.
 pub(super) const HALF_LIFE: Duration = Duration::from_secs(1);
 const HALF_LIFE_NS: u64 = HALF_LIFE.as_nanos() as u64;
-/// Taken for the age of those that are younger.
-const AGE_LEAST: Duration = Duration::from_millis(1);
 const LN_2: f32 = core::f32::consts::LN_2;
 
 /// Who carries a connection, as far as is known.
@@ -37,23 +35,27 @@ struct Rate {
 }
 
 /// The rates of a worker's connections, by position.
-pub(super) struct Rates(Box<[Rate]>);
+pub(super) struct Rates {
+    rates: Box<[Rate]>,
+    age_least: Duration,
+}
 
 impl Rates {
-    /// For connections at positions below `capacity`: 32 bytes each.
-    pub(super) fn new(capacity: usize) -> Rates {
-        Rates(vec![Rate::default(); capacity].into_boxed_slice())
+    /// For connections at positions below `capacity`: 32 bytes each. `age_least` is taken for the age of those that are
+    /// younger.
+    pub(super) fn new(capacity: usize, age_least: Duration) -> Rates {
+        Rates { rates: vec![Rate::default(); capacity].into_boxed_slice(), age_least }
     }
 
     /// How many packets a connection had when it was last looked at (1 at first), and who carried it then.
     pub(super) fn seen(&self, flow: &FlowStats) -> (u64, Carrier) {
-        let rate = self.0.get(flow.position as usize).filter(|rate| rate.created == flow.created);
+        let rate = self.rates.get(flow.position as usize).filter(|rate| rate.created == flow.created);
         rate.map_or((1, Carrier::Nobody), |rate| (rate.packets.max(1), rate.carrier))
     }
 
     /// Who carries it now.
     pub(super) fn carries(&mut self, flow: &FlowStats, carrier: Carrier) {
-        if let Some(rate) = self.0.get_mut(flow.position as usize) {
+        if let Some(rate) = self.rates.get_mut(flow.position as usize) {
             rate.carrier = carrier;
         }
     }
@@ -61,7 +63,7 @@ impl Rates {
     /// A connection's packets per second, its packets up to now included, one that has just come or those that the engine
     /// has counted. 0 for a position out of bounds.
     pub(super) fn update(&mut self, now: Time, flow: &FlowStats) -> f32 {
-        let Some(rate) = self.0.get_mut(flow.position as usize) else { return 0.0 };
+        let Some(rate) = self.rates.get_mut(flow.position as usize) else { return 0.0 };
         if rate.created != flow.created {
             // Its first packet says nothing of how fast others follow.
             *rate = Rate { created: flow.created, at: flow.created, packets: 1, ..Rate::default() };
@@ -72,7 +74,7 @@ impl Rates {
         let (old, new) = (rate.recent * left(elapsed), fresh * left_of_even(elapsed));
         *rate = Rate { at: rate.at.max(now), packets: flow.packets.max(rate.packets), recent: old + new, ..*rate };
         // Of a young one less has come than would decay as fast.
-        let age = now.since(flow.created).max(AGE_LEAST);
+        let age = now.since(flow.created).max(self.age_least);
         rate.recent * LN_2 / HALF_LIFE.as_secs_f32() / (1.0 - left(age.as_nanos() as u64))
     }
 }
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn a_steady_flow_has_its_rate_however_often_it_is_looked_at() {
         for (every_us, packets) in [(100u64, 1u64), (1000, 10), (50_000, 500), (1_000_000, 10_000)] {
-            let mut rates = Rates::new(1);
+            let mut rates = Rates::new(1, Duration::from_millis(10));
             let mut rate = 0.0;
             for look in 0..=20_000_000 / every_us {
                 rate = rates.update(Time::from_nanos(look * every_us * 1000), &flow(0, Time::ZERO, look * packets));
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn silence_lowers_it_and_a_successor_begins_at_nothing() {
-        let mut rates = Rates::new(1);
+        let mut rates = Rates::new(1, Duration::from_millis(10));
         let began = Time::from_nanos(5);
         let now = began + 10 * HALF_LIFE;
         let first = rates.update(now, &flow(0, began, 10_000));
