@@ -43,8 +43,7 @@ fn again() -> Result<()> {
     for round in 0..3 {
         link(&net, false).with_context(|| format!("before server {round}"))?;
         others(&net).with_context(|| format!("before server {round}"))?;
-        let mut server = server(&net, 2)?;
-        link(&net, true).with_context(|| format!("server {round}: {}", server.log()))?;
+        let mut server = serving(&net).with_context(|| format!("server {round}"))?;
         works(&net).with_context(|| format!("server {round}: {}", server.log()))?;
         logged(&net, "is up", round + 1)?;
         let now = received()?;
@@ -77,6 +76,19 @@ fn mixed() -> Result<()> {
     Ok(())
 }
 
+/// testpmd with its link up. It may die of a client that has gone before it was greeted (docs/dpdk.md), and is started
+/// again then.
+fn serving(net: &Net) -> Result<Process> {
+    let first = server(net, 2)?;
+    if link(net, true).is_ok() {
+        return Ok(first);
+    }
+    first.signal(Signal::SIGKILL);
+    let second = server(net, 2)?;
+    link(net, true).with_context(|| second.log())?;
+    Ok(second)
+}
+
 /// testpmd, with as many queues as its client.
 fn server(net: &Net, queues: u16) -> Result<Process> {
     let mut testpmd = net.topology.balancer.command("dpdk-testpmd");
@@ -88,10 +100,10 @@ fn server(net: &Net, queues: u16) -> Result<Process> {
     net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))
 }
 
-/// Waits until the log says so often of a link: the keeper looks ten times a second.
+/// Waits until the log says at least so often of a link: the keeper looks ten times a second.
 fn logged(net: &Net, what: &str, times: usize) -> Result<()> {
     let begun = Instant::now();
-    while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() != times {
+    while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() < times {
         ensure!(begun.elapsed() < PATIENCE, "{what} {times} times? {}", net.hairpin.logs());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
