@@ -79,11 +79,11 @@ fn mixed() -> Result<()> {
 /// testpmd with its link up. It may die of a client that has gone before it was greeted (docs/dpdk.md), and is started
 /// again then.
 fn serving(net: &Net) -> Result<Process> {
-    let first = server(net, 2)?;
-    if link(net, true).is_ok() {
-        return Ok(first);
+    let mut first = server(net, 2)?;
+    let Err(error) = link(net, true) else { return Ok(first) };
+    if first.status()?.is_none() {
+        return Err(error.context(first.log()));
     }
-    first.signal(Signal::SIGKILL);
     let second = server(net, 2)?;
     link(net, true).with_context(|| second.log())?;
     Ok(second)
@@ -100,10 +100,10 @@ fn server(net: &Net, queues: u16) -> Result<Process> {
     net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))
 }
 
-/// Waits until the log says at least so often of a link: the keeper looks ten times a second.
+/// Waits until the log says so often of a link: the keeper looks ten times a second.
 fn logged(net: &Net, what: &str, times: usize) -> Result<()> {
     let begun = Instant::now();
-    while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() < times {
+    while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() != times {
         ensure!(begun.elapsed() < PATIENCE, "{what} {times} times? {}", net.hairpin.logs());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
