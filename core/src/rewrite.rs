@@ -1,6 +1,6 @@
 //! What a rule changes in a packet, and doing it in software.
 
-use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
 use crate::wire::bytes::{array_at, array_at_mut, u32_at};
 use crate::wire::checksum::{Difference, Sum};
@@ -70,16 +70,37 @@ impl Rewrite {
             ports.words(*field, [a, b, c, d]);
             *field = [a, b, c, d];
         }
-        let udp = protocol == Protocol::Udp;
-        let Some(field) = array_at_mut::<2>(transport, if udp { udp::CHECKSUM } else { tcp::CHECKSUM }) else { return };
-        let old = u16::from_be_bytes(*field);
-        let new = updated(old, checksum, addresses, ports);
-        *field = match (udp, old) {
-            (true, 0) => 0,
-            (true, _) => udp::mangled(new),
-            (false, _) => new,
+        keep_in_step(head, protocol, checksum, addresses, ports);
+    }
+
+    /// The same of one end only: where a client's packet goes to, or where an answer comes from. One hop less is left of
+    /// at least two.
+    #[inline(always)]
+    pub(crate) fn readdress_plain_end(
+        head: &mut plain::Head,
+        direction: Direction,
+        (address, port): ([u8; 4], u16),
+        protocol: Protocol,
+        checksum: Checksum,
+    ) {
+        let second = usize::from(direction == Direction::FromClient);
+        let (mut addresses, mut ports) = (Difference::NONE, Difference::NONE);
+        if let Some(field) = array_at_mut::<4>(head, plain::SOURCE + 4 * second) {
+            addresses.words(*field, address);
+            *field = address;
         }
-        .to_be_bytes();
+        let [hops, sum] = [plain::HOPS, plain::HEADER_CHECKSUM];
+        head[hops] = head[hops].wrapping_sub(1);
+        if let Some(field) = array_at_mut::<2>(head, sum) {
+            let mut own = addresses;
+            own += Difference::ONE_HOP;
+            *field = own.update(u16::from_be_bytes(*field)).to_be_bytes();
+        }
+        if let Some(field) = array_at_mut::<2>(head, plain::L4 + 2 * second) {
+            ports.word(u16::from_be_bytes(*field), port);
+            *field = port.to_be_bytes();
+        }
+        keep_in_step(head, protocol, checksum, addresses, ports);
     }
 
     #[inline(always)]
@@ -197,6 +218,28 @@ fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Differe
         }
         Checksum::Partial => addresses.update_partial(old),
     }
+}
+
+/// Has the transport checksum of a plain packet follow such changes.
+#[inline(always)]
+fn keep_in_step(
+    head: &mut plain::Head,
+    protocol: Protocol,
+    checksum: Checksum,
+    addresses: Difference,
+    ports: Difference,
+) {
+    let udp = protocol == Protocol::Udp;
+    let at = plain::L4 + if udp { udp::CHECKSUM } else { tcp::CHECKSUM };
+    let Some(field) = array_at_mut::<2>(head, at) else { return };
+    let old = u16::from_be_bytes(*field);
+    let new = updated(old, checksum, addresses, ports);
+    *field = match (udp, old) {
+        (true, 0) => 0,
+        (true, _) => udp::mangled(new),
+        (false, _) => new,
+    }
+    .to_be_bytes();
 }
 
 /// Adds `delta`, wrapping, to the number at the start of `field`. The new number is what is summed up, not the delta,

@@ -19,8 +19,8 @@ mod tests;
 pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
 pub use standings::{Loads, SHARE_FULL, Standings};
 
-use crate::config::{Algorithm, Service};
-use crate::flow::FlowKey;
+use crate::config::{Algorithm, Backend, Service};
+use crate::flow::{Endpoint, FlowKey};
 use alloc::boxed::Box;
 use least_connections::LeastConnections;
 use maglev::Maglev;
@@ -37,12 +37,25 @@ enum Chooser {
     Hashed,
 }
 
+/// What a packet of IPv4 that goes to a backend is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The backend's address; the last four bytes of it if it is one of IPv6.
+    pub address: [u8; 4],
+    /// Its port, host order.
+    pub port: u16,
+    /// Its number in the snapshot.
+    pub number: u16,
+}
+
 /// Chooses backends of one service for one worker.
 pub struct Balancer {
     weights: Weights,
     loads: Loads,
     /// Numbers of the service's backends in the snapshot, and so in `loads`.
     numbers: Box<[u32]>,
+    /// The same backends, side by side: where every packet chooses, each load from elsewhere counts.
+    targets: Box<[Target]>,
     chooser: Chooser,
     /// What a flow is hashed by: the client's address alone, or all of it.
     by_source: bool,
@@ -90,7 +103,12 @@ impl Balancer {
         };
         let by_source = service.algorithm == Algorithm::SourceHash;
         let numbers = service.backends.iter().map(|backend| u32::from(backend.number)).collect();
-        Balancer { weights, loads, numbers, chooser, by_source, maglev }
+        let target = |backend: &Backend| {
+            let Endpoint { address, port } = backend.endpoint;
+            Target { address: address.ipv4_octets(), port, number: backend.number }
+        };
+        let targets = service.backends.iter().map(target).collect();
+        Balancer { weights, loads, numbers, targets, chooser, by_source, maglev }
     }
 
     /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None`
@@ -138,7 +156,14 @@ impl Balancer {
         self.weights.is_open(index)
     }
 
+    /// The backend of this index in [`Service::backends`].
+    #[inline]
+    pub fn target(&self, index: u16) -> Option<Target> {
+        self.targets.get(usize::from(index)).copied()
+    }
+
     /// The backends (their indices, ascending) that take connections now.
+    #[inline]
     pub fn open(&self) -> &[u16] {
         &self.weights.open
     }

@@ -328,6 +328,16 @@ impl Connection {
         }
     }
 
+    /// Of [`Connection::ends`], the one that stands in for another under any kind of NAT: the destination of what comes
+    /// from the client, the source of what comes from the backend.
+    #[inline]
+    pub fn other_end(&self, direction: Direction) -> &Endpoint {
+        match direction {
+            Direction::FromClient => &self.backend,
+            Direction::FromBackend => &self.vip,
+        }
+    }
+
     /// What is done to packets of one of its flows.
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let [source, destination] = self.ends(direction);

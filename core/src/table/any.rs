@@ -97,6 +97,11 @@ impl<K: Key> Lookup<K> for AnyTable<K> {
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
         each!(self, table => table.find_burst(keys, entries, out))
     }
+
+    #[inline]
+    fn guess_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        each!(self, table => table.guess_burst(keys, entries, out))
+    }
 }
 
 impl<K: Key> Table<K> for AnyTable<K> {

@@ -262,6 +262,11 @@ impl<K: Key> Lookup<K> for CuckooPlusPlus {
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
         self.look_up(keys, entries, out, |_, _, _| ());
     }
+
+    #[inline]
+    fn guess_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        self.guess(keys, entries, out);
+    }
 }
 
 impl<K: Key> Table<K> for CuckooPlusPlus {

@@ -76,6 +76,13 @@ pub trait Lookup<K> {
             *found = self.find(key, entries);
         }
     }
+
+    /// [`Lookup::find_burst`] without its last pass, if the table can do without: nothing is found for a key that is not
+    /// there, or something that [`Entries::is`] does not confirm, and then [`Lookup::find`] knows. For whoever confirms
+    /// what there is for one key while the entries of those behind it are still on their way into the cache.
+    fn guess_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        self.find_burst(keys, entries, out);
+    }
 }
 
 /// An index from keys to `u32` values, with one owner.
@@ -177,6 +184,11 @@ impl<K, T: Lookup<K>> Lookup<K> for Arc<T> {
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
         (**self).find_burst(keys, entries, out)
     }
+
+    #[inline]
+    fn guess_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        (**self).guess_burst(keys, entries, out)
+    }
 }
 
 impl<K, T: Shared<K>> Table<K> for Arc<T> {
@@ -236,6 +248,11 @@ pub(crate) fn prefetch_line<T>(target: *const T) {
         let _ = target;
     }
 }
+
+/// Who reads at random in more bytes than that has them prefetched into the second cache only: while all wait for memory, the
+/// few fill buffers of the first one are better kept for the index (measured: of 256 MiB, 4 percent more lookups of
+/// `concurrent`; of 32 MiB it would be a sixth fewer).
+pub(crate) const FAR_BYTES: usize = 160 << 20;
 
 /// [`prefetch_line`], into the second cache only.
 #[inline(always)]

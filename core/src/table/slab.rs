@@ -25,7 +25,7 @@
 
 use super::entry::Adoptable;
 use super::zeroed::{Zeroable, zeroed};
-use super::{Position, prefetch_line};
+use super::{FAR_BYTES, Position, prefetch_far, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -291,8 +291,10 @@ impl<T: Copy + 'static> Slab<T> {
     pub fn prefetch_lines(&self, position: Position, lines: usize) {
         if let Some(slot) = self.slots.get(position as usize) {
             let start = core::ptr::from_ref(slot).cast::<u8>();
+            let is_far = self.fresh as usize > const { FAR_BYTES / size_of::<Slot<T>>() };
             for line in 0..lines {
-                prefetch_line(start.wrapping_add(LINE * line));
+                let line = start.wrapping_add(LINE * line);
+                if is_far { prefetch_far(line) } else { prefetch_line(line) }
             }
         }
     }

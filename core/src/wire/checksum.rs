@@ -78,6 +78,9 @@ impl Difference {
     /// Nothing changed.
     pub const NONE: Difference = Difference(0);
 
+    /// An IPv4 header's hops became one less, and were not 0: they are the upper byte of a word.
+    pub(crate) const ONE_HOP: Difference = Difference(!0x0100_u16.to_be() as u64);
+
     /// From what the covered bytes summed up to `before` to what they do `after`.
     pub fn between(before: Sum, after: Sum) -> Difference {
         let mut difference = Difference::NONE;

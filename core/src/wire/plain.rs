@@ -10,6 +10,12 @@ use core::num::NonZeroU8;
 pub(crate) const L3: usize = ethernet::HEADER;
 /// Offset of the transport header.
 pub(crate) const L4: usize = L3 + ipv4::HEADER;
+/// Offset of the hops left.
+pub(crate) const HOPS: usize = L3 + 8;
+/// Offset of the IPv4 header's checksum.
+pub(crate) const HEADER_CHECKSUM: usize = L3 + 10;
+/// Offset of the source address; the destination's is behind it.
+pub(crate) const SOURCE: usize = L3 + 12;
 /// Bytes that are looked at, whatever the transport is; a frame with fewer is not plain.
 pub(crate) const HEAD: usize = L4 + tcp::HEADER;
 
@@ -99,24 +105,6 @@ impl Plain {
     }
 }
 
-/// Where a plain packet comes from.
-#[inline(always)]
-pub(crate) fn source(head: &Head) -> Endpoint {
-    end(head, L3 + 12, L4)
-}
-
-/// Where it goes to.
-#[inline(always)]
-pub(crate) fn destination(head: &Head) -> Endpoint {
-    end(head, L3 + 16, L4 + 2)
-}
-
-#[inline(always)]
-fn end(head: &Head, address: usize, port: usize) -> Endpoint {
-    let address = [head[address], head[address + 1], head[address + 2], head[address + 3]];
-    Endpoint { address: mapped(address), port: u16::from_be_bytes([head[port], head[port + 1]]) }
-}
-
 /// [`Address::from_ipv4`] in two words, as whoever hashes it reads them: a processor hands on what it has just written only
 /// to reads of no more than one write.
 #[inline(always)]
@@ -160,8 +148,6 @@ mod tests {
             let frame = frame(protocol, length);
             let mut key = FlowKey::default();
             let plain = Plain::of(&frame, &mut key).expect("plain");
-            let head = frame.first_chunk().expect("a head");
-            assert_eq!((source(head), destination(head)), (key.source, key.destination));
             assert_eq!(Ok(Parsed::Transport(plain.transport(key))), parse(&frame));
         }
     }

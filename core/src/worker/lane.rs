@@ -78,7 +78,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if let Some(backend) = self.statistics.backends.get_mut(number) {
             backend.software[direction as usize].add(packets, bytes);
         }
-        Rewrite::readdress_plain(head, connection.ends(direction), connection.protocol, checksum);
+        if connection.source == connection.client {
+            let end = connection.other_end(direction);
+            let end = (end.address.ipv4_octets(), end.port);
+            Rewrite::readdress_plain_end(head, direction, end, connection.protocol, checksum);
+        } else {
+            Rewrite::readdress_plain(head, connection.ends(direction), connection.protocol, checksum);
+        }
         if kept {
             self.statistics.offload.kept[Reason::Never as usize] += 1;
         } else if offered {

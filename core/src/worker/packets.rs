@@ -111,34 +111,57 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
         }
-        let mut keys = [FlowKey::default(); BATCH_MAX];
+        let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
         let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
         // of those that are not plain
         let mut views: Views = ArrayVec::new();
-        for (frame, key) in rx.iter().zip(&mut keys) {
-            let plain = plain(frame, key);
+        for frame in rx.iter() {
+            let mut key = FlowKey::default();
+            let plain = plain(frame, &mut key);
             plains.push(plain);
             if plain.is_none() {
                 let view = View::of(frame);
                 // no connection has the key that stands for none
-                *key = view.key().unwrap_or_default();
+                key = view.key().unwrap_or_default();
                 views.push(view);
             }
+            keys.push(key);
         }
         self.statistics.frames += rx.len() as u64;
         let mut found = [None; BATCH_MAX];
-        let (keys, found) = (&keys[..plains.len()], &mut found[..plains.len()]);
+        let (keys, found) = (keys.as_slice(), &mut found[..plains.len()]);
         if IO::Frame::MARKS && self.marks {
             self.find_marked(rx, keys, found);
         } else {
-            self.table.find_burst(keys, &Flows(&self.slab), found);
+            // Whether it is so is asked of each only when its turn comes: until then its connection may still be on its way
+            // into the cache.
+            self.table.guess_burst(keys, &Flows(&self.slab), found);
         }
         let probed = self.index_changes;
+        // Nearly always all of a burst take the fast lane, and stay where they are.
+        let mut ridden = 0;
+        for ((frame, key), (plain, found)) in rx.iter_mut().zip(keys).zip(plains.iter().zip(&*found)) {
+            let (Some(plain), Some(found)) = (*plain, *found) else { break };
+            let (position, direction) = super::parts(found);
+            let is_known = self.index_changes == probed && Flows(&self.slab).is(found, key);
+            if !is_known || !self.ride(now, frame, plain, position, direction) {
+                break;
+            }
+            ridden += 1;
+        }
+        if ridden == rx.len() && tx.is_empty() {
+            self.statistics.forwarded += ridden as u64;
+            return core::mem::swap(rx, tx);
+        }
         let mut views = views.drain(..);
         for (i, mut frame) in rx.drain(..).enumerate() {
+            if i < ridden {
+                self.send(frame, tx);
+                continue;
+            }
             let (key, plain, found) = (&keys[i], plains[i], found[i]);
-            let found =
-                if self.index_changes == probed { found.map(super::parts) } else { self.find_again(key, found) };
+            let absent = found.is_none() && self.index_changes == probed;
+            let found = if absent { None } else { self.find_again(key, found) };
             match (plain, found) {
                 (Some(plain), Some((position, direction))) => {
                     if self.ride(now, &mut frame, plain, position, direction) {
@@ -157,7 +180,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// What the probe has found, after the index has changed: that is checked again; what was not found is sought again.
+    /// What the probe has found, if it is so, and is still so; else it is sought again.
     fn find_again(&self, key: &FlowKey, found: Option<u32>) -> Option<(Position, Direction)> {
         match found {
             Some(value) if Flows(&self.slab).is(value, key) => Some(super::parts(value)),

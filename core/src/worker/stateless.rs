@@ -14,7 +14,8 @@
 
 use super::packets::{View, volume, volume_of};
 use super::{Drop, Worker};
-use crate::flow::{Address, Direction, Endpoint, FlowKey, Protocol};
+use crate::balance::{Balancer, Target};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use crate::l4::connection::{Connection, State};
 use crate::offload::OffloadPolicy;
@@ -22,7 +23,7 @@ use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
 use crate::table::{Hasher, Table};
 use crate::time::Time;
-use crate::wire::plain::{self, Plain};
+use crate::wire::plain::Plain;
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
 use arrayvec::ArrayVec;
@@ -59,14 +60,30 @@ struct Party<'a> {
     direction: Direction,
 }
 
-/// What becomes of a plain packet: its other end, as many bytes as IPv4 has.
+/// Whom the packet before went to: in a burst many go to the same.
+#[derive(Default)]
+struct Aim<'a> {
+    /// The end it went to, in a word; 0, which is none, before the first.
+    end: u64,
+    /// The service there, if there is one.
+    service: Option<&'a Balancer>,
+}
+
+impl Aim<'_> {
+    /// The end that a plain packet goes to, in a word.
+    #[inline(always)]
+    fn end_of(key: &FlowKey) -> u64 {
+        let address = u32::from_le_bytes(key.destination.address.ipv4_octets());
+        u64::from(address) << 32 | u64::from(key.destination.port) << 8 | key.protocol as u64
+    }
+}
+
+/// What becomes of a plain packet.
 #[derive(Clone, Copy)]
 struct Route {
     plain: Plain,
-    address: [u8; 4],
-    port: u16,
-    /// The backend's.
-    number: u16,
+    /// Its other end: the backend, or the service with the backend's number.
+    target: Target,
     direction: Direction,
     protocol: Protocol,
 }
@@ -83,15 +100,23 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         self.statistics.frames += rx.len() as u64;
         let mut routes: ArrayVec<Option<Route>, BATCH_MAX> = ArrayVec::new();
+        let mut aim = Aim::default();
         for frame in rx.iter() {
             let mut key = FlowKey::default();
             let plain = super::packets::plain(frame, &mut key);
-            routes.push(plain.and_then(|plain| self.route(&key, plain)));
+            routes.push(plain.and_then(|plain| self.route(&key, plain, &mut aim)));
         }
-        for (mut frame, route) in rx.drain(..).zip(routes) {
-            if let Some(route) = route
-                && self.ride_untracked(&mut frame, &route)
-            {
+        let mut others = 0_u64;
+        for (i, (frame, route)) in rx.iter_mut().zip(&routes).enumerate() {
+            let rides = route.as_ref().is_some_and(|route| self.ride_untracked(frame, route));
+            others |= u64::from(!rides) << i;
+        }
+        if others == 0 && tx.is_empty() {
+            self.statistics.forwarded += rx.len() as u64;
+            return core::mem::swap(rx, tx);
+        }
+        for (i, frame) in rx.drain(..).enumerate() {
+            if others >> i & 1 == 0 {
                 self.send(frame, tx);
                 continue;
             }
@@ -114,11 +139,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// The backend's end, its number, the service's end, and the direction of a flow.
-    #[inline(always)]
     fn party(&self, key: &FlowKey) -> Result<Party<'_>, Astray> {
         if let Some(number) = self.services.at(&key.destination, key.protocol) {
             let service = self.snapshot.services.get(usize::from(number)).ok_or(Astray::NotOurs)?;
-            let chosen = self.chosen(number, key).and_then(|index| service.backends.get(usize::from(index)));
+            let balancer = self.balancers.get(usize::from(number));
+            let chosen = balancer.and_then(|balancer| self.chosen(balancer, key));
+            let chosen = chosen.and_then(|index| service.backends.get(usize::from(index)));
             let backend = chosen.ok_or(Astray::NoBackend(number))?;
             let (ends, direction) = ([&backend.endpoint, &service.endpoint], Direction::FromClient);
             return Ok(Party { ends, number: backend.number, direction });
@@ -141,29 +167,35 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// What becomes of a plain packet, if that is simple.
     #[inline(always)]
-    fn route(&self, key: &FlowKey, plain: Plain) -> Option<Route> {
-        let Party { ends: [backend, service], number, direction } = self.party(key).ok().filter(|_| plain.ttl > 1)?;
-        let end = match direction {
-            Direction::FromClient => backend,
-            Direction::FromBackend => service,
+    fn route<'a>(&'a self, key: &FlowKey, plain: Plain, aim: &mut Aim<'a>) -> Option<Route> {
+        if plain.ttl <= 1 {
+            return None;
+        }
+        let end = Aim::end_of(key);
+        if aim.end != end {
+            let service = self.services.at(&key.destination, key.protocol);
+            let service = service.and_then(|number| self.balancers.get(usize::from(number)));
+            *aim = Aim { end, service };
+        }
+        let (target, direction) = match aim.service {
+            Some(balancer) => (balancer.target(self.chosen(balancer, key)?)?, Direction::FromClient),
+            None => {
+                let number = self.backends.at(&key.source, key.protocol)?;
+                let end = self.snapshot.backend(number)?.0.endpoint;
+                (Target { address: end.address.ipv4_octets(), port: end.port, number }, Direction::FromBackend)
+            }
         };
-        let (address, port) = (end.address.ipv4_octets(), end.port);
-        Some(Route { plain, address, port, number, direction, protocol: key.protocol })
+        Some(Route { plain, target, direction, protocol: key.protocol })
     }
 
     /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
     /// happened, if it is no more what it was.
     #[inline(always)]
     fn ride_untracked<F: Frame>(&mut self, frame: &mut F, route: &Route) -> bool {
-        let &Route { plain, address, port, number, direction, protocol } = route;
+        let &Route { plain, target: Target { address, port, number }, direction, protocol } = route;
         let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
         let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
-        let new = Endpoint { address: Address::from_ipv4(address), port };
-        let ends = match direction {
-            Direction::FromClient => [&plain::source(head), &new],
-            Direction::FromBackend => [&new, &plain::destination(head)],
-        };
-        Rewrite::readdress_plain(head, ends, protocol, checksum);
+        Rewrite::readdress_plain_end(head, direction, (address, port), protocol, checksum);
         if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
             backend.software[direction as usize].add(packets, bytes);
         }
@@ -172,8 +204,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// The backend (its index) that a client's flow goes to now.
     #[inline(always)]
-    fn chosen(&self, service: u16, key: &FlowKey) -> Option<u16> {
-        let balancer = self.balancers.get(usize::from(service))?;
+    fn chosen(&self, balancer: &Balancer, key: &FlowKey) -> Option<u16> {
         match self.stateless.as_ref()? {
             Stateless::Hash(hasher) => {
                 let open = balancer.open();

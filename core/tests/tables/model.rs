@@ -311,6 +311,17 @@ where
             let wanted = keys.get(i).map_or(UNTOUCHED, |key| self.map.get(key).copied());
             assert_eq!(found, wanted, "answer {i} of {}", keys.len());
         }
+        let mut out = vec![UNTOUCHED; places];
+        self.table.guess_burst(keys, &self.slab, &mut out);
+        for (i, guess) in out.into_iter().enumerate() {
+            match (keys.get(i), guess) {
+                (None, guess) => assert_eq!(guess, UNTOUCHED, "guess {i} of {}", keys.len()),
+                (Some(key), Some(guess)) if self.slab.is(guess, key) => assert_eq!(self.map.get(key), Some(&guess)),
+                // Another key's; whoever guessed so has to look.
+                (Some(_), Some(_)) => {}
+                (Some(key), None) => assert!(!self.map.contains_key(key), "guess {i} of {}: nothing", keys.len()),
+            }
+        }
     }
 
     /// A walk that `on_step` may interrupt meets each entry once.

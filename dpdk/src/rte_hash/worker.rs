@@ -68,6 +68,11 @@ impl Lookup<FlowKey> for WorkerTable {
     fn find_burst<E: Entries<FlowKey>>(&self, keys: &[FlowKey], entries: &E, out: &mut [Option<u32>]) {
         each!(self, table => table.find_burst(keys, entries, out))
     }
+
+    #[inline]
+    fn guess_burst<E: Entries<FlowKey>>(&self, keys: &[FlowKey], entries: &E, out: &mut [Option<u32>]) {
+        each!(self, table => table.guess_burst(keys, entries, out))
+    }
 }
 
 impl Table<FlowKey> for WorkerTable {

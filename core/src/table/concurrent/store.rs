@@ -23,7 +23,7 @@
 use super::quiescence::{Quiescence, Reader};
 use super::retired::{BATCH, Batch, Retired};
 use crate::table::sync::{Apart, AtomicU32, AtomicU64, LINE, Ordering, Words, spin};
-use crate::table::{Entries, Position, prefetch_far, prefetch_line};
+use crate::table::{Entries, FAR_BYTES, Position, prefetch_far, prefetch_line};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -35,10 +35,6 @@ use core::ops::Range;
 const BATCHES: (usize, usize) = (128, 16_384);
 /// Entries that a store can have at most.
 pub const CAPACITY_MAX: usize = 1 << 31;
-/// Entries of stores of more bytes are prefetched into the second cache only: while all wait for memory, the few fill
-/// buffers of the first one are better kept for the index (measured: of 256 MiB, 4 percent more lookups; of 32 MiB it
-/// would be a sixth fewer).
-const FAR_BYTES: usize = 160 << 20;
 /// No position.
 const NONE: u32 = u32::MAX;
 

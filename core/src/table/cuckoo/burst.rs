@@ -75,8 +75,34 @@ impl CuckooPlusPlus {
     {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let places = self.places(keys, &mut places);
+        if !self.guess_piece(places, entries, out) {
+            return;
+        }
+        for (i, (key, found)) in keys.iter().zip(out).enumerate() {
+            let Some(value) = *found else { continue };
+            if !entries.is(value, key) {
+                *found = self.start_over(places[i], key, entries);
+            }
+            if let Some(value) = *found {
+                hit(i, places[i], value);
+            }
+        }
+    }
+
+    /// [`Lookup::guess_burst`](crate::table::Lookup::guess_burst).
+    pub(super) fn guess<K: Key, E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(&keys[..keys.len().min(out.len())], &mut places);
+            self.guess_piece(places, entries, out);
+        }
+    }
+
+    /// The first entries that have the tags of these places, on their way into the cache; whether there are any. Of a key
+    /// that is there it is another one's one time in 5,000.
+    #[inline(always)]
+    fn guess_piece<K, E: Entries<K>>(&self, places: &[Place], entries: &E, out: &mut [Option<u32>]) -> bool {
         let (mut is_any_there, mut perhaps_moved) = (false, 0u32);
-        // The first entry that has the tag; that of another key one time in 5,000.
         for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
             let bucket = self.bucket(place.primary);
             if let Some(slot) = bucket.at_home(place.tag).first() {
@@ -101,18 +127,7 @@ impl CuckooPlusPlus {
                 is_any_there = true;
             }
         }
-        if !is_any_there {
-            return;
-        }
-        for (i, (key, found)) in keys.iter().zip(out).enumerate() {
-            let Some(value) = *found else { continue };
-            if !entries.is(value, key) {
-                *found = self.start_over(places[i], key, entries);
-            }
-            if let Some(value) = *found {
-                hit(i, places[i], value);
-            }
-        }
+        is_any_there
     }
 
     /// Another entry has the same tag.
