@@ -86,11 +86,13 @@ pub enum BadChunk {
     TrailerValue,
     /// A field that must not be in trailers.
     TrailerForbidden,
+    /// The chunks have more bytes than the body may have.
+    BodyTooLong,
 }
 
 impl BadChunk {
     /// All of them, in the order of their declaration.
-    pub const ALL: [BadChunk; 9] = [
+    pub const ALL: [BadChunk; 10] = [
         BadChunk::Size,
         BadChunk::ExtensionTooLong,
         BadChunk::Extension,
@@ -100,6 +102,7 @@ impl BadChunk {
         BadChunk::TrailerName,
         BadChunk::TrailerValue,
         BadChunk::TrailerForbidden,
+        BadChunk::BodyTooLong,
     ];
 
     /// A name for counters and logs: lower case, words joined by `-`.
@@ -114,6 +117,7 @@ impl BadChunk {
             BadChunk::TrailerName => "trailer-name",
             BadChunk::TrailerValue => "trailer-value",
             BadChunk::TrailerForbidden => "trailer-forbidden",
+            BadChunk::BodyTooLong => "body-too-long",
         }
     }
 }
@@ -154,16 +158,24 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunks {
     state: State,
+    /// Bytes that chunks to come may have.
+    room: u64,
 }
 
 impl Default for Chunks {
-    /// At the start of a body.
+    /// At the start of a body, however long.
     fn default() -> Chunks {
-        Chunks { state: State::Size { digits: 0, size: 0 } }
+        Chunks::at_most(u64::MAX)
     }
 }
 
 impl Chunks {
+    /// At the start of a body of at most so many bytes, without what stands around the chunks. A chunk that is longer than
+    /// what is left of them is refused before its first byte.
+    pub fn at_most(bytes: u64) -> Chunks {
+        Chunks { state: State::Size { digits: 0, size: 0 }, room: bytes }
+    }
+
     /// Goes on with the next bytes of the stream. Returns how many of them belong to this body: all, unless it ends among
     /// them. An error is final, and said of the first byte that is wrong: bytes before it may already be underway.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
@@ -183,6 +195,12 @@ impl Chunks {
             let [byte, behind @ ..] = rest else { break };
             if !matches!(self.state, State::Data { .. }) {
                 self.state = self.state.step(*byte);
+                if let State::Data { left } = self.state {
+                    match self.room.checked_sub(left) {
+                        Some(room) => self.room = room,
+                        None => self.state = State::Bad(BadChunk::BodyTooLong),
+                    }
+                }
                 rest = behind;
             }
         }

@@ -242,6 +242,8 @@ pub struct HttpLimits {
     pub fields_max: u16,
     /// Bytes of a request target: 414.
     pub target_bytes_max: u16,
+    /// Bytes of a request's body, without what stands around chunks: 413. 0: any number.
+    pub body_bytes_max: u64,
     /// From a request's first byte until its head is complete: 408.
     pub head_timeout: Duration,
     /// Between requests: closed.
@@ -261,6 +263,11 @@ pub struct HttpLimits {
 }
 
 impl HttpLimits {
+    /// How many bytes a request's body may have.
+    pub fn body_bound(&self) -> u64 {
+        if self.body_bytes_max == 0 { u64::MAX } else { self.body_bytes_max }
+    }
+
     /// What a head must be within.
     pub fn head_bounds(&self) -> Bounds {
         Bounds {
@@ -277,6 +284,7 @@ impl Default for HttpLimits {
             head_bytes_max: 16_384,
             fields_max: 100,
             target_bytes_max: 8192,
+            body_bytes_max: 0,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),

@@ -248,7 +248,7 @@ fn http_settings_arrive() {
                    offload_bytes_min = 65536\nrequest_headers.remove = [\"X-Secret\"]\n\
                    [service.http.forwarded]\nx_forwarded_for = false\nx_real_ip = true\nforwarded = true\ntrusted = \
                    [\"10.0.0.0/8\"]\n[service.http.sticky]\ncookie = \"__Host-b\"\nmax_age = \"90s\"\nsecure = true\n\
-                   same_site = \"none\"\n[service.http.limits]\nhead_bytes_max = 4096\nrequests_max = 9\nhead_timeout = \
+                   same_site = \"none\"\n[service.http.limits]\nhead_bytes_max = 4096\nrequests_max = 9\nbody_bytes_max = 70000\nhead_timeout = \
                    \"5s\"";
     let config = good(&with(&[("#MORE", section)]));
     assert_eq!(config.warnings, []);
@@ -263,6 +263,7 @@ fn http_settings_arrive() {
     // A target is no longer than its head.
     let limits = (http.limits.head_bytes_max, http.limits.target_bytes_max, http.limits.requests_max);
     assert_eq!((limits, http.limits.head_timeout), ((4096, 4096, 9), Duration::from_secs(5)));
+    assert_eq!(http.limits.body_bytes_max, 70_000);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
         crate::network::trial("http: differences from nginx and HAProxy are justified", differences),
         trial("framing that can be read in two ways is refused", framing),
         trial("bad chunks end the connection", chunks),
-        trial("limits of heads: 414, 431", limits),
+        trial("limits of heads and bodies: 413, 414, 431", limits),
         trial("slow heads and bodies: 408", slow),
         trial("a backend that is silent: 504; one that goes: 502", failing),
         trial("dead backends: 502, or another one", dead),
@@ -126,6 +126,17 @@ fn limits(stage: &mut Stage) -> Result<()> {
     connection.send("GET / HTTP/1.1\r\nX: y".repeat(100).as_bytes(), PATIENCE)?;
     let answer = connection.answer(false, PATIENCE)?;
     ensure!(matches!(answer.status, 400 | 431), "{}", answer.head());
+    let body = "x".repeat(1001);
+    for (length, status) in [(1000, 200), (1001, 413)] {
+        let body = &body[..length];
+        for framed in [
+            format!("Content-Length: {length}\r\n\r\n{body}"),
+            format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"),
+        ] {
+            let answer = stage.ask(LIMITS, format!("PUT / HTTP/1.1\r\nHost: a\r\n{framed}"))?;
+            ensure!(answer.status == status, "a body of {length} bytes was answered {}", answer.head());
+        }
+    }
     let answer = stage.fetch(LIMITS, "/", "Connection: Upgrade\r\nUpgrade: echo\r\n")?;
     ensure!(answer.status == 501, "an upgrade was answered {}", answer.head());
     Ok(())

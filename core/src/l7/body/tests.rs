@@ -162,6 +162,20 @@ fn large_chunks_are_counted_without_being_seen() {
 }
 
 #[test]
+fn chunks_are_no_longer_together_than_the_body_may_be() {
+    let body = b"3\r\nabc\r\n2;x\r\nde\r\n0\r\nA: b\r\n\r\n";
+    for (room, fed) in [(5, Ok(body.len())), (u64::MAX, Ok(body.len())), (4, Err(BadChunk::BodyTooLong))] {
+        let mut chunks = Chunks::at_most(room);
+        assert_eq!(chunks.feed(body), fed, "{room}");
+        assert_eq!(chunks.is_done(), fed.is_ok());
+    }
+    let mut chunks = Chunks::at_most(4);
+    assert_eq!(chunks.feed(b"5\r"), Ok(2));
+    assert_eq!(chunks.feed(b"\n"), Err(BadChunk::BodyTooLong), "before the first byte of it");
+    assert_eq!(Chunks::at_most(0).feed(b"0\r\n\r\n"), Ok(5));
+}
+
+#[test]
 fn errors_are_final() {
     let mut chunks = Chunks::default();
     assert_eq!(chunks.feed(b"x"), Err(BadChunk::Size));

@@ -10,7 +10,7 @@ use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
-use crate::l7::body::{Chunks, Length};
+use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
 use crate::l7::edit::{self, Facts};
 use crate::l7::head::{self, Parsed};
@@ -259,8 +259,9 @@ impl Splices {
             front.state = FrontState::Reading;
             return self.read(cx, position);
         }
-        let Some(ready) = self.prepare(cx, position) else {
-            return self.refuse(cx, position, 400, Refused::Malformed);
+        let ready = match self.prepare(cx, position) {
+            Ok(ready) => ready,
+            Err((status, why)) => return self.refuse(cx, position, status, why),
         };
         let is_whole = matches!(ready.request, Message::Done | Message::Endless);
         if !is_whole && self.fronts.get(position).is_some_and(|front| front.peer.has_closed) {
@@ -336,11 +337,13 @@ impl Splices {
         self.send_owned_back(cx, number);
     }
 
-    /// Writes the head that goes on into the scratch buffer. `None`: its body's framing is broken.
-    fn prepare<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<Ready> {
+    /// Writes the head that goes on into the scratch buffer. If it cannot, or the body's framing is broken: the status that
+    /// the client gets.
+    fn prepare<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Result<Ready, (u16, Refused)> {
+        const BAD: (u16, Refused) = (400, Refused::Malformed);
         let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
-        let front = fronts.get(position)?;
-        let back = backs.get(front.back?)?;
+        let front = fronts.get(position).ok_or(BAD)?;
+        let back = front.back.and_then(|back| backs.get(back)).ok_or(BAD)?;
         let bytes = front.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
         let is_fresh = back.requests == 0;
         let mut preface = |version| match version {
@@ -351,21 +354,22 @@ impl Splices {
         };
         match cx.kind(front.service) {
             Kind::Http(http) => {
-                let before = preface(http.proxy_protocol)?;
+                let before = preface(http.proxy_protocol).ok_or(BAD)?;
                 let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
-                    return None;
+                    return Err(BAD);
                 };
-                let route = route_of(http, &front.exchange, *generation)?;
+                let route = route_of(http, &front.exchange, *generation).ok_or(BAD)?;
                 let facts = facts(cx, front, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
-                let written = before + edit::request_head(out, &request, http, route, &facts).ok()?;
+                let written = before + edit::request_head(out, &request, http, route, &facts).map_err(|_| BAD)?;
                 let used = request.bytes.len();
                 let rest = &bytes[used..];
                 let start = front.input_start().wrapping_add(used as u32);
                 let (body, message) = match request.body {
                     Length::Chunked => {
-                        let mut chunks = Chunks::default();
-                        let fed = chunks.feed(rest).ok()?;
+                        let mut chunks = Chunks::at_most(http.limits.body_bound());
+                        let status = |why| if why == BadChunk::BodyTooLong { 413 } else { 400 };
+                        let fed = chunks.feed(rest).map_err(|why| (status(why), Refused::of_chunks(why)))?;
                         (fed, if chunks.is_done() { Message::Done } else { Message::Chunked(chunks) })
                     }
                     Length::Bytes(length) => {
@@ -376,13 +380,13 @@ impl Splices {
                     }
                     other => (0, Message::of(other, start)),
                 };
-                Some(Ready { written, used, body, request: message })
+                Ok(Ready { written, used, body, request: message })
             }
             Kind::Tls(tls) => {
-                let written = preface(tls.proxy_protocol)?;
-                Some(Ready { written, used: 0, body: bytes.len(), request: Message::Endless })
+                let written = preface(tls.proxy_protocol).ok_or(BAD)?;
+                Ok(Ready { written, used: 0, body: bytes.len(), request: Message::Endless })
             }
-            Kind::Forward | Kind::Group => None,
+            Kind::Forward | Kind::Group => Err(BAD),
         }
     }
 }

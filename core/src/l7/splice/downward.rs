@@ -200,7 +200,7 @@ impl Splices {
                 cx.statistics.http.out_of_order += 1;
                 return self.acknowledge_back(cx, back);
             }
-            Err(Inadmissible::Broken) => {
+            Err(Inadmissible::Broken(_)) => {
                 cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
                 return self.break_off(cx, position);
             }

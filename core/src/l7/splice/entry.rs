@@ -6,7 +6,7 @@ use super::numbers::{beyond, later};
 use super::peer::Peer;
 use crate::flow::{Endpoint, FlowKey};
 use crate::l4::connection::{Ledger, Volume};
-use crate::l7::body::{Chunks, Length};
+use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::sequence::SequenceMap;
 use crate::time::Time;
@@ -142,7 +142,7 @@ impl Message {
                     return Ok(length);
                 }
                 let had = (beyond(start, *expected) as usize).min(length);
-                let fed = chunks.feed(&bytes[had..]).map_err(|_| Inadmissible::Broken)?;
+                let fed = chunks.feed(&bytes[had..]).map_err(Inadmissible::Broken)?;
                 if chunks.is_done() {
                     *end = Some(start.wrapping_add((had + fed) as u32));
                     *self = Message::Done;
@@ -163,8 +163,8 @@ impl Message {
 pub(super) enum Inadmissible {
     /// They have to be read in order, and something before them is missing.
     OutOfOrder,
-    /// They are no chunks.
-    Broken,
+    /// They are no chunks, or too many.
+    Broken(BadChunk),
 }
 
 /// A request and its response.

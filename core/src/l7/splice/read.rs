@@ -5,6 +5,7 @@ use super::numbers::{before, beyond, later};
 use super::segment::Segment;
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::{Frame, FrameIo};
+use crate::l7::body::Length;
 use crate::l7::client_hello;
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::edit;
@@ -192,6 +193,9 @@ impl Splices {
                 if request.upgrade && !http.upgrade || request.method == Method::Connect && !http.connect {
                     return Found::Refuse { status: 501, why: Refused::Tunnel };
                 }
+                if matches!(request.body, Length::Bytes(length) if length > http.limits.body_bound()) {
+                    return Found::Refuse { status: 413, why: Refused::TooLarge };
+                }
                 let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
                 let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(&request, sticky));
                 let exchange = Exchange {
@@ -305,7 +309,7 @@ fn write_reply(
     body: &[u8],
     close: bool,
 ) -> Found {
-    let close = close || request.body != crate::l7::body::Length::None;
+    let close = close || request.body != Length::None;
     let answer = Reply { status, location, body, head_only: request.method == Method::Head, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, why: None },

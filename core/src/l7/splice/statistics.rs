@@ -1,5 +1,6 @@
 //! What splices count.
 
+use crate::l7::body::BadChunk;
 use crate::l7::threshold::Threshold;
 
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
@@ -8,7 +9,7 @@ use crate::l7::threshold::Threshold;
 pub enum Refused {
     /// Its head, or its body's framing, is not HTTP, or could be read in two ways: 400 and the like.
     Malformed,
-    /// Its head is longer than may be: 431, 414.
+    /// Its head, or its body, is longer than may be: 431, 414; 413.
     TooLarge,
     /// Its head did not come in time: 408.
     Slow,
@@ -54,6 +55,11 @@ impl Refused {
         Refused::NoRoom,
         Refused::Vanished,
     ];
+
+    /// What becomes of a request with such chunks.
+    pub(super) fn of_chunks(why: BadChunk) -> Refused {
+        if why == BadChunk::BodyTooLong { Refused::TooLarge } else { Refused::Malformed }
+    }
 
     /// Its name in status.
     pub fn name(self) -> &'static str {

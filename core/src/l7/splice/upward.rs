@@ -5,10 +5,11 @@ use super::entry::{BackState, Front, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
-use super::{Context, FrontState, Splices};
+use super::{Context, FrontState, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::Ledger;
+use crate::l7::body::BadChunk;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::wire::{Transport, ipv4, ipv6, tcp};
 use crate::worker::Drop;
@@ -239,8 +240,11 @@ impl Splices {
                 cx.statistics.http.out_of_order += 1;
                 return self.acknowledge_front(cx, position);
             }
-            Err(Inadmissible::Broken) => {
-                cx.statistics.http.refused[super::Refused::Malformed as usize] += 1;
+            Err(Inadmissible::Broken(BadChunk::BodyTooLong)) if !exchange.has_begun => {
+                return self.refuse(cx, position, 413, Refused::TooLarge);
+            }
+            Err(Inadmissible::Broken(why)) => {
+                cx.statistics.http.refused[Refused::of_chunks(why) as usize] += 1;
                 return self.break_off(cx, position);
             }
         };

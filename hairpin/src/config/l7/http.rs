@@ -73,6 +73,7 @@ fn read_limits(table: &Table<'_>) -> HttpLimits {
         head_bytes_max,
         fields_max: number(table, "fields_max"),
         target_bytes_max: target_bytes_max.min(head_bytes_max),
+        body_bytes_max: number(table, "body_bytes_max"),
         head_timeout: table.duration("head_timeout"),
         idle_timeout: table.duration("idle_timeout"),
         body_timeout: table.duration("body_timeout"),

@@ -163,6 +163,14 @@ pub const HTTP_LIMITS: Section = Section {
             "Bytes of what is asked for, path and query: 414.",
         ),
         field(
+            "body_bytes_max",
+            Kind::Integer { min: 0, max: 1 << 50 },
+            Value("0"),
+            "10000000",
+            "Bytes of a request's body, without what stands around chunks: 413, or reset if the response has begun. 0: any \
+             number.",
+        ),
+        field(
             "head_timeout",
             WAIT,
             Value("10s"),

@@ -101,6 +101,65 @@ fn a_head_is_no_longer_than_may_be_and_has_no_more_fields() {
 }
 
 #[test]
+fn a_body_is_no_longer_than_may_be() {
+    let limits = HttpLimits { body_bytes_max: 8, ..Default::default() };
+    let head = "POST / HTTP/1.1\r\nHost: a\r\n";
+    let chunked = &format!("{head}Transfer-Encoding: chunked\r\n\r\n");
+    // What comes with the head, and behind it once that has reached a backend; whether one is asked at all.
+    for (first, then, is_asked) in [
+        (format!("{head}Content-Length: 9\r\n\r\n"), "", false),
+        (format!("{chunked}9\r\n"), "", true),
+        (chunked.clone(), "9\r\n", true),
+        (format!("{chunked}8\r\nabc"), "defgh\r\n1\r\n", true),
+    ] {
+        let mut stage = Stage::new(|http| http.limits = limits);
+        let mut client = Script::client(&mut stage, 1000);
+        let mut sent = client.sends(&mut stage, &first);
+        let mut backend = None;
+        if is_asked {
+            let (script, more) = Script::backend(&mut stage, &only(sent));
+            sent = more;
+            let backend = backend.insert(script);
+            if !then.is_empty() {
+                let got = backend.receives(&sent);
+                assert!(got.len() >= chunked.len() && !got.contains("HTTP/1.1 413"), "{got}");
+                backend.acknowledges(&mut stage);
+                sent = client.sends(&mut stage, then);
+            }
+        }
+        let mine = to(&sent, &client);
+        assert!(only(mine).text().starts_with("HTTP/1.1 413 "), "{first}: {sent:?}");
+        if let (Some(backend), false) = (&backend, then.is_empty()) {
+            let resets = to(&sent, backend);
+            assert!(resets.iter().all(|sent| sent.segment.has(RST)) && !resets.is_empty(), "{resets:?}");
+        }
+        assert_eq!(stage.worker.statistics().http.refused[Refused::TooLarge as usize], 1);
+        stage.over();
+    }
+    for body in ["Content-Length: 8\r\n\r\n12345678", "Transfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n0\r\n\r\n"] {
+        let mut stage = Stage::new(|http| http.limits = limits);
+        let (mut client, mut backend, sent) = asked(&mut stage, 1000, &format!("{head}{body}"));
+        assert!(sent.text().contains("12345678"));
+        assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
+}
+
+#[test]
+fn a_body_that_proves_too_long_once_the_response_has_begun_is_broken_off() {
+    let mut stage = Stage::new(|http| http.limits = HttpLimits { body_bytes_max: 8, ..Default::default() });
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n";
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    let sent = client.sends(&mut stage, "1\r\n");
+    assert!(sent.iter().all(|sent| sent.segment.has(RST)), "{sent:?}");
+    assert!(!to(&sent, &client).is_empty() && !to(&sent, &backend).is_empty());
+    assert_eq!(stage.worker.statistics().http.refused[Refused::TooLarge as usize], 1);
+    stage.over();
+}
+
+#[test]
 fn what_a_client_sends_ahead_is_kept_as_far_as_there_is_room_and_the_rest_asked_for_again() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
