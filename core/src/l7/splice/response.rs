@@ -229,12 +229,15 @@ impl Splices {
                 &none
             }
         };
+        // Where both ends close behind it, nobody has to find the end of the last chunk.
+        let is_last = exchange.close_front && !response.keep_alive;
+        let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
         let facts = facts(cx, front, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
             Ok(written) => Seen::Final {
                 length,
                 written,
-                message: response.body,
+                message,
                 status: response.status,
                 closes: !response.keep_alive,
             },

@@ -63,6 +63,39 @@ fn a_response_that_ends_with_its_connection() {
 }
 
 #[test]
+fn chunks_behind_which_both_ends_close() {
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n10000000\r\n";
+    let kept = head.replace("Connection: close\r\n", "");
+    // The backend would go on, or the client: where the chunks end has to be read.
+    for (request, head) in [(request.as_str(), kept.as_str()), (REQUEST, head)] {
+        let mut stage = stage();
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        client.receives(&backend.sends(&mut stage, head));
+        much(&mut stage, &mut backend, &mut client);
+        assert!(stage.worker.poll_op().is_none());
+    }
+    let mut stage = stage();
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    let got = client.receives(&backend.sends(&mut stage, head));
+    assert!(got.contains("chunked") && got.to_ascii_lowercase().contains("connection: close"), "{got}");
+    // What is shorter than what is worth rules, the worker carries to its end.
+    client.receives(&backend.says(&mut stage, ACK, &[b'x'; 1000]));
+    let fin = only(backend.says(&mut stage, ACK | FIN, b"\r\n0\r\n\r\n"));
+    assert_eq!((fin.text(), fin.segment.flags & FIN), ("\r\n0\r\n\r\n", FIN));
+    client.gets(&fin);
+    backend.receives(&client.says(&mut stage, ACK | FIN, b""));
+    stage.over();
+    let mut stage = Stage::new(|http| http.offload_bytes_min = Some(LEAST));
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    client.receives(&backend.sends(&mut stage, head));
+    much(&mut stage, &mut backend, &mut client);
+    let [up, down] = installs(&mut stage);
+    assert_eq!(up.guard, guard(client.next, 0, client.expected, STRETCH - 1));
+    assert_eq!(down.guard, guard(backend.next, STRETCH, backend.expected, 0));
+}
+
+#[test]
 fn a_tunnel_in_both_directions() {
     let mut stage = stage();
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
