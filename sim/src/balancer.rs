@@ -18,7 +18,7 @@ use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdic
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::wire::tcp::{FIN, RST, SYN};
+use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
 use hairpin_core::worker::{Asked, Known, Worker, WorkerOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,6 +94,8 @@ pub struct Balancer {
     pub engine: Carrier,
     loads: Loads,
     services: BTreeSet<Endpoint>,
+    /// Whether numbers change on the way.
+    splices: bool,
     backends: BTreeSet<Endpoint>,
     own: BTreeSet<Address>,
     /// The backend of each source.
@@ -147,6 +149,7 @@ impl Balancer {
         let services =
             snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);
         let services: BTreeSet<_> = services.collect();
+        let splices = snapshot.services.iter().any(|service| service.kind.is_spliced());
         let backends = snapshot.services.iter().flat_map(|service| service.backends.iter());
         let own = services.iter().map(|end| end.address).chain(snapshot.pool.addresses.iter().copied()).collect();
         Balancer {
@@ -158,6 +161,7 @@ impl Balancer {
             loads,
             backends: backends.map(|backend| backend.endpoint).collect(),
             services,
+            splices,
             own,
             chosen: BTreeMap::new(),
             port: Port::new(options.blocks.then(|| random.fork())),
@@ -222,8 +226,16 @@ impl Balancer {
         if self.plant(&mut frame, &at) {
             return;
         }
+        let options = frame.data.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+        let has_edges = at.key.protocol == Protocol::Tcp && tcp::sack_edges(options).next().is_some();
         match self.engine.packet(now, &mut frame, &at, world.mtu) {
             Outcome::Forward => {
+                if has_edges && self.splices && !self.engine.caps().rewrites_sack {
+                    self.failures.push(format!(
+                        "SACK edges of {} went by an engine that does not translate them",
+                        at.key.source
+                    ));
+                }
                 world.trace.frame(now, Place::Engine, &frame);
                 self.leave(now, frame, world);
             }

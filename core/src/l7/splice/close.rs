@@ -232,7 +232,7 @@ impl Splices {
         let enabled = |state| state == BackendAllowed::Enabled;
         let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
         let Some(entry) = self.backs.get_mut(back) else { return };
-        let limit = if takes && !entry.is_unwanted { entry.idle_max } else { 0 };
+        let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
         if !entry.peer.is_settled() || entry.input.is_some() || self.idle.count(number) >= limit {
             return self.close_back(cx, back);
         }

@@ -42,7 +42,12 @@ impl Splices {
         let (deadline, front_waits) = (front.deadline, front.waiting() == 0);
         // What has nothing left to say to its backend is others' to take meanwhile.
         let is_quiet = back.peer.told == back.peer.expected && front.ledger == Ledger::Software;
-        if close_back {
+        let is_carried = front.is_carried_down_only();
+        // While a rule without a guard leads from it to the client, what it acknowledges would get there.
+        back.is_spent |= close_back && is_carried;
+        if is_carried {
+            self.remove_rules(cx, position);
+        } else if close_back {
             self.detach(cx, position, Fate::Close);
         } else if is_quiet && front_waits {
             self.detach(cx, position, Fate::Keep);

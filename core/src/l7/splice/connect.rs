@@ -96,17 +96,21 @@ impl Splices {
     pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
         let (number, is_ruled) = (front.exchange.backend, front.ledger != Ledger::Software);
+        let is_down_only = front.is_carried_down_only();
         if let Some(attached) = front.back {
-            let usable = self.backs.get(attached).is_some_and(|back| {
-                back.number == number && back.state == BackState::Attached && !back.peer.has_closed
-            });
+            let usable = !is_down_only
+                && self.backs.get(attached).is_some_and(|back| {
+                    let is_open = back.state == BackState::Attached && !back.peer.has_closed && !back.is_spent;
+                    back.number == number && is_open
+                });
             if usable {
                 cx.statistics.http.reused += 1;
                 return self.dispatch(cx, position);
             }
         }
         if is_ruled {
-            // The engine still leads to another one, which may have gone already: on when it has answered.
+            // The engine still leads to another one, which may have gone already, or would take the next response for the last
+            // one's: on when it has answered.
             return self.remove_rules(cx, position);
         }
         self.detach(cx, position, Fate::Keep);
@@ -167,6 +171,7 @@ impl Splices {
             again: cx.now + SYN_AGAIN_AFTER,
             closed_first: false,
             is_unwanted: false,
+            is_spent: false,
             is_counted: false,
             idle_max: idle_max(cx.kind(service)),
             created: cx.now,

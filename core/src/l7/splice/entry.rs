@@ -2,9 +2,10 @@
 //! joins them.
 
 use super::buffers::Buffer;
-use super::numbers::{beyond, later};
+use super::numbers::{beyond, follow, later};
 use super::peer::Peer;
-use crate::flow::{Endpoint, FlowKey};
+use super::rules::STRETCH_MAX;
+use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{Ledger, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
@@ -281,6 +282,8 @@ pub(super) struct Front {
     pub(super) rule_key: FlowKey,
     /// Which the engine holds: bit 0 of the client's flow, bit 1 of the back's.
     pub(super) rules: u8,
+    /// Which it was last asked to hold.
+    pub(super) wanted: u8,
     pub(super) answers_due: u8,
     pub(super) offer_after: Time,
     /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
@@ -308,6 +311,34 @@ impl Front {
         }
     }
 
+    /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may
+    /// acknowledge so much more.
+    pub(super) fn catch_up_downwards(&mut self, back: &mut Back) {
+        let (exchange, acknowledged) = (&mut self.exchange, self.peer.acknowledged);
+        let through = acknowledged.wrapping_sub(self.down.delta_at_end());
+        let ahead = match &mut exchange.response {
+            Message::Bytes { next, left } => {
+                let progress = u64::from(beyond(*next, through)).min(*left);
+                (*next, *left) = (next.wrapping_add(progress as u32), *left - progress);
+                let (next, left) = (*next, *left);
+                back.peer.highest = later(back.peer.highest, next);
+                back.peer.expected = later(back.peer.expected, next);
+                if left == 0 {
+                    (exchange.response, exchange.response_end) = (Message::Done, Some(next));
+                }
+                left.min(STRETCH_MAX)
+            }
+            Message::Endless => {
+                back.peer.highest = later(back.peer.highest, through);
+                back.peer.expected = later(back.peer.expected, through);
+                STRETCH_MAX
+            }
+            _ => return,
+        };
+        follow(&mut exchange.response_floor, back.peer.highest);
+        self.peer.reach = later(self.peer.reach, acknowledged.wrapping_add(ahead as u32));
+    }
+
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
         self.input.as_ref().map_or(0, Buffer::len)
@@ -315,7 +346,13 @@ impl Front {
 
     /// Whether the engine may carry bytes of the client's that software does not see.
     pub(super) fn uploads_by_engine(&self) -> bool {
-        self.rules != 0 && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
+        let all = !self.is_carried_down_only();
+        self.rules != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
+    }
+
+    /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
+    pub(super) fn is_carried_down_only(&self) -> bool {
+        self.ledger != Ledger::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
     /// The same of the backend's.
@@ -357,6 +394,8 @@ pub(super) struct Back {
     pub(super) closed_first: bool,
     /// It is to end, whatever it is doing: its backend was taken away.
     pub(super) is_unwanted: bool,
+    /// It gets no more requests, and is closed when the engine has let go of it.
+    pub(super) is_spent: bool,
     /// It counts towards its backend's load.
     pub(super) is_counted: bool,
     /// Idle ones there may be of its backend.

@@ -89,6 +89,7 @@ impl Splices {
             ledger: Ledger::Software,
             rule_key: at.key,
             rules: 0,
+            wanted: 0,
             answers_due: 0,
             offer_after: Time::ZERO,
             again: None,

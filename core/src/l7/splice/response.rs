@@ -234,13 +234,9 @@ impl Splices {
         let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
         let facts = facts(cx, front, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
-            Ok(written) => Seen::Final {
-                length,
-                written,
-                message,
-                status: response.status,
-                closes: !response.keep_alive,
-            },
+            Ok(written) => {
+                Seen::Final { length, written, message, status: response.status, closes: !response.keep_alive }
+            }
             Err(_) => Seen::Bad,
         }
     }

@@ -4,11 +4,17 @@
 //! and for acknowledgements that leave no byte of ours in doubt. So a rule that outlasts its exchange does no harm as
 //! long as the back is the front's: what does not belong to that stretch comes to software. The pair goes before the
 //! front gets another back.
+//!
+//! An engine that cannot translate SACK edges, or has no guards (every card), gets only what the backend sends, and only
+//! of responses (papers/002, 3.5): all that the client says comes by software, which goes by its acknowledgements. When
+//! such a rule holds, everything of ours is acknowledged at both ends, so that whatever it meets is translated right or
+//! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has
+//! (design section 4).
 
 use super::entry::{Back, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::{Context, Splices, value};
-use crate::engine::{Completion, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
+use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
@@ -19,7 +25,7 @@ use crate::time::{Duration, Time};
 /// Names of rules of splices have this bit; those of layer 4 never get there.
 pub(crate) const RULE_BIT: u64 = 1 << 63;
 /// Bytes of a stretch at most: numbers are compared within half their space.
-const STRETCH_MAX: u64 = 1 << 30;
+pub(super) const STRETCH_MAX: u64 = 1 << 30;
 /// Requests that wait for the engine at most.
 const OPS_MAX: usize = 4096;
 /// A backend is not held back for more bytes than that: the client's window does it.
@@ -30,6 +36,36 @@ const HOLD_HEAD: u32 = 2048;
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
+
+/// Which directions of an exchange an engine carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ways {
+    /// Both.
+    Both,
+    /// What the backend sends.
+    Down,
+}
+
+impl Ways {
+    /// The flows that have rules, as the bits of `Front::rules`.
+    fn bits(self) -> u8 {
+        match self {
+            Ways::Both => 0b11,
+            Ways::Down => 1 << Direction::FromBackend as u8,
+        }
+    }
+}
+
+/// Which directions an engine can carry between these ends. `None`: neither.
+pub(super) fn ways(caps: &EngineCaps, front: &Front, back: &Back) -> Option<Ways> {
+    let all = caps.checks_guards && caps.rewrites_sack && caps.rewrites_window;
+    let [_, down] = rewrites(front, back).map(|rewrite| caps.rewrites_window || rewrite.window_shift == 0);
+    match caps.rewrites_sequence {
+        true if all && front.peer.sack == back.peer.sack => Some(Ways::Both),
+        true if down => Some(Ways::Down),
+        _ => None,
+    }
+}
 
 impl Splices {
     fn rule_id(&self, position: u32, direction: Direction) -> RuleId {
@@ -43,7 +79,7 @@ impl Splices {
         if front.ledger != Ledger::Software && front.ledger != Ledger::Offloaded || front.state != FrontState::Joined {
             return;
         }
-        let Some(least) = self.bytes_min(cx, front) else { return self.let_go(cx, position) };
+        let Some((least, ways)) = self.terms(cx, front) else { return self.let_go(cx, position) };
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
         // Rules that lead to another back go first.
         let same_back = front.rules == 0 || front.rule_key == back.key;
@@ -51,7 +87,8 @@ impl Splices {
         // send it again and again, and give up.
         let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
         let settled = !owns && front.up.is_settled() && same_back;
-        let Some((mut client, backend)) = guards(front, back, least) else {
+        let able = |_: &(Guard, Guard)| ways == Ways::Both || only_answers(front, back);
+        let Some((mut client, backend)) = guards(front, back, least).filter(able) else {
             return self.let_go(cx, position);
         };
         if !settled {
@@ -87,14 +124,17 @@ impl Splices {
             return;
         }
         let (rewrites, keys) = (rewrites(front, back), [front.key, back.key]);
-        let number = u32::from(back.number) * 2;
+        let (number, wanted) = (u32::from(back.number) * 2, ways.bits());
         for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
             let at = direction as usize;
+            if wanted & (1 << at) == 0 {
+                continue;
+            }
             let rule = Rule {
                 id: self.rule_id(position, direction),
                 key: keys[at],
                 rewrite: rewrites[at],
-                guard: Some(guard),
+                guard: Some(guard).filter(|_| cx.caps.checks_guards),
                 fate: Fate::Forward,
                 total: number + direction as u32,
                 at_once,
@@ -109,29 +149,34 @@ impl Splices {
         }
         if let Some(front) = self.fronts.get_mut(position) {
             front.peer.reach = later(front.peer.sent, reaches[0]);
-            self.rules += 2 - front.rules.count_ones();
+            self.rules += (wanted & !front.rules).count_ones();
             front.ledger = Ledger::Installing;
-            front.answers_due = 2;
+            front.wanted = wanted;
+            front.answers_due = wanted.count_ones() as u8;
+            if ways == Ways::Down {
+                // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
+                // numbers that nobody translates.
+                front.exchange.request_floor = client.sequence;
+            }
             front.rule_key = keys[1];
             front.stretch = Some((first, length));
             front.offer_after = cx.now;
         }
     }
 
-    /// From how many bytes on a body of a front's exchange is offered to the engine now. `None`: none is.
-    fn bytes_min<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<u64> {
+    /// From how many bytes on a body of a front's exchange is offered to the engine now, and which of its directions.
+    /// `None`: none is.
+    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<(u64, Ways)> {
         let configured = match cx.kind(front.service) {
             Kind::Http(http) => http.offload_bytes_min,
             Kind::Tls(_) => None,
             Kind::Forward | Kind::Group => return None,
         };
         let back = front.back.and_then(|back| self.backs.get(back))?;
-        let caps = cx.caps;
-        let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
-        let same_sack = front.peer.sack == back.peer.sack;
+        let ways = ways(cx.caps, front, back)?;
         let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
-        (able && same_sack && cx.offloads && now).then_some(least)
+        (cx.offloads && now).then_some((least, ways))
     }
 
     /// What a backend is shown room for until the head of its response to a front is read: enough for one whose body the
@@ -141,7 +186,8 @@ impl Splices {
         if !matches!(cx.kind(front.service), Kind::Http(_)) {
             return None;
         }
-        let hold = self.bytes_min(cx, front)?.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
+        let (least, _) = self.terms(cx, front)?;
+        let hold = least.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
         (hold <= HOLD_MAX as u32 && hold < front.peer.window).then_some(hold)
     }
 
@@ -237,7 +283,8 @@ impl Splices {
         self.lift(position);
         let Some(front) = self.fronts.get_mut(position) else { return };
         let is_endless = matches!(front.exchange.response, Message::Endless);
-        let unwanted = front.rules != 0b11
+        let unwanted = front.rules != front.wanted
+            || front.is_carried_down_only() && front.state != FrontState::Joined
             || is_endless && (front.peer.has_closed || front.peer.was_closed)
             || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
             || front.back.is_none();
@@ -273,8 +320,8 @@ impl Splices {
         match front.state {
             FrontState::Doomed => self.release_front(position),
             FrontState::Waiting => self.ready.push_back(position),
-            // What the engine has seen last counts.
-            FrontState::Joined => {}
+            // Its back is others' to take now.
+            FrontState::Reading if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
             _ => {}
         }
     }
@@ -286,6 +333,17 @@ impl Splices {
             keys.into_iter().filter(|&(_, bit)| front.rules & bit != 0).map(|(key, _)| key)
         })
     }
+}
+
+/// Whether nothing is to come of a request any more, and its backend has acknowledged all of it: what it sends from now on
+/// has one acknowledgement number, and nothing of the client's to report.
+fn only_answers(front: &Front, back: &Back) -> bool {
+    let exchange = &front.exchange;
+    exchange.request.is_done()
+        && exchange.request_end.is_some_and(|end| {
+            let end = end.wrapping_add(front.up.delta_at_end());
+            !before(back.peer.acknowledged, end)
+        })
 }
 
 /// What the two rules of a pair change, the client's first.

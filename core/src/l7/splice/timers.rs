@@ -68,6 +68,9 @@ impl Splices {
         if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
             return self.acknowledge_back(cx, back);
         }
+        if front.state == FrontState::Reading {
+            return self.settle_back(cx, position);
+        }
         if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {
             let connecting = front
                 .back

@@ -193,10 +193,14 @@ impl Splices {
         self.body_upward(cx, frame, at, segment, position);
     }
 
-    /// A request's body that the engine has carried is over once the backend has acknowledged its end.
+    /// A request's body that the engine has carried is over once the backend has acknowledged its end. Of a response that it
+    /// carries, the client's acknowledgements tell how far it has come, if they come by here.
     fn catch_up(&mut self, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
+        let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
+        if front.is_carried_down_only() {
+            front.catch_up_downwards(back);
+        }
         let exchange = &mut front.exchange;
         if let (Message::Bytes { .. }, Some(end)) = (&exchange.request, exchange.request.end(None))
             && !before(back.peer.acknowledged, end.wrapping_add(front.up.delta_at_end()))

@@ -8,6 +8,7 @@ use super::Splices;
 use super::close::IDLE_TIMEOUT;
 use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
 use super::read::CLOSING_TIMEOUT;
+use super::rules::{Ways, ways};
 use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
@@ -284,13 +285,13 @@ fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
         _ => None,
     };
     let (FrontState::Joined, Some(back)) = (front.state, back) else { return SplicedPath::NoExchange };
-    let caps = terms.caps;
-    let able = caps.checks_guards && caps.rewrites_sequence && caps.rewrites_sack && caps.rewrites_window;
+    let ways = ways(terms.caps, front, back);
+    let is_upload = matches!(front.exchange.request, Message::Bytes { .. } | Message::Endless);
     let least = configured.unwrap_or(terms.bytes_min);
     let offered = if terms.now < front.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
     match (&front.exchange.request, &front.exchange.response) {
         _ if !terms.offloads => SplicedPath::Policy,
-        _ if !able || front.peer.sack != back.peer.sack => SplicedPath::Unsupported,
+        _ if ways.is_none() || ways == Some(Ways::Down) && is_upload => SplicedPath::Unsupported,
         (_, Message::Endless) if front.peer.has_closed || back.peer.has_closed => SplicedPath::Closing,
         (_, Message::Endless) if front.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,

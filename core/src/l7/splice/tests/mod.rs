@@ -3,6 +3,7 @@
 mod again;
 mod bodies;
 mod bounds;
+mod cards;
 mod closing;
 mod endless;
 mod ends;

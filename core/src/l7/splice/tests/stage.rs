@@ -146,8 +146,8 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
     Snapshot::new(vec![service(kind, 0), service(Kind::Group, count)].into(), pool)
 }
 
-fn worker(snapshot: Snapshot) -> Worker<Always> {
-    Worker::new(WorkerOptions {
+fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Always> {
+    let mut options = WorkerOptions {
         snapshot: Arc::new(snapshot),
         steering: Steering { key: [1, 2], workers: 1 },
         worker: 0,
@@ -170,7 +170,9 @@ fn worker(snapshot: Snapshot) -> Worker<Always> {
         policy: Always,
         splices_max: SPLICES_MAX,
         cookies: Cookies::new([[1, 2], [3, 4]]),
-    })
+    };
+    change(&mut options.caps);
+    Worker::new(options)
 }
 
 pub(super) struct Stage {
@@ -207,8 +209,17 @@ impl Stage {
 
     /// With these services, of which the first is the one that clients go to.
     pub(super) fn with(snapshot: Snapshot) -> Stage {
+        Stage::before(snapshot, |_| {})
+    }
+
+    /// As [`Stage::new`], before an engine that cannot do all.
+    pub(super) fn before_engine(change: impl FnOnce(&mut EngineCaps)) -> Stage {
+        Stage::before(snapshot(1, Kind::Http(http().into())), change)
+    }
+
+    fn before(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Stage {
         let vip = snapshot.services[0].endpoint;
-        let worker = worker(snapshot);
+        let worker = worker(snapshot, change);
         Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip, room: ROOM }
     }
 
