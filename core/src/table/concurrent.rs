@@ -63,6 +63,7 @@ pub use model::Planted;
 
 pub use check::Broken;
 
+use super::fetch::Fetch;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Shared};
 use crate::table::sync::spin;
 use alloc::boxed::Box;
@@ -89,6 +90,7 @@ pub struct Concurrent {
     hasher: Hasher,
     /// An even number, at least 2.
     buckets: Box<[Bucket]>,
+    fetch: Fetch,
     capacity: usize,
     count: Count,
     #[cfg(loom)]
@@ -115,9 +117,11 @@ impl Concurrent {
     pub fn new(capacity: usize, hasher: Hasher) -> Concurrent {
         let capacity = capacity.clamp(1, CAPACITY_MAX);
         let pairs = (capacity * 100).div_ceil(LOAD_PERCENT * SLOTS * 2) + PAIRS_SPARE;
+        let buckets = empty(2 * pairs);
         Concurrent {
             hasher,
-            buckets: empty(2 * pairs),
+            fetch: Fetch::index(size_of_val(&*buckets)),
+            buckets,
             capacity,
             count: Count::default(),
             #[cfg(loom)]

@@ -42,7 +42,8 @@ mod path;
 
 pub use check::Broken;
 
-use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table, prefetch_line};
+use super::fetch::Fetch;
+use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
 use bucket::{Bucket, Entry, LISTED, MOVED, SLOTS, UNLISTED_MAX};
@@ -67,6 +68,7 @@ pub struct CuckooPlusPlus {
     hasher: Hasher,
     /// An even number, at least 2.
     buckets: Box<[Bucket]>,
+    fetch: Fetch,
     capacity: usize,
     len: usize,
 }
@@ -95,7 +97,8 @@ impl CuckooPlusPlus {
         let pairs = (capacity * 100).div_ceil(LOAD_PERCENT * SLOTS * 2);
         let pairs = pairs + usize::from(pairs < PAIRS_FEW);
         let buckets = vec![Bucket::EMPTY; 2 * pairs].into_boxed_slice();
-        CuckooPlusPlus { hasher, buckets, capacity, len: 0 }
+        let fetch = Fetch::index(size_of_val(&*buckets));
+        CuckooPlusPlus { hasher, buckets, fetch, capacity, len: 0 }
     }
 
     /// Slots there are.
@@ -170,7 +173,12 @@ impl CuckooPlusPlus {
 
     #[inline]
     fn prefetch(&self, at: u32) {
-        prefetch_line(self.buckets.as_ptr().wrapping_add(at as usize));
+        self.prefetch_by(self.fetch, at);
+    }
+
+    #[inline(always)]
+    fn prefetch_by(&self, fetch: Fetch, at: u32) {
+        fetch.line(self.buckets.as_ptr().wrapping_add(at as usize));
     }
 
     /// The entry at `place` whose value `is` confirms.

@@ -37,6 +37,7 @@ mod path;
 
 pub use check::Broken;
 
+use super::fetch::Fetch;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -71,6 +72,8 @@ pub struct Inline<K, V> {
     buckets: Box<[Bucket<K, V>]>,
     /// Of each bucket what [`Head::screen`](bucket::Head::screen) says.
     screens: Box<[u16]>,
+    fetch: Fetch,
+    fetch_screens: Fetch,
     /// Whether the last burst found so little that the next one looks at the screens first. A guess: it changes how fast
     /// an answer comes, not what it is.
     expects_misses: AtomicBool,
@@ -111,7 +114,16 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         let groups = groups + if groups < GROUPS_FEW { GROUPS_SPARE } else { 0 };
         let buckets = vec![Bucket::empty(); GROUP * groups].into_boxed_slice();
         let screens = vec![0; buckets.len()].into_boxed_slice();
-        Inline { hasher, buckets, screens, expects_misses: AtomicBool::new(false), capacity, len: 0 }
+        Inline {
+            hasher,
+            fetch: Fetch::index(size_of_val(&*buckets)),
+            fetch_screens: Fetch::index(size_of_val(&*screens)),
+            buckets,
+            screens,
+            expects_misses: AtomicBool::new(false),
+            capacity,
+            len: 0,
+        }
     }
 
     /// Slots there are.

@@ -16,6 +16,7 @@ mod any;
 pub mod concurrent;
 pub mod cuckoo;
 pub mod entry;
+mod fetch;
 pub mod global_lock;
 pub mod inline;
 mod key;
@@ -230,41 +231,5 @@ impl<K, T: Shared<K>> Table<K> for Arc<T> {
 
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
         (**self).scan(from, visit)
-    }
-}
-
-/// Starts to bring the cache line of `target` into the cache; nothing on processors other than x86-64. It need not point
-/// to anything.
-#[inline(always)]
-pub(crate) fn prefetch_line<T>(target: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: prefetching never faults and reads nothing into the program; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(target.cast()) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        let _ = target;
-    }
-}
-
-/// Who reads at random in more bytes than that has them prefetched into the second cache only: while all wait for memory, the
-/// few fill buffers of the first one are better kept for the index (measured: of 256 MiB, 4 percent more lookups of
-/// `concurrent`; of 32 MiB it would be a sixth fewer).
-pub(crate) const FAR_BYTES: usize = 160 << 20;
-
-/// [`prefetch_line`], into the second cache only.
-#[inline(always)]
-pub(crate) fn prefetch_far<T>(target: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: as in `prefetch_line`.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(target.cast()) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        let _ = target;
     }
 }

@@ -23,9 +23,10 @@
 //! Safe for two processes or threads at once: a slab has one owner at a time; others may look on through a [`View`].
 //! Proof against power loss: it is memory.
 
+use super::Position;
 use super::entry::Adoptable;
+use super::fetch::Fetch;
 use super::zeroed::{Zeroable, zeroed};
-use super::{FAR_BYTES, Position, prefetch_far, prefetch_line};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -121,6 +122,8 @@ where
 /// pages in use stay few. Telling a reused position from the one remembered is what [`Slab::generation`] is for.
 pub struct Slab<T: Copy + 'static> {
     slots: &'static mut [Slot<T>],
+    /// If more positions have ever been used, they are [far](Fetch::Far).
+    near_max: usize,
     /// Free positions below `fresh`; never grows beyond its first allocation.
     free: Vec<Position>,
     /// From here on no position has been used.
@@ -133,7 +136,8 @@ impl<T: Copy + 'static> Slab<T> {
     pub fn new(memory: &'static mut [Slot<T>]) -> Slab<T> {
         let count = memory.len().min(1 << 31);
         let slots = &mut memory[..count];
-        Slab { free: Vec::with_capacity(slots.len()), slots, fresh: 0 }
+        let near_max = Fetch::near_bytes_max() / size_of::<Slot<T>>();
+        Slab { free: Vec::with_capacity(slots.len()), slots, near_max, fresh: 0 }
     }
 
     /// The slab that another process left in `memory`, and how many of its entries were nonsense. What it holds,
@@ -278,11 +282,16 @@ impl<T: Copy + 'static> Slab<T> {
         (0..self.fresh).filter(|&position| self.slots[position as usize].is_present())
     }
 
+    #[inline(always)]
+    fn fetch(&self) -> Fetch {
+        if self.fresh as usize > self.near_max { Fetch::Far } else { Fetch::Near }
+    }
+
     /// Starts to bring the first cache line of `position` into the cache.
     #[inline]
     pub fn prefetch(&self, position: Position) {
         if let Some(slot) = self.slots.get(position as usize) {
-            prefetch_line(slot);
+            self.fetch().line(slot);
         }
     }
 
@@ -291,10 +300,9 @@ impl<T: Copy + 'static> Slab<T> {
     pub fn prefetch_lines(&self, position: Position, lines: usize) {
         if let Some(slot) = self.slots.get(position as usize) {
             let start = core::ptr::from_ref(slot).cast::<u8>();
-            let is_far = self.fresh as usize > const { FAR_BYTES / size_of::<Slot<T>>() };
+            let fetch = self.fetch();
             for line in 0..lines {
-                let line = start.wrapping_add(LINE * line);
-                if is_far { prefetch_far(line) } else { prefetch_line(line) }
+                fetch.line(start.wrapping_add(LINE * line));
             }
         }
     }

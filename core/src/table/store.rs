@@ -4,7 +4,8 @@
 //! A store has nothing but the pairs and a bit for each that says whether it is free: a 16-byte key with an 8-byte value
 //! takes 24 bytes and an eighth.
 
-use super::{Entries, Position, prefetch_line};
+use super::fetch::Fetch;
+use super::{Entries, Position};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -77,6 +78,7 @@ impl Lowest {
 pub struct Store<K, V> {
     /// Positions that were used at least once; never grows beyond its first allocation.
     entries: Vec<(K, V)>,
+    fetch: Fetch,
     capacity: usize,
     /// Those of them that are free.
     free: Lowest,
@@ -87,7 +89,8 @@ impl<K: Copy, V: Copy> Store<K, V> {
     /// An empty store of `capacity` positions, at most 2^32 - 1.
     pub fn new(capacity: usize) -> Store<K, V> {
         let capacity = capacity.min(Position::MAX as usize);
-        Store { entries: Vec::with_capacity(capacity), capacity, free: Lowest::new(capacity), len: 0 }
+        let fetch = Fetch::entries(capacity * size_of::<(K, V)>());
+        Store { entries: Vec::with_capacity(capacity), fetch, capacity, free: Lowest::new(capacity), len: 0 }
     }
 
     /// Positions there are.
@@ -154,8 +157,7 @@ impl<K: Copy, V: Copy> Store<K, V> {
     #[inline]
     pub fn prefetch(&self, position: Position) {
         let entry = self.entries.as_ptr().wrapping_add(position as usize).cast::<u8>();
-        prefetch_line(entry);
-        prefetch_line(entry.wrapping_add(size_of::<(K, V)>().saturating_sub(1)));
+        self.fetch.lines([entry, entry.wrapping_add(size_of::<(K, V)>().saturating_sub(1))]);
     }
 }
 

@@ -14,7 +14,8 @@
 //! All memory is touched at construction, so that the packet path takes no page faults: 64 bytes per bucket, about 11
 //! bytes per entry of capacity.
 
-use super::{BURST, Entries, Full, Hash, Hasher, Key, Lookup, Table, prefetch_line};
+use super::fetch::Fetch;
+use super::{BURST, Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -115,6 +116,7 @@ pub struct TwoChoice {
     buckets: Box<[Bucket]>,
     /// Buckets in a half.
     half: u32,
+    fetch: Fetch,
     capacity: usize,
     len: usize,
 }
@@ -133,7 +135,8 @@ impl TwoChoice {
         let capacity = capacity.clamp(1, u32::MAX as usize);
         let half = (capacity * 100).div_ceil(LOAD_PERCENT * SLOTS * 2) + HALF_SPARE;
         let buckets = vec![Bucket::EMPTY; 2 * half].into_boxed_slice();
-        TwoChoice { hasher, buckets, half: half as u32, capacity, len: 0 }
+        let fetch = Fetch::index(size_of_val(&*buckets));
+        TwoChoice { hasher, buckets, fetch, half: half as u32, capacity, len: 0 }
     }
 
     /// The lower 32 bits of the hash choose in the left half and the upper ones in the right, both by scaling, which
@@ -155,8 +158,8 @@ impl TwoChoice {
 
     #[inline]
     fn prefetch(&self, place: Place) {
-        prefetch_line(&self.buckets[place.left]);
-        prefetch_line(&self.buckets[place.right]);
+        self.fetch.line(&self.buckets[place.left]);
+        self.fetch.line(&self.buckets[place.right]);
     }
 
     /// The bucket and slot of an entry.

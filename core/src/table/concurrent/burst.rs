@@ -2,7 +2,7 @@
 
 use super::bucket::AWAY;
 use super::{Concurrent, Found, Place};
-use crate::table::{BURST, Entries, Key, prefetch_line};
+use crate::table::{BURST, Entries, Key};
 use core::mem::MaybeUninit;
 
 /// A set of keys of a burst.
@@ -44,8 +44,8 @@ impl Concurrent {
     }
 
     #[inline]
-    fn prefetch(&self, bucket: u32) {
-        prefetch_line(self.buckets.as_ptr().wrapping_add(bucket as usize));
+    pub(super) fn prefetch(&self, bucket: u32) {
+        self.fetch.line(self.buckets.as_ptr().wrapping_add(bucket as usize));
     }
 
     #[inline]
@@ -85,6 +85,8 @@ impl Concurrent {
     ) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let places = self.places(keys, &mut places);
+        // As many answers as keys: a loop over both then counts one of them.
+        let out = &mut out[..keys.len()];
         let mut at = [Found::default(); BURST];
         let mut is_any_there = false;
         let mut candidate = |i: usize, bucket: u32, slot: usize, value: u32| {
@@ -155,7 +157,7 @@ impl Concurrent {
         let tags = self.bucket(place.primary).tags();
         if tags.with(0).next().is_none() {
             self.prefetch_secondary(place);
-            tags.guests().for_each(|slot| prefetch_line(self.bucket(self.other(place.primary, tags.at(slot)))));
+            tags.guests().for_each(|slot| self.prefetch(self.other(place.primary, tags.at(slot))));
         }
     }
 

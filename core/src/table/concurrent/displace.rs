@@ -2,7 +2,6 @@
 
 use super::bucket::{AWAY, SLOTS};
 use super::{Concurrent, Full};
-use crate::table::prefetch_line;
 use crate::table::sync::fence;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -83,7 +82,7 @@ impl Concurrent {
                 }
                 let tag = tags.at(slot);
                 let bucket = self.other(node.bucket, tag);
-                prefetch_line(self.bucket(bucket));
+                self.prefetch(bucket);
                 search.nodes[search.len] = Node { bucket, parent: at as u16, slot: slot as u8, tag };
                 search.len += 1;
             }

@@ -22,8 +22,9 @@
 
 use super::quiescence::{Quiescence, Reader};
 use super::retired::{BATCH, Batch, Retired};
+use crate::table::fetch::Fetch;
 use crate::table::sync::{Apart, AtomicU32, AtomicU64, LINE, Ordering, Words, spin};
-use crate::table::{Entries, FAR_BYTES, Position, prefetch_far, prefetch_line};
+use crate::table::{Entries, Position};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -69,8 +70,7 @@ type Of<K, V> = fn(K, V) -> (K, V);
 /// The store.
 pub struct SharedStore<K, V> {
     words: Words,
-    /// Larger than [`FAR_BYTES`].
-    is_far: bool,
+    fetch: Fetch,
     capacity: usize,
     /// From here on no position was ever used.
     fresh: Apart<AtomicU32>,
@@ -93,7 +93,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
         let capacity = capacity.min(CAPACITY_MAX);
         let words = Words::new(capacity * Self::WORDS);
         SharedStore {
-            is_far: size_of_val(&*words) > FAR_BYTES,
+            fetch: Fetch::entries(size_of_val(&*words)),
             words,
             capacity,
             fresh: Apart(AtomicU32::new(0)),
@@ -182,9 +182,9 @@ impl<K: Plain + PartialEq, V: Plain> Entries<K> for SharedStore<K, V> {
     fn prefetch(&self, value: u32) {
         let first = self.words.as_ptr().wrapping_add((value as usize).wrapping_mul(Self::WORDS));
         if Self::WORDS > LINE {
-            prefetch_line(first.wrapping_add(Self::WORDS - 1));
+            self.fetch.line(first.wrapping_add(Self::WORDS - 1));
         }
-        if self.is_far { prefetch_far(first) } else { prefetch_line(first) }
+        self.fetch.line(first);
     }
 }
 

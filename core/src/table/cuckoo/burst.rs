@@ -1,6 +1,7 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
 use super::{CuckooPlusPlus, Place};
+use crate::table::fetch::Fetch;
 use crate::table::{BURST, Entries, Key};
 use core::mem::MaybeUninit;
 
@@ -73,9 +74,25 @@ impl CuckooPlusPlus {
         E: Entries<K>,
         F: FnMut(usize, Place, u32),
     {
+        match self.fetch {
+            Fetch::Near => self.passes(Fetch::Near, keys, entries, out, hit),
+            Fetch::Far => self.passes(Fetch::Far, keys, entries, out, hit),
+        }
+    }
+
+    /// [`CuckooPlusPlus::look_up_piece`], with a constant for [`CuckooPlusPlus::fetch`].
+    #[inline(always)]
+    fn passes<K, E, F>(&self, fetch: Fetch, keys: &[K], entries: &E, out: &mut [Option<u32>], hit: &mut F)
+    where
+        K: Key,
+        E: Entries<K>,
+        F: FnMut(usize, Place, u32),
+    {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
-        let places = self.places(keys, &mut places);
-        if !self.guess_piece(places, entries, out) {
+        let places = self.places(fetch, keys, &mut places);
+        // As many answers as keys: a loop over both then counts one of them.
+        let out = &mut out[..keys.len()];
+        if !self.guess_piece(fetch, places, entries, out) {
             return;
         }
         for (i, (key, found)) in keys.iter().zip(out).enumerate() {
@@ -92,16 +109,32 @@ impl CuckooPlusPlus {
     /// [`Lookup::guess_burst`](crate::table::Lookup::guess_burst).
     pub(super) fn guess<K: Key, E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            let count = keys.len().min(out.len());
+            let (keys, out) = (&keys[..count], &mut out[..count]);
             let mut places = [const { MaybeUninit::uninit() }; BURST];
-            let places = self.places(&keys[..keys.len().min(out.len())], &mut places);
-            self.guess_piece(places, entries, out);
+            match self.fetch {
+                Fetch::Near => {
+                    let places = self.places(Fetch::Near, keys, &mut places);
+                    self.guess_piece(Fetch::Near, places, entries, out)
+                }
+                Fetch::Far => {
+                    let places = self.places(Fetch::Far, keys, &mut places);
+                    self.guess_piece(Fetch::Far, places, entries, out)
+                }
+            };
         }
     }
 
     /// The first entries that have the tags of these places, on their way into the cache; whether there are any. Of a key
     /// that is there it is another one's one time in 5,000.
     #[inline(always)]
-    fn guess_piece<K, E: Entries<K>>(&self, places: &[Place], entries: &E, out: &mut [Option<u32>]) -> bool {
+    fn guess_piece<K, E: Entries<K>>(
+        &self,
+        fetch: Fetch,
+        places: &[Place],
+        entries: &E,
+        out: &mut [Option<u32>],
+    ) -> bool {
         let (mut is_any_there, mut perhaps_moved) = (false, 0u32);
         for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
             let bucket = self.bucket(place.primary);
@@ -113,7 +146,7 @@ impl CuckooPlusPlus {
             } else {
                 *found = None;
                 if bucket.filter.may_have_moved(place.print()) {
-                    self.prefetch(self.secondary(*place));
+                    self.prefetch_by(fetch, self.secondary(*place));
                     perhaps_moved |= 1 << i;
                 }
             }
@@ -141,10 +174,10 @@ impl CuckooPlusPlus {
     /// The places of up to [`BURST`] keys, their first buckets prefetched. (An array returned would be copied, and the
     /// copy would wait until everything before it has been done.)
     #[inline(always)]
-    fn places<'a, K: Key>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+    fn places<'a, K: Key>(&self, fetch: Fetch, keys: &[K], places: &'a mut Places) -> &'a [Place] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
-            self.prefetch(place.write(self.place_of(key)).primary);
+            self.prefetch_by(fetch, place.write(self.place_of(key)).primary);
         }
         // SAFETY: there are as many as there are keys, and all have been written.
         unsafe { core::slice::from_raw_parts(places.as_ptr().cast(), places.len()) }
@@ -155,7 +188,7 @@ impl CuckooPlusPlus {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
-            let places = self.places(keys, &mut places);
+            let places = self.places(self.fetch, keys, &mut places);
             for place in places {
                 let bucket = self.bucket(place.primary);
                 if bucket.free().is_empty() {
@@ -178,7 +211,7 @@ impl CuckooPlusPlus {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
-            let places = self.places(keys, &mut places);
+            let places = self.places(self.fetch, keys, &mut places);
             for (place, &value) in places.iter().zip(values) {
                 let bucket = self.bucket(place.primary);
                 let is_home = bucket.confirm(bucket.at_home(place.tag), &mut |other| other == value).is_some();

@@ -2,7 +2,7 @@
 
 use super::bucket::{Entry, SLOTS, print};
 use super::{CuckooPlusPlus, Place};
-use crate::table::{Full, prefetch_line};
+use crate::table::Full;
 use arrayvec::ArrayVec;
 
 /// Buckets a search looks behind, at most. It looks into at most `SLOTS` times as many for a hole.
@@ -67,7 +67,7 @@ impl CuckooPlusPlus {
             let entry = bucket.entry(slot);
             if has_room || entry.is_moved {
                 *next = self.other(node.bucket, entry.tag);
-                prefetch_line(self.bucket(*next));
+                self.prefetch(*next);
             }
         }
         reached

@@ -2,7 +2,7 @@
 
 use super::bucket::{CHOICE, CHOICES, Entry, screen};
 use super::{Inline, Place};
-use crate::table::{BURST, Key, prefetch_line};
+use crate::table::{BURST, Key};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
@@ -154,10 +154,10 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     #[inline]
     pub(super) fn prefetch(&self, at: u32) {
         let start = self.buckets.as_ptr().wrapping_add(at as usize).cast::<u8>();
-        prefetch_line(start);
+        self.fetch.line(start);
         // Larger keys take two lines.
         if Self::bucket_bytes() > 64 {
-            prefetch_line(start.wrapping_add(64));
+            self.fetch.line(start.wrapping_add(64));
         }
     }
 
@@ -170,7 +170,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     #[inline]
     fn prefetch_screen(&self, at: u32) {
-        prefetch_line(self.screens.as_ptr().wrapping_add(at as usize));
+        self.fetch_screens.line(self.screens.as_ptr().wrapping_add(at as usize));
     }
 
     /// The places of up to [`BURST`] keys; what they lead to is prefetched.
