@@ -141,6 +141,10 @@ impl<K: Key> Table<K> for AnyTable<K> {
         each!(self, table => table.replace(key, old, new))
     }
 
+    fn replace_burst(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        each!(self, table => table.replace_burst(keys, old, new))
+    }
+
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
         each!(self, table => Table::<K>::scan(table, from, visit))
     }

@@ -330,6 +330,12 @@ impl Concurrent {
         slot.is_some()
     }
 
+    /// Gives an entry another value.
+    #[inline]
+    fn replace_at(&self, place: Place, old: u32, new: u32) -> bool {
+        self.change(place, old, false, |bucket, slot| bucket.set_value(slot, new))
+    }
+
     /// Takes an entry away; does not count it.
     #[inline]
     fn remove_at(&self, place: Place, value: u32) -> bool {
@@ -386,7 +392,11 @@ impl<K: Key> Shared<K> for Concurrent {
     }
 
     fn replace(&self, key: &K, old: u32, new: u32) -> bool {
-        self.change(self.place_of(key), old, false, |bucket, slot| bucket.set_value(slot, new))
+        self.replace_at(self.place_of(key), old, new)
+    }
+
+    fn replace_burst(&self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        self.replace_many(keys, old, new)
     }
 
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {

@@ -258,6 +258,13 @@ impl CuckooPlusPlus {
         self.len -= 1;
         true
     }
+
+    #[inline]
+    fn replace_at(&mut self, place: Place, old: u32, new: u32) -> bool {
+        let Some(found) = self.position(place, old) else { return false };
+        self.bucket_mut(found.bucket).set_value(found.slot, new);
+        true
+    }
 }
 
 impl<K: Key> Lookup<K> for CuckooPlusPlus {
@@ -311,9 +318,11 @@ impl<K: Key> Table<K> for CuckooPlusPlus {
     }
 
     fn replace(&mut self, key: &K, old: u32, new: u32) -> bool {
-        let Some(found) = self.position(self.place_of(key), old) else { return false };
-        self.bucket_mut(found.bucket).set_value(found.slot, new);
-        true
+        self.replace_at(self.place_of(key), old, new)
+    }
+
+    fn replace_burst(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        self.exchange(keys, old, new)
     }
 
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {

@@ -164,6 +164,11 @@ impl<K, T: Table<K> + Send> Shared<K> for GlobalLock<T> {
         self.lock().replace(key, old, new)
     }
 
+    fn replace_burst(&self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        let bursts = keys.chunks(BURST).zip(old.chunks(BURST)).zip(new.chunks(BURST));
+        bursts.map(|((keys, old), new)| self.lock().replace_burst(keys, old, new)).sum()
+    }
+
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
         self.lock().scan(from, visit)
     }

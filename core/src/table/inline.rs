@@ -72,6 +72,7 @@ pub struct Inline<K, V> {
     buckets: Box<[Bucket<K, V>]>,
     /// Of each bucket what [`Head::screen`](bucket::Head::screen) says.
     screens: Box<[u16]>,
+    /// How lines of the buckets and of the screens are asked for.
     fetch: Fetch,
     fetch_screens: Fetch,
     /// Whether the last burst found so little that the next one looks at the screens first. A guess: it changes how fast

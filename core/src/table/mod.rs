@@ -131,6 +131,11 @@ pub trait Table<K>: Lookup<K> {
     /// Makes `new` the value of the entry of this key and value; whether there was one.
     fn replace(&mut self, key: &K, old: u32, new: u32) -> bool;
 
+    /// Gives entries other values, `new[i]` instead of `old[i]`; how many of them there were.
+    fn replace_burst(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        keys.iter().zip(old).zip(new).filter(|((key, old), new)| self.replace(key, **old, **new)).count()
+    }
+
     /// One bounded step of a walk over all values, from `from` (0: the beginning) on; where to go on, `None` at the
     /// end. An entry that is there during the whole walk and is not moved is met exactly once; an insertion between two
     /// steps may move others, which are then met once, twice or not at all. (Who must meet each walks over the slab.)
@@ -171,6 +176,10 @@ pub trait Shared<K>: Lookup<K> + Send + Sync {
     }
     /// [`Table::replace`].
     fn replace(&self, key: &K, old: u32, new: u32) -> bool;
+    /// [`Table::replace_burst`].
+    fn replace_burst(&self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        keys.iter().zip(old).zip(new).filter(|((key, old), new)| self.replace(key, **old, **new)).count()
+    }
     /// [`Table::scan`].
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32>;
 }
@@ -227,6 +236,10 @@ impl<K, T: Shared<K>> Table<K> for Arc<T> {
 
     fn replace(&mut self, key: &K, old: u32, new: u32) -> bool {
         (**self).replace(key, old, new)
+    }
+
+    fn replace_burst(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        (**self).replace_burst(keys, old, new)
     }
 
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {

@@ -188,6 +188,21 @@ impl<K, T: Shared<K>> Table<K> for Sharded<T> {
         }
     }
 
+    fn replace_burst(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        let mut count = 0;
+        for ((keys, old), new) in keys.chunks(BURST).zip(old.chunks(BURST)).zip(new.chunks(BURST)) {
+            let wanted = keys.len().min(old.len()).min(new.len());
+            count += match (self.range.all_outside(&old[..wanted]), self.range.all_outside(&new[..wanted])) {
+                (Some(old), Some(new)) => self.table.replace_burst(&keys[..wanted], &old[..wanted], &new[..wanted]),
+                _ => {
+                    let all = keys.iter().zip(old).zip(new);
+                    all.filter(|((key, old), new)| self.replace(key, **old, **new)).count()
+                }
+            };
+        }
+        count
+    }
+
     /// Goes through the whole table, others' entries too, and shows this view's.
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32> {
         let range = self.range;

@@ -89,7 +89,7 @@ impl<K: Copy, V: Copy> Store<K, V> {
     /// An empty store of `capacity` positions, at most 2^32 - 1.
     pub fn new(capacity: usize) -> Store<K, V> {
         let capacity = capacity.min(Position::MAX as usize);
-        let fetch = Fetch::entries(capacity * size_of::<(K, V)>());
+        let fetch = Fetch::entries(capacity.saturating_mul(size_of::<(K, V)>()));
         Store { entries: Vec::with_capacity(capacity), fetch, capacity, free: Lowest::new(capacity), len: 0 }
     }
 

@@ -23,6 +23,8 @@ pub(crate) enum Op {
     RemoveAbsent(usize, u32),
     /// Gives an entry another value.
     Replace(usize, u32),
+    /// Gives entries other values at once, such as follow one; one named twice is there once.
+    ReplaceBurst(Vec<usize>, u32),
     /// Gives another value to something that is not there.
     ReplaceAbsent(usize, u32),
     /// Looks for a key.
@@ -134,6 +136,7 @@ where
                 let value = self.pairs[view].free_value(*value, self.value_max);
                 self.pairs[view].replace(*which, value);
             }
+            Op::ReplaceBurst(which, value) => self.pairs[view].replace_burst(which, *value, self.value_max),
             Op::ReplaceAbsent(key, value) => {
                 let key = self.key(*key);
                 let value = self.pairs[view].free_value(*value, self.value_max);
@@ -284,6 +287,31 @@ where
         self.slab.entries.remove(&old);
         self.map.insert(key, new);
         self.find(&key);
+    }
+
+    fn replace_burst(&mut self, which: &[usize], hint: u32, max: u32) {
+        let (mut keys, mut old, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changed = BTreeMap::new();
+        let list: Vec<(K, u32)> = which.iter().filter_map(|&which| self.nth(which)).collect();
+        for (key, value) in list {
+            let other = self.free_value(hint, max);
+            self.appears(key, other);
+            // The second time its value is another one already.
+            changed.entry(key).or_insert((value, other));
+            keys.push(key);
+            old.push(value);
+            new.push(other);
+        }
+        assert_eq!(self.table.replace_burst(&keys, &old, &new), changed.len());
+        for value in new {
+            self.slab.entries.remove(&value);
+        }
+        for (&key, &(value, other)) in &changed {
+            self.slab.entries.remove(&value);
+            self.slab.entries.insert(other, key);
+            self.map.insert(key, other);
+        }
+        changed.keys().for_each(|key| self.find(key));
     }
 
     fn find(&self, key: &K) {

@@ -25,6 +25,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => burst().prop_map(Op::RemoveBurst),
         1 => (key(), value()).prop_map(|(key, value)| Op::RemoveAbsent(key, value)),
         2 => (key(), value()).prop_map(|(which, value)| Op::Replace(which, value)),
+        1 => (burst(), value()).prop_map(|(which, value)| Op::ReplaceBurst(which, value)),
         1 => (key(), value()).prop_map(|(key, value)| Op::ReplaceAbsent(key, value)),
         2 => key().prop_map(Op::Find),
         2 => (burst(), -3i8..3).prop_map(|(keys, more)| Op::FindBurst(keys, more)),

@@ -187,15 +187,34 @@ impl Concurrent {
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
             let places = self.places(keys, &mut places);
-            for (place, value) in places.iter().zip(values) {
-                if self.bucket(place.primary).position(place.tag, *value).is_none() {
-                    self.prefetch_secondary(*place);
-                }
-            }
+            self.prefetch_away(places, values);
             let pairs = places.iter().zip(values);
             count += pairs.filter(|(place, value)| self.remove_at(**place, **value)).count();
         }
         self.count.add(-(count as isize));
         count
+    }
+
+    /// [`crate::table::Shared::replace_burst`].
+    pub(super) fn replace_many<K: Key>(&self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        let mut count = 0;
+        for ((keys, old), new) in keys.chunks(BURST).zip(old.chunks(BURST)).zip(new.chunks(BURST)) {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(keys, &mut places);
+            self.prefetch_away(places, old);
+            let all = places.iter().zip(old).zip(new);
+            count += all.filter(|((place, old), new)| self.replace_at(**place, **old, **new)).count();
+        }
+        count
+    }
+
+    /// Prefetches the secondary buckets of entries that are not in their primary ones.
+    #[inline]
+    fn prefetch_away(&self, places: &[Place], values: &[u32]) {
+        for (place, value) in places.iter().zip(values) {
+            if self.bucket(place.primary).position(place.tag, *value).is_none() {
+                self.prefetch_secondary(*place);
+            }
+        }
     }
 }

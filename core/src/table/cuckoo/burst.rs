@@ -212,16 +212,35 @@ impl CuckooPlusPlus {
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
             let mut places = [const { MaybeUninit::uninit() }; BURST];
             let places = self.places(self.fetch, keys, &mut places);
-            for (place, &value) in places.iter().zip(values) {
-                let bucket = self.bucket(place.primary);
-                let is_home = bucket.confirm(bucket.at_home(place.tag), &mut |other| other == value).is_some();
-                if !is_home && bucket.filter.may_have_moved(place.print()) {
-                    self.prefetch(self.secondary(*place));
-                }
-            }
+            self.prefetch_moved(places, values);
             let pairs = places.iter().zip(values);
             count += pairs.filter(|(place, value)| self.remove_at(**place, **value)).count();
         }
         count
+    }
+
+    /// [`Table::replace_burst`](crate::table::Table::replace_burst).
+    pub(super) fn exchange<K: Key>(&mut self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
+        let mut count = 0;
+        for ((keys, old), new) in keys.chunks(BURST).zip(old.chunks(BURST)).zip(new.chunks(BURST)) {
+            let mut places = [const { MaybeUninit::uninit() }; BURST];
+            let places = self.places(self.fetch, keys, &mut places);
+            self.prefetch_moved(places, old);
+            let all = places.iter().zip(old).zip(new);
+            count += all.filter(|((place, old), new)| self.replace_at(**place, **old, **new)).count();
+        }
+        count
+    }
+
+    /// Prefetches the second buckets of entries that are not in their first ones.
+    #[inline]
+    fn prefetch_moved(&self, places: &[Place], values: &[u32]) {
+        for (place, &value) in places.iter().zip(values) {
+            let bucket = self.bucket(place.primary);
+            let is_home = bucket.confirm(bucket.at_home(place.tag), &mut |other| other == value).is_some();
+            if !is_home && bucket.filter.may_have_moved(place.print()) {
+                self.prefetch(self.secondary(*place));
+            }
+        }
     }
 }
