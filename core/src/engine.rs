@@ -131,6 +131,8 @@ pub enum RuleOp {
 pub struct EngineCaps {
     /// Rules it holds at most.
     pub rules_max: u32,
+    /// Whether it has room for so many of IPv4 and as many of IPv6; else that is for both together.
+    pub families_apart: bool,
     /// Requests under way at most.
     pub ops_in_flight_max: u32,
     /// Whether it can add to sequence and acknowledgement numbers.
@@ -149,6 +151,7 @@ impl EngineCaps {
     /// There is no engine.
     pub const NONE: EngineCaps = EngineCaps {
         rules_max: 0,
+        families_apart: false,
         ops_in_flight_max: 0,
         rewrites_sequence: false,
         rewrites_sack: false,

@@ -15,7 +15,7 @@ use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::{ErrorKind, Parsed, parse};
-use hairpin_core::worker::{Known, Worker, WorkerOptions};
+use hairpin_core::worker::{Known, Occupancy, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -113,6 +113,7 @@ impl House {
             table: AnyTable::new(128, Hasher::new([7, 2, 3, 4])),
             stateless: None,
             standings: Standings::new(),
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps,
             policy: Never,

@@ -22,7 +22,7 @@ use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, FIN, RST, SYN};
 use hairpin_core::wire::{Parsed, parse};
-use hairpin_core::worker::{Adopted, Drop, Known, Worker, WorkerOptions};
+use hairpin_core::worker::{Adopted, Drop, Known, Occupancy, Worker, WorkerOptions};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -215,9 +215,11 @@ impl Process {
             stateless: None,
             loads: Loads::new(snapshot.backends()),
             standings: Standings::new(),
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: RULES as u32,
+                families_apart: false,
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,

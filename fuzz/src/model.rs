@@ -47,7 +47,7 @@ fn play(tree: Tree, packets: &[u8]) {
             service: Endpoint { port: u16::from(packet[7]), ..Endpoint::default() },
         };
         let rules = u32::from(packet[6]);
-        let room = EngineRoom { rules, rules_max: 128, waiting: 0, waiting_max: 100, unanswered: 0 };
+        let room = EngineRoom { rules, own: rules, rules_max: 128, waiting: 0, waiting_max: 100, unanswered: 0 };
         let verdict = policy.on_packet(Time::from_nanos(now), &flow, room);
         assert!(rules <= 126 || verdict != Verdict::Offload, "there is no room");
         if packet[5] == 0xff {

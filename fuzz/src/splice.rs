@@ -19,7 +19,7 @@ use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire;
-use hairpin_core::worker::{Known, Which, Worker, WorkerOptions};
+use hairpin_core::worker::{Known, Occupancy, Which, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -149,9 +149,11 @@ impl Scene {
             stateless: None,
             loads: Loads::default(),
             standings: Standings::new(),
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 1000,
+                families_apart: false,
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,

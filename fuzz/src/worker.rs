@@ -14,7 +14,7 @@ use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::{Asked, Known, Worker, WorkerOptions};
+use hairpin_core::worker::{Asked, Known, Occupancy, Worker, WorkerOptions};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -129,9 +129,11 @@ impl Scene {
             memory: boxed(CAPACITY),
             table: AnyTable::new(2 * CAPACITY, Hasher::new([7, 2, 3, 4])),
             stateless: None,
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 1000,
+                families_apart: false,
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,

@@ -113,6 +113,7 @@ impl FlowEngine for KernelEngine {
     fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: self.rules_max,
+            families_apart: true,
             ops_in_flight_max: OPS_MAX as u32,
             rewrites_sequence: true,
             rewrites_sack: true,

@@ -20,7 +20,7 @@ use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
-use hairpin_core::worker::{Asked, Known, Worker, WorkerOptions};
+use hairpin_core::worker::{Asked, Known, Occupancy, Worker, WorkerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -137,6 +137,7 @@ impl Balancer {
             stateless: None,
             loads: loads.clone(),
             standings: Standings::new(),
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps: match &options.card {
                 None => engine_options.caps,

@@ -182,6 +182,7 @@ pub fn engine(random: &mut Rng) -> EngineOptions {
     EngineOptions {
         caps: EngineCaps {
             rules_max,
+            families_apart: false,
             ops_in_flight_max: random.u32(1..32),
             rewrites_sequence: all || numbers,
             rewrites_sack: all || sack,

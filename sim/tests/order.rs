@@ -64,6 +64,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
     let snapshot = Snapshot::new([service("order", vip, 0, &[backend])].into(), pool);
     let caps = EngineCaps {
         rules_max: 100,
+        families_apart: false,
         ops_in_flight_max: 16,
         rewrites_sequence: false,
         rewrites_sack: false,

@@ -11,7 +11,7 @@ use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed_touched;
 use hairpin_core::table::{AnyTable, Hasher, Method};
-use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Known, Occupancy, Stateless, Worker, WorkerOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +74,7 @@ impl Work {
 pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
     let snapshot = Arc::new(snapshot(work, sort));
     let (loads, standings) = (Loads::new(snapshot.backends()), Standings::new());
+    let occupancy = Occupancy::default();
     let connections = if work.method().tracks_connections() { connections } else { 64 };
     let tables =
         AnyTable::for_workers(work.method(), usize::from(workers), 2 * connections, Hasher::new(SEEDS)).into_iter();
@@ -88,6 +89,7 @@ pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) 
             stateless: work.stateless(),
             loads: loads.clone(),
             standings: standings.clone(),
+            occupancy: occupancy.clone(),
             known: Known::new(&[]),
             caps: EngineCaps::NONE,
             policy: Never,

@@ -107,7 +107,9 @@ impl Window {
 struct Rent {
     /// The slowest fifth of what the engine carries is slower than this. Who comes must be twice as fast.
     fifth: f32,
-    /// So many of those have asked in vain; for each of them one of the slowest fifth goes.
+    /// So many of those have asked in vain; for each of them one of the slowest fifth goes. Nobody waits here: whoever is beyond
+    /// the bound, which is how much may go at a time, asks again with its next packet, and each time counts as kept by
+    /// [`Reason::Room`].
     in_vain: u32,
     /// When there was too little last.
     short: Option<Time>,
@@ -120,7 +122,7 @@ impl Rent {
     const EASED: Duration = Duration::from_millis(500);
     /// How much closer the estimate of the fifth comes with each rate.
     const STEP: f32 = 0.2;
-    /// Of the room, so much may be asked for in vain before something goes; and so many, if that is more.
+    /// Of what this worker has there, so much may be asked for in vain before something goes; and so many, if that is more.
     const IN_VAIN_PART: u32 = 40;
     const IN_VAIN_LEAST: u32 = 16;
     /// In what time the counters of all rules are read once while there is too little.
@@ -142,7 +144,7 @@ impl Rent {
     /// Somebody has come who would pay.
     fn wanted(&mut self, room: EngineRoom) {
         if !room.has_room() {
-            self.in_vain = (self.in_vain + 1).min((room.rules_max / Self::IN_VAIN_PART).max(Self::IN_VAIN_LEAST));
+            self.in_vain = (self.in_vain + 1).min((room.own / Self::IN_VAIN_PART).max(Self::IN_VAIN_LEAST));
         }
     }
 

@@ -57,8 +57,10 @@ pub struct FlowStats {
 /// How much room the engine has.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineRoom {
-    /// Rules this worker has in it.
+    /// Rules of all workers that it holds or has been asked for, as far as this worker knows.
     pub rules: u32,
+    /// How many of them are of this worker's connections.
+    pub own: u32,
     /// Rules it holds at most, of all workers.
     pub rules_max: u32,
     /// Requests of this worker that the engine has not taken yet.
@@ -193,7 +195,7 @@ impl OffloadPolicy for FirstN {
         "first-n"
     }
     fn on_packet(&mut self, _: Time, _: &FlowStats, room: EngineRoom) -> Verdict {
-        let taken = room.rules / 2 >= self.connections;
+        let taken = room.own / 2 >= self.connections;
         if room.has_room() && !taken { Verdict::Offload } else { Verdict::Keep(Reason::Room) }
     }
 }

@@ -24,7 +24,7 @@ fn flow(position: u32, created: Time, packets: u64) -> FlowStats {
 }
 
 fn room(rules: u32) -> EngineRoom {
-    EngineRoom { rules, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 }
+    EngineRoom { rules, own: rules, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 }
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn the_naive_one_takes_what_comes_first_and_no_more() {
     let one = flow(0, Time::ZERO, 1);
     assert_eq!(policy.on_packet(Time::ZERO, &one, room(18)), Verdict::Offload);
     assert_eq!(policy.on_packet(Time::ZERO, &one, room(20)), Verdict::Keep(Reason::Room));
-    let full = EngineRoom { rules: 3, rules_max: 4, ..room(0) };
+    let full = EngineRoom { rules_max: 4, ..room(3) };
     assert_eq!(policy.on_packet(Time::ZERO, &one, full), Verdict::Keep(Reason::Room));
 }
 
@@ -78,7 +78,7 @@ fn play(policy: &mut dyn OffloadPolicy, sources: &mut [Source], capacity: u32, m
             if tick < source.from_ms || tick % source.every_ms != u64::from(position) % source.every_ms {
                 continue;
             }
-            let room = EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, ..room(0) };
+            let room = EngineRoom { rules_max: capacity * 2, ..room(held.len() as u32 * 2) };
             source.packets += source.step;
             let stats = flow(position, Time::from_nanos(source.created), source.packets);
             if held.contains(&position) {
@@ -100,7 +100,7 @@ fn play(policy: &mut dyn OffloadPolicy, sources: &mut [Source], capacity: u32, m
             let positions: Vec<u32> = held.iter().copied().collect();
             for position in positions {
                 let source = &sources[position as usize];
-                let room = EngineRoom { rules: held.len() as u32 * 2, rules_max: capacity * 2, ..room(0) };
+                let room = EngineRoom { rules_max: capacity * 2, ..room(held.len() as u32 * 2) };
                 let stats = flow(position, Time::from_nanos(source.created), source.packets);
                 if matches!(policy.on_sample(now, &stats, room), Verdict::Evict(_)) {
                     held.remove(&position);
@@ -201,7 +201,8 @@ fn whatever_it_is_told_any_policy_answers() {
         for (position, packets, rules, rules_max) in
             [(0, 0, 0, 0), (9, u64::MAX, u32::MAX, 1), (1, 1, 0, u32::MAX), (u32::MAX, 1 << 40, 5, 5)]
         {
-            let room = EngineRoom { rules, rules_max, waiting: u32::MAX, waiting_max: 0, unanswered: u32::MAX };
+            let room =
+                EngineRoom { rules, own: rules, rules_max, waiting: u32::MAX, waiting_max: 0, unanswered: u32::MAX };
             for at in [0, u64::MAX, 7] {
                 let (now, flow) = (Time::from_nanos(at), flow(position, Time::from_nanos(at / 2), packets));
                 let flow = FlowStats { bytes: packets, ..flow };

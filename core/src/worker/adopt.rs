@@ -154,7 +154,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         embryos.sort_unstable();
         embryos.iter().for_each(|&(_, position)| worker.remember_embryo(position));
         going.into_iter().for_each(|position| worker.dismiss(now, position));
-        worker.statistics.offload.rules = u64::from(worker.rules);
+        worker.statistics.offload.rules = u64::from(worker.rules.own());
         worker.finish_adoption(now);
         (worker, adopted)
     }
@@ -312,7 +312,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             // A pair that is not in the pool any more is nobody's to give out.
             self.ports.mark(u32::from(backend), source);
         }
-        self.rules += held.count_ones();
+        self.rules.add(self.slab.at(position).source.address.is_ipv4(), held.count_ones());
         self.count_in(position);
         self.count(position, !over);
         let deadline = self.deadline(self.slab.at(position));
@@ -350,7 +350,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             self.count_in(position);
         }
-        self.rules += connection.rules.count_ones();
+        self.rules.add(connection.source.address.is_ipv4(), connection.rules.count_ones());
         if connection.rules == 0 {
             self.release(now, position);
         } else {

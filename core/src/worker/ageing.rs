@@ -136,6 +136,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Takes the counters asked for, in the order asked, and judges the connections.
     pub fn handle_samples(&mut self, now: Time, asked: &Asked, samples: &Samples) {
+        self.rules.refresh(self.splices.rules());
         for ((id, _), sample) in asked.iter().zip(samples) {
             if let (Some((position, direction)), Some(counters)) = (self.rule_of(*id), sample) {
                 self.slab.at_mut(position).sampled(direction, counters);

@@ -77,7 +77,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.offer_after = now;
         connection.ledger = Ledger::Installing;
         connection.answers_due = rules;
-        self.rules += u32::from(rules);
+        let ipv4 = connection.source.address.is_ipv4();
+        self.rules.add(ipv4, u32::from(rules));
     }
 
     /// Asks for the removal of what rules a connection has in force. The queue may be a little over its bound for
@@ -111,12 +112,17 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         match connection.ledger {
             Ledger::Software => self.tell_end(now, position),
             Ledger::Offloaded if connection.flags.has(Flags::MISSTEERED) => {}
-            Ledger::Offloaded if self.rules > self.caps.rules_max / 8 && self.queue_has_room() => {
+            Ledger::Offloaded if self.is_tight(connection.source.address.is_ipv4()) && self.queue_has_room() => {
                 self.remove_rules(now, position);
             }
             // Once the engine has answered; or when the connection is forgotten.
             Ledger::Offloaded | Ledger::Installing | Ledger::Removing => {}
         }
+    }
+
+    /// Whether more than an eighth of the engine's room is taken, by whichever worker.
+    fn is_tight(&self, ipv4: bool) -> bool {
+        self.rules.all(ipv4) > self.caps.rules_max / 8
     }
 
     /// The next request to the engine.
@@ -151,14 +157,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         if id.0 & RULE_BIT != 0 {
             self.handle_splice_completion(now, completion);
-            self.statistics.offload.rules = u64::from(self.rules + self.splices.rules());
+            self.rules.refresh(self.splices.rules());
+            self.statistics.offload.rules = u64::from(self.rules.own());
             return;
         }
         let Some((position, direction)) = self.rule_of(id) else { return };
         if !held {
-            self.rules -= 1;
+            let ipv4 = self.slab.at(position).source.address.is_ipv4();
+            self.rules.take(ipv4, 1);
         }
-        self.statistics.offload.rules = u64::from(self.rules + self.splices.rules());
+        self.statistics.offload.rules = u64::from(self.rules.own());
         let connection = self.slab.at_mut(position);
         match completion {
             Completion::Installed(_) => {

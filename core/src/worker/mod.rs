@@ -20,6 +20,7 @@ mod known;
 mod lane;
 mod lifecycle;
 mod marks;
+mod occupancy;
 mod packets;
 mod passive;
 mod splice;
@@ -34,6 +35,8 @@ mod update;
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
+pub(crate) use occupancy::ByFamily;
+pub use occupancy::Occupancy;
 pub(crate) use packets::volume;
 pub use stateless::Stateless;
 pub use statistics::{
@@ -63,6 +66,7 @@ use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use embryos::Embryos;
 use ends::Ends;
+use occupancy::Share;
 use survey::Survey;
 use sweep::Sweep;
 
@@ -95,6 +99,8 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub standings: Standings,
     /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
     pub known: Known,
+    /// Rules of all workers that share the engine; shared by those.
+    pub occupancy: Occupancy,
     /// What the engine can do.
     pub caps: EngineCaps,
     /// Which connections go to the engine.
@@ -134,7 +140,8 @@ pub struct Worker<P, T = AnyTable> {
     sampling: VecDeque<Position>,
     survey: Survey,
     embryos: Embryos,
-    rules: u32,
+    /// Its rules, and what is known of the other workers'.
+    rules: Share,
     /// Requests that the engine has taken and not answered.
     in_flight: u32,
     passes: usize,
@@ -150,7 +157,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
         let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
-        let WorkerOptions { loads, standings, known, caps, policy, splices_max, cookies, .. } = options;
+        let WorkerOptions { loads, standings, known, occupancy, caps, policy, splices_max, cookies, .. } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, mut balancers, ports, .. } =
@@ -174,7 +181,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),
             embryos: Embryos::new(capacity),
-            rules: 0,
+            rules: Share::new(occupancy, &caps),
             in_flight: 0,
             passes: 0,
             unfinished: Unfinished::default(),

@@ -111,6 +111,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
         }
+        self.rules.refresh(self.splices.rules());
         let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
         let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
         // of those that are not plain

@@ -38,9 +38,11 @@ fn flow_stats(position: Position, connection: &Connection) -> FlowStats {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    fn engine_room(&self) -> EngineRoom {
+    /// For connections of an address family.
+    fn engine_room(&self, ipv4: bool) -> EngineRoom {
         EngineRoom {
-            rules: self.rules,
+            rules: self.rules.all(ipv4),
+            own: self.rules.of_connections(),
             rules_max: self.caps.rules_max,
             waiting: self.ops.len() as u32,
             waiting_max: OPS_MAX as u32,
@@ -69,7 +71,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         let stats = FlowStats { length: length as u32, direction, ..flow_stats(position, connection) };
-        let room = self.engine_room();
+        let room = self.engine_room(connection.source.address.is_ipv4());
         if misses {
             return self.install(now, position);
         }
@@ -126,7 +128,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if !open || !may_go || connection.flags.has(Flags::DOOMED) || !self.queue_has_room() {
             return;
         }
-        let (stats, room) = (flow_stats(position, connection), self.engine_room());
+        let room = self.engine_room(connection.source.address.is_ipv4());
+        let stats = flow_stats(position, connection);
         if let Verdict::Evict(reason) = self.policy.on_sample(now, &stats, room) {
             self.statistics.offload.evicted[reason as usize] += 1;
             // It is not offered again at once.

@@ -190,6 +190,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
     let terms = &options.terms;
     EngineCaps {
         rules_max: options.rules_max,
+        families_apart: false,
         ops_in_flight_max: OPS_MAX as u32,
         rewrites_sequence: terms.numbers.has(Does::SEQUENCE),
         rewrites_sack: false,

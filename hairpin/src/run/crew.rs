@@ -16,7 +16,7 @@ use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::Slot;
 use hairpin_core::time::Time;
-use hairpin_core::worker::{Adopted, Known, Statistics, Worker, WorkerOptions};
+use hairpin_core::worker::{Adopted, Known, Occupancy, Statistics, Worker, WorkerOptions};
 use hairpin_linux::cpu;
 use std::collections::HashSet;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -52,6 +52,8 @@ pub(crate) struct Making {
     pub(crate) loads: Loads,
     /// Weights of every backend as they count now.
     pub(crate) standings: Standings,
+    /// Rules of all workers.
+    pub(crate) occupancy: Occupancy,
     /// Flows for which the engine holds a rule that an earlier process has made.
     pub(crate) held: Arc<HashSet<FlowKey>>,
 }
@@ -220,7 +222,7 @@ impl Member {
         let shared = Arc::new(Shared::new(first)?);
         let Post { open, engine, publish, beat, marks } = post;
         let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
-        let (loads, standings) = (making.loads.clone(), making.standings.clone());
+        let (loads, standings, occupancy) = (making.loads.clone(), making.standings.clone(), making.occupancy.clone());
         let policy: AnyPolicy = AnyPolicy::new(making.policy.clone(), memory.len());
         let stateless = index::stateless(making.table, &steering);
         let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
@@ -238,6 +240,7 @@ impl Member {
                 stateless,
                 loads,
                 standings,
+                occupancy,
                 known,
                 caps,
                 policy,

@@ -445,6 +445,7 @@ impl Keeper {
         self.plane.resume(&self.record.taps)?;
         self.making.held = Arc::new(self.plane.rules()?);
         self.making.loads = Default::default();
+        self.making.occupancy = Default::default();
         self.plane.steer(steering)?;
         let (mut crew, _) = self.plane.crew(&self.making, table.regions(), &self.sender)?;
         super::begin::reconcile(&*self.plane, &mut table, &self.making.held, &steering, resteered)?;

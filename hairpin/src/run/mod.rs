@@ -36,6 +36,7 @@ use anyhow::{Context, Result, bail};
 use begin::{Base, Began, Handed, Machine};
 use crew::Making;
 use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::worker::Occupancy;
 use hairpin_linux::cpu;
 use handover::Predecessor;
 use inspect::Inspector;
@@ -317,6 +318,7 @@ impl Stage<'_> {
             policy: config.settings.offload.clone(),
             loads: Loads::default(),
             standings: Standings::default(),
+            occupancy: Occupancy::default(),
             held: Arc::clone(&held),
         };
         if let Err(error) = host::take_precedence() {

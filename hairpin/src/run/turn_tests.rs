@@ -6,7 +6,7 @@ use hairpin_core::flow::Steering;
 use hairpin_core::frame::VecFrame;
 use hairpin_core::offload::Always;
 use hairpin_core::table::{AnyTable, Hasher, slab};
-use hairpin_core::worker::{Known, WorkerOptions};
+use hairpin_core::worker::{Known, Occupancy, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,7 @@ impl FlowEngine for Engine {
     fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: 1000,
+            families_apart: false,
             ops_in_flight_max: 1000,
             rewrites_sequence: true,
             rewrites_sack: true,
@@ -104,6 +105,7 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always, 
         memory: slab::boxed(100),
         table: AnyTable::new(200, Hasher::new([1, 2, 3, 4])),
         stateless: None,
+        occupancy: Occupancy::default(),
         known: Known::default(),
         caps: engine.caps(),
         policy: Always,

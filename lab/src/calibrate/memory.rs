@@ -33,6 +33,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// An engine that can do everything, at once.
 const ANY_ENGINE: EngineCaps = EngineCaps {
     rules_max: 1 << 24,
+    families_apart: false,
     ops_in_flight_max: 1 << 16,
     rewrites_sequence: true,
     rewrites_sack: true,

@@ -19,7 +19,7 @@ use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Drop, Known, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Drop, Known, Occupancy, Stateless, Worker, WorkerOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
@@ -109,7 +109,7 @@ pub fn with_engine<P: OffloadPolicy + Clone>(
     caps: EngineCaps,
 ) -> Vec<Worker<P, LabTable>> {
     let snapshot = Arc::new(options.snapshot());
-    let (loads, standings) = (Loads::default(), Standings::new());
+    let (loads, standings, occupancy) = (Loads::default(), Standings::new(), Occupancy::default());
     let worker = |(number, table)| {
         let [a, b, c, d] = options.seeds;
         Worker::new(WorkerOptions {
@@ -122,6 +122,7 @@ pub fn with_engine<P: OffloadPolicy + Clone>(
             stateless: options.stateless(),
             loads: loads.clone(),
             standings: standings.clone(),
+            occupancy: occupancy.clone(),
             known: Known::default(),
             caps,
             policy: policy.clone(),

@@ -141,6 +141,7 @@ impl Profile {
     pub fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: self.tables.rules_max,
+            families_apart: false,
             ops_in_flight_max: self.updates.waiting_max,
             rewrites_sequence: self.abilities.rewrites_sequence,
             rewrites_sack: self.abilities.rewrites_sack,

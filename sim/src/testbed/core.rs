@@ -14,7 +14,7 @@ use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{AnyTable, Hasher, Method};
 use hairpin_core::time::Duration;
-use hairpin_core::worker::{Known, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Known, Occupancy, Stateless, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -141,7 +141,7 @@ pub(super) fn balancers(
     (caps, began): (Option<EngineCaps>, &Arc<AtomicU64>),
 ) -> Vec<Core> {
     let snapshot = Arc::new(snapshot(balancer));
-    let (loads, standings) = (Loads::default(), Standings::new());
+    let (loads, standings, occupancy) = (Loads::default(), Standings::new(), Occupancy::default());
     let each = (balancer.entries as usize / usize::from(cores)).max(ENTRIES_EACH_MIN);
     let tables = AnyTable::for_workers(balancer.table, usize::from(cores), 2 * each, Hasher::new(seeds));
     let stateless = || match balancer.table {
@@ -165,6 +165,7 @@ pub(super) fn balancers(
             stateless: stateless(),
             loads: loads.clone(),
             standings: standings.clone(),
+            occupancy: occupancy.clone(),
             known: Known::default(),
             caps: caps.unwrap_or(EngineCaps::NONE),
             policy: policy(),

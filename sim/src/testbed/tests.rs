@@ -185,6 +185,18 @@ fn a_policy_that_waits_asks_for_less() {
 }
 
 #[test]
+fn cores_that_share_a_small_card_do_not_ask_it_for_more_than_it_has() {
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+    if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+        offload.card.tables.rules_max = 200;
+    }
+    let results = run(options, &traffic);
+    assert_eq!((results.rules_peak, results.refused), (200, 0), "{results:?}");
+    assert!(results.kept.iter().any(|&(why, count)| why == "no-room" && count > 10_000), "{:?}", results.kept);
+}
+
+#[test]
 fn planted_mistakes_are_seen() {
     let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
     let planted = |mistake, timeouts| {

@@ -65,7 +65,7 @@ use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
-use crate::worker::{Answers, Known, Statistics};
+use crate::worker::{Answers, ByFamily, Known, Statistics};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -120,7 +120,7 @@ pub(crate) struct Splices {
     /// For shares among groups.
     turn: u32,
     /// Rules in force or asked for.
-    rules: u32,
+    rules: ByFamily,
     /// Where the next connection to give up is looked for.
     hand: u32,
 }
@@ -143,13 +143,13 @@ impl Splices {
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             generation: 0,
             turn: 0,
-            rules: 0,
+            rules: [0; 2],
             hand: 0,
         }
     }
 
     /// Rules in force or asked for.
-    pub(crate) fn rules(&self) -> u32 {
+    pub(crate) fn rules(&self) -> ByFamily {
         self.rules
     }
 

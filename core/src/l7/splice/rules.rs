@@ -149,7 +149,7 @@ impl Splices {
         }
         if let Some(front) = self.fronts.get_mut(position) {
             front.peer.reach = later(front.peer.sent, reaches[0]);
-            self.rules += (wanted & !front.rules).count_ones();
+            self.rules[usize::from(!front.key.is_ipv4())] += (wanted & !front.rules).count_ones();
             front.ledger = Ledger::Installing;
             front.wanted = wanted;
             front.answers_due = wanted.count_ones() as u8;
@@ -248,19 +248,20 @@ impl Splices {
         }
         let Some(front) = self.fronts.get_mut(position) else { return };
         let bit = 1 << direction as u8;
+        let rules = &mut self.rules[usize::from(!front.key.is_ipv4())];
         match completion {
             Completion::Installed(_) => front.rules |= bit,
             Completion::Rejected(_, refusal) => {
                 // One that was to be updated is in force as it was.
                 if front.rules & bit == 0 {
-                    self.rules = self.rules.saturating_sub(1);
+                    *rules = rules.saturating_sub(1);
                 }
                 front.stretch = None;
                 let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
                 front.offer_after = now + wait;
             }
             Completion::Removed(_, counters) => {
-                self.rules = self.rules.saturating_sub(1);
+                *rules = rules.saturating_sub(1);
                 front.rules &= !bit;
                 front.stretch = None;
                 if let Some(counters) = counters {

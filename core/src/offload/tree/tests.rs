@@ -33,7 +33,7 @@ fn flow(position: u32, packets: u64, length: u32, direction: Direction) -> FlowS
     }
 }
 
-const ROOM: EngineRoom = EngineRoom { rules: 0, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 };
+const ROOM: EngineRoom = EngineRoom { rules: 0, own: 0, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 };
 
 /// What the policy says to packets of these lengths, so many microseconds apart, of a connection that has had two before.
 fn says(policy: &mut DecisionTree, packets: &[(u32, u64)]) -> Vec<Verdict> {

@@ -37,26 +37,31 @@ impl House {
     }
 
     /// A packet of the client's, by way of a worker unless the engine has it; whom the backend sees, and the backend.
-    fn client_sends(&mut self, client: Endpoint, flags: u8) -> Option<(Endpoint, Endpoint)> {
+    pub(super) fn client_sends(&mut self, client: Endpoint, flags: u8) -> Option<(Endpoint, Endpoint)> {
         let frames = self.packet(packet(client, self.vip(), Way::Tcp(flags)), true);
         frames.first().map(ends)
     }
 
     /// The same from the backend; whether it reached the client as from the VIP.
-    fn backend_sends(&mut self, (source, backend): (Endpoint, Endpoint), client: Endpoint, flags: u8) -> bool {
+    pub(super) fn backend_sends(
+        &mut self,
+        (source, backend): (Endpoint, Endpoint),
+        client: Endpoint,
+        flags: u8,
+    ) -> bool {
         let frames = self.packet(packet(backend, source, Way::Tcp(flags)), true);
         frames.first().map(ends) == Some((self.vip(), client))
     }
 
     /// Opens a connection; the rest is up to the engine.
-    fn open(&mut self, client: Endpoint) -> (Endpoint, Endpoint) {
+    pub(super) fn open(&mut self, client: Endpoint) -> (Endpoint, Endpoint) {
         let way = self.client_sends(client, SYN).expect("no way to a backend");
         assert!(self.backend_sends(way, client, SYN | ACK));
         assert_eq!(self.client_sends(client, ACK), Some(way));
         way
     }
 
-    fn of(&self, client: Endpoint) -> Connection {
+    pub(super) fn of(&self, client: Endpoint) -> Connection {
         *self.connections().find(|c| c.client == client && c.state != State::Pass).expect("the connection is gone")
     }
 }

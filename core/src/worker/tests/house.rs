@@ -1,6 +1,6 @@
 //! Several workers, the engine they share, and a process around them that may end at any moment: memory and engine stay.
 
-use super::super::{Adopted, Known, Stateless, Worker, WorkerOptions, home};
+use super::super::{Adopted, Known, Occupancy, Stateless, Worker, WorkerOptions, home};
 use super::stage::{NoPort, Packet};
 use crate::balance::{Loads, Standings};
 use crate::config::Snapshot;
@@ -42,6 +42,9 @@ pub(super) struct House {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) loads: Loads,
     standings: Standings,
+    occupancy: Occupancy,
+    /// What workers that start from now on are told of the engine's room.
+    pub(super) rules_max: u32,
     /// Of workers that start from now on.
     pub(super) stateless: Option<Stateless>,
     known: &'static [AtomicU8],
@@ -69,6 +72,8 @@ impl House {
             now: Time::from_nanos(1_000_000_000),
             loads: Loads::new(snapshot.backends()),
             standings: Standings::new(),
+            occupancy: Occupancy::default(),
+            rules_max: 100_000,
             stateless: None,
             snapshot,
             known: &[],
@@ -118,9 +123,11 @@ impl House {
             memory,
             loads: self.loads.clone(),
             standings: self.standings.clone(),
+            occupancy: self.occupancy.clone(),
             known: Known::new(self.known),
             caps: EngineCaps {
-                rules_max: 100_000,
+                rules_max: self.rules_max,
+                families_apart: false,
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,
@@ -334,6 +341,8 @@ impl House {
         assert_eq!(counted, loads, "loads");
         let noted: Vec<u32> = self.known.iter().map(|cell| u32::from(cell.load(Ordering::Relaxed))).collect();
         assert_eq!(noted, known, "known cells");
+        let own: u32 = self.workers.iter().map(|worker| worker.rules.own()).sum();
+        assert_eq!(self.occupancy.rules().iter().sum::<u32>(), own, "rules of all workers");
     }
 
     /// The pool's ports in use are those of connections: backends that are one end share theirs.

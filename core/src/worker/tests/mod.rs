@@ -11,6 +11,7 @@ mod marks;
 mod passive;
 mod policy;
 mod realm;
+mod room;
 mod stage;
 mod stateless;
 

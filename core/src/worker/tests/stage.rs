@@ -1,6 +1,6 @@
 //! A worker with a service, an engine, and packets to throw at them.
 
-use super::super::{Drop, Known, Stateless, Update, Which, Worker, WorkerOptions};
+use super::super::{Drop, Known, Occupancy, Stateless, Update, Which, Worker, WorkerOptions};
 use crate::balance::{Loads, SHARE_FULL, Standings, Tables};
 use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
@@ -157,9 +157,11 @@ impl Stage {
             memory: boxed::<Connection>(capacity),
             loads: loads.clone(),
             standings: standings.clone(),
+            occupancy: Occupancy::default(),
             known: Known::default(),
             caps: EngineCaps {
                 rules_max: 100_000,
+                families_apart: false,
                 ops_in_flight_max: 1000,
                 rewrites_sequence: true,
                 rewrites_sack: true,

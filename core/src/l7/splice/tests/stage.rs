@@ -17,7 +17,7 @@ use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
-use crate::worker::{Known, Worker, WorkerOptions};
+use crate::worker::{Known, Occupancy, Worker, WorkerOptions};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -157,9 +157,11 @@ fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Al
         memory: boxed::<Connection>(32),
         loads: Loads::default(),
         standings: Standings::new(),
+        occupancy: Occupancy::default(),
         known: Known::default(),
         caps: EngineCaps {
             rules_max: 1000,
+            families_apart: false,
             ops_in_flight_max: 1000,
             rewrites_sequence: true,
             rewrites_sack: true,

@@ -1,0 +1,88 @@
+//! The engine's room: shared by workers, and given back when both ends of a connection have closed.
+
+use super::adoption::snapshot;
+use super::house::House;
+use super::stage::{Stage, Way, client, packet};
+use crate::flow::Endpoint;
+use crate::l4::connection::{Ledger, State};
+use crate::offload::{Choice, Reason};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, RST};
+use alloc::vec::Vec;
+
+#[test]
+fn workers_that_share_an_engine_know_how_full_it_is() {
+    for ipv6 in [false, true] {
+        let mut house = House::new(snapshot(ipv6, |_| {}), 2, 64);
+        (house.rules_max, house.room) = (8, 8);
+        house.crash(house.as_before());
+        let clients: Vec<Endpoint> = (1..20).map(|n| client(ipv6, n, 40_000)).collect();
+        let mut ways = Vec::new();
+        for &client in &clients {
+            ways.push(house.open(client));
+            house.settle();
+            house.check();
+        }
+        assert_eq!(house.engine.len(), 8);
+        for worker in &house.workers {
+            let offload = worker.statistics().offload;
+            assert_eq!(offload.refused_full, 0, "nobody asks for room that another worker has");
+            assert!(offload.kept[Reason::Room as usize] > 0, "{offload:?}");
+        }
+        // One worker's connection ends, the other's next one takes its place.
+        let of = |house: &House, worker, ledger| {
+            let is = |place: &usize| {
+                house.steering().worker(&clients[*place]) == worker && house.of(clients[*place]).ledger == ledger
+            };
+            (0..clients.len()).find(is).expect("both workers have some")
+        };
+        let (gone, next) = (of(&house, 0, Ledger::Offloaded), of(&house, 1, Ledger::Software));
+        house.client_sends(clients[gone], FIN | ACK);
+        house.backend_sends(ways[gone], clients[gone], FIN | ACK);
+        house.settle();
+        assert_eq!(house.engine.len(), 6);
+        house.client_sends(clients[next], ACK);
+        house.settle();
+        assert_eq!((house.of(clients[next]).ledger, house.engine.len()), (Ledger::Offloaded, 8));
+        // Whoever comes after them begins with what the engine really holds.
+        house.crash(house.as_before());
+        house.check();
+        house.outlive();
+    }
+}
+
+#[test]
+fn rules_go_once_both_ends_have_closed_where_room_is_tight_and_stay_for_stragglers_where_not() {
+    // One pair is more than an eighth of 15 rules, and not of 16.
+    for (rules_max, is_tight) in [(15, true), (16, false)] {
+        let mut stage = Stage::with_policy(Choice::Always, rules_max);
+        let client = client(false, 1, 40_000);
+        let backend = stage.open(client);
+        assert_eq!(stage.only().ledger, Ledger::Offloaded);
+        stage.client_sends(client, FIN | ACK);
+        assert_eq!(
+            (stage.only().ledger, stage.engine_keys().len()),
+            (Ledger::Offloaded, 2),
+            "one end may go on sending"
+        );
+        stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
+        let (ledger, rules) = if is_tight { (Ledger::Software, 0) } else { (Ledger::Offloaded, 2) };
+        assert_eq!((stage.only().state, stage.only().ledger), (State::Closed, ledger));
+        assert_eq!((stage.engine_keys().len(), stage.ledger().len()), (rules, rules));
+        // Either way the last acknowledgement reaches the backend.
+        assert_eq!(stage.client_sends(client, ACK).destination, backend);
+        assert_eq!(stage.only().ledger, ledger, "what has closed is not offered again");
+        stage.wait(Duration::from_secs(20));
+        assert_eq!((stage.worker().connections().count(), stage.engine_keys().len()), (0, 0));
+        assert_eq!(stage.worker().statistics().offload.removed, 2);
+    }
+}
+
+#[test]
+fn a_reset_alone_takes_no_rules_away_however_tight_room_is() {
+    let mut stage = Stage::with_policy(Choice::Always, 2);
+    let client = client(false, 1, 40_000);
+    stage.open(client);
+    stage.client_sends(client, RST);
+    assert_eq!((stage.only().state, stage.only().ledger), (State::Reset, Ledger::Offloaded));
+}
