@@ -17,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables soak-sim soak-http sanitize deb
+.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -50,7 +50,7 @@ soak-tables:
 # So many seeds of each simulation; HAIRPIN_SIM_FIRST is the first, HAIRPIN_SIM_PCAP=1 captures to target/sim.
 SEEDS ?= 5000
 
-soak-sim:
+simulate:
 	HAIRPIN_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --package hairpin-sim -- --show-output
 
 # A body of so many bytes up and one down through an HTTP service, compared, on each kind of network: offloading cards,
