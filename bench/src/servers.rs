@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// nginx's port, on both families.
 pub const HTTP_PORT: u16 = 80;
+/// nginx's port for connections that begin with the PROXY protocol, on both families. It answers with the client's end.
+pub const PROXIED_PORT: u16 = 8096;
 /// Ports of the iperf3 servers, on both families, TCP and UDP.
 pub const IPERF_PORTS: [u16; 2] = [5201, 5202];
 /// The UDP echo's port (RFC 862).
@@ -198,6 +200,11 @@ http {{
       if (-f {directory}/unwell) {{ return 503; }}
       alias {directory}/health;
     }}
+  }}
+  server {{
+    listen {PROXIED_PORT} proxy_protocol;
+    listen [::]:{PROXIED_PORT} proxy_protocol;
+    location / {{ return 200 \"$proxy_protocol_addr $proxy_protocol_port\"; }}
   }}
 }}
 "

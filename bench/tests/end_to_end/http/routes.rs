@@ -1,6 +1,6 @@
 //! Where requests go, what is changed on the way, and what Hairpin answers by itself.
 
-use super::stage::{PLAIN, ROUTES, STICKY, Stage, Stages, TRUSTED, Which};
+use super::stage::{PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, Stage, Stages, TRUSTED, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::tool::recorder::Heard;
 use libtest_mimic::Trial;
@@ -14,6 +14,7 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
         trial("redirects, replies, access", answers),
         trial("heads are edited as configured", edits),
         trial("backends learn who asks", forwarded),
+        trial("backends learn who asks by the PROXY protocol", proxied),
         trial("hop-by-hop fields end here", hop_by_hop),
         trial("a cookie keeps a client with its backend", sticky),
     ]
@@ -109,6 +110,22 @@ fn forwarded(stage: &mut Stage) -> Result<()> {
     ensure!(chain == ["1.2.3.4", "10.0.0.2"], "of a trusted proxy: {}", heard.head);
     ensure!(heard.field("Forwarded").is_some_and(|value| value.contains("for=10.0.0.2")), "{}", heard.head);
     ensure!(answer.header("Server-Timing").is_some_and(|value| value.contains("server1")), "{}", answer.head());
+    Ok(())
+}
+
+fn proxied(stage: &mut Stage) -> Result<()> {
+    for port in PROXIED {
+        for _ in 0..3 {
+            let mut connection = stage.connect(port)?;
+            let own = connection.own_end()?;
+            for _ in 0..3 {
+                connection.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
+                let answer = connection.answer(false, PATIENCE)?;
+                let told = format!("{} {}", own.ip(), own.port());
+                ensure!(answer.status == 200 && answer.text() == told, "{own} on {port}: {}", answer.text());
+            }
+        }
+    }
     Ok(())
 }
 

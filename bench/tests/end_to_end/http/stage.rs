@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::command;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, Transport};
 use hairpin_bench::process::Process;
-use hairpin_bench::servers::{HTTP_PORT, Servers, web};
+use hairpin_bench::servers::{HTTP_PORT, PROXIED_PORT, Servers, web};
 use hairpin_bench::tool::http::{Answer, Connection};
 use hairpin_bench::tool::inside;
 use hairpin_bench::tool::recorder::Recorder;
@@ -45,6 +45,8 @@ pub(super) const NODE: u16 = 8013;
 pub(super) const WEBSOCKET: u16 = 8014;
 /// A page whose resources come from several groups.
 pub(super) const BROWSER: u16 = 8015;
+/// Backends that are told of the client by the PROXY protocol, version 1 and version 2.
+pub(super) const PROXIED: [u16; 2] = [8016, 8017];
 /// TLS by name.
 pub(super) const TLS: u16 = 8443;
 
@@ -217,6 +219,10 @@ fn services() -> Vec<Service> {
         |name, port, server, server_port| Service { servers: vec![server], server_port, ..Service::http(name, port) };
     let recorded =
         |name, port, tables: &str| Service { tables: tables.to_owned(), ..one(name, port, 1, RECORDER_PORT) };
+    let proxied = |name, port, version: &str| Service {
+        tables: format!("[service.http]\nproxy_protocol = \"{version}\"\n"),
+        ..one(name, port, 1, PROXIED_PORT)
+    };
     vec![
         Service::http("web", WEB),
         Service { family: Family::V6, ..Service::http("web6", WEB) },
@@ -240,6 +246,8 @@ fn services() -> Vec<Service> {
             "[service.http]\nserver_timing = true\n[service.http.forwarded]\ntrusted = [\"10.0.0.0/24\"]\n\
              x_real_ip = true\nforwarded = true\n",
         ),
+        proxied("proxied-1", PROXIED[0], "v1"),
+        proxied("proxied-2", PROXIED[1], "v2"),
         one("apache", APACHE, 1, web::APACHE_PORT),
         one("python", PYTHON, 2, web::PYTHON_PORT),
         one("node", NODE, 3, web::NODE_PORT),

@@ -3,7 +3,7 @@
 use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::balance::{Loads, Tables};
-use crate::l7::config::{Action, Http, Kind};
+use crate::l7::config::{Action, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
 use crate::l7::splice::segment::Abilities;
@@ -124,6 +124,29 @@ fn a_connection_is_reused_by_a_client_that_can_other_things() {
     assert!(other.receives(&sent).ends_with(&body));
     other.acknowledges(&mut stage);
     stage.over();
+}
+
+#[test]
+fn a_backend_learns_who_asks_at_the_beginning_of_every_connection() {
+    for (version, begins) in [
+        (ProxyVersion::V1, &b"PROXY TCP4 10.0.0.10 10.0.0.1 1000 80\r\n"[..]),
+        (ProxyVersion::V2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x0a\x0a\0\0\x01\x03\xe8\0\x50"),
+    ] {
+        let mut stage = Stage::new(|http| (http.proxy_protocol, http.reuse) = (Some(version), false));
+        let mut client = Script::client(&mut stage, 1000);
+        for _ in 0..2 {
+            let sent = client.sends(&mut stage, REQUEST);
+            let syn = sent.iter().find(|sent| sent.segment.flags == SYN).expect("a connection of its own");
+            let (mut backend, sent) = Script::backend(&mut stage, syn);
+            let head = only(sent);
+            assert!(head.bytes.starts_with(begins), "{head:?}");
+            assert!(head.bytes[begins.len()..].starts_with(b"GET /a HTTP/1.1\r\n"), "{head:?}");
+            backend.gets(&head);
+            assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+            client.acknowledges(&mut stage);
+        }
+        stage.over();
+    }
 }
 
 #[test]
