@@ -47,15 +47,28 @@ impl Splices {
         self.detach(cx, position, if close && joined { Fate::Reset } else { Fate::Keep });
         let Some(mut buffer) = self.buffers.take(length) else { return self.abandon(cx, position) };
         self.buffers.append(&mut buffer, &self.scratch[..length]);
+        cx.statistics.http.replies += 1;
+        if let Some(front) = self.fronts.get_mut(position) {
+            front.requests += 1;
+        }
+        self.deliver(cx, position, buffer, close);
+    }
+
+    /// Sends a client what there is in `buffer`, the whole of a response.
+    pub(super) fn deliver<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        buffer: Buffer,
+        close: bool,
+    ) {
         let Some(front) = self.fronts.get_mut(position) else { return self.buffers.release(buffer) };
         front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, Some(buffer), close));
         front.peer.was_closed |= close;
         front.state = if close { FrontState::Closing } else { FrontState::Replying };
         front.deadline = cx.now + CLOSING_TIMEOUT;
-        front.requests += 1;
         front.exchange = Exchange { close_front: close, ..Exchange::default() };
         let deadline = front.deadline;
-        cx.statistics.http.replies += 1;
         self.stamp_front(position, deadline);
         self.send_owned_front(cx, position);
     }

@@ -27,6 +27,7 @@ mod entry;
 mod fault;
 mod first;
 mod idle;
+mod last;
 mod numbers;
 mod pass;
 mod path;

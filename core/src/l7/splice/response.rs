@@ -3,6 +3,7 @@
 use super::connect::{facts, no_route, route_of};
 use super::downward::Arrived;
 use super::entry::Message;
+use super::last::Head;
 use super::numbers::{before, beyond, later};
 use super::peer::{Heard, Owned, Peer};
 use super::segment::{Segment, has_room, replace_payload};
@@ -248,8 +249,12 @@ impl Splices {
         arrived: Arrived<'_, IO::Frame>,
         (skip, seen): (usize, Seen),
     ) {
-        let Arrived { mut frame, at, segment, position, back } = arrived;
         let Seen::Final { length, written, message, status, closes } = seen else { return };
+        let head = Head { length, skip, written, body: message, closes, status };
+        if self.take_last(cx, &arrived, &head) {
+            return;
+        }
+        let Arrived { mut frame, at, segment, position, back } = arrived;
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
         let start = segment.sequence.wrapping_add(skip as u32);
         let body_start = start.wrapping_add(length as u32);
@@ -312,7 +317,13 @@ impl Splices {
     }
 
     /// A final response is on its way.
-    fn answered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, message: Length, status: u16) {
+    pub(super) fn answered<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        message: Length,
+        status: u16,
+    ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         cx.statistics.http.responses[class] += 1;
         let Some(front) = self.fronts.get_mut(position) else { return };

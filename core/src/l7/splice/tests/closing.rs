@@ -14,7 +14,7 @@ fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
 }
 
 #[test]
-fn a_client_that_half_closes_gets_its_response_and_then_our_fin() {
+fn a_client_that_half_closes_gets_its_response_and_our_fin() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.says(&mut stage, ACK | FIN | PSH, REQUEST.as_bytes()));
@@ -22,14 +22,54 @@ fn a_client_that_half_closes_gets_its_response_and_then_our_fin() {
     let head = only(sent);
     assert!(!head.segment.has(FIN), "the backend hears nothing of it");
     backend.gets(&head);
-    let response = only(backend.sends(&mut stage, RESPONSE));
+    let response = only(to(&backend.sends(&mut stage, RESPONSE), &client));
+    assert_eq!((response.segment.flags, response.segment.acknowledgement), (ACK | PSH | FIN, client.next));
     client.gets(&response);
-    let sent = client.acknowledges(&mut stage);
-    let fin = only(to(&sent, &client));
-    assert_eq!((fin.segment.flags, fin.segment.acknowledgement), (ACK | FIN, client.next));
-    client.gets(&fin);
     assert!(client.acknowledges(&mut stage).is_empty());
     stage.over();
+}
+
+#[test]
+fn a_short_last_response_comes_with_our_fin_and_leaves_the_backend_to_others() {
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    let sent = backend.sends(&mut stage, RESPONSE);
+    let told = only(to(&sent, &backend));
+    assert_eq!((told.segment.flags, told.segment.acknowledgement), (ACK, backend.next), "it is ours now");
+    let last = only(to(&sent, &client));
+    assert!(last.segment.has(FIN) && last.text().ends_with("\r\n\r\nhello"), "{last:?}");
+    // Another client gets the backend's connection before this one has said anything.
+    let mut other = Script::client(&mut stage, 1001);
+    backend.gets(&only(other.sends(&mut stage, REQUEST)));
+    // It was lost: it comes again, with FIN.
+    let again = only(to(&stage.wait(Duration::from_millis(310)), &client));
+    assert_eq!((again.segment.sequence, again.bytes.clone()), (last.segment.sequence, last.bytes));
+    assert!(again.segment.has(FIN));
+    client.gets(&again);
+    let told = only(to(&client.says(&mut stage, ACK | FIN, b""), &client));
+    assert_eq!((told.segment.flags, told.segment.acknowledgement), (ACK, client.next));
+    assert_eq!(other.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    other.acknowledges(&mut stage);
+    assert_eq!(stage.worker.statistics().http.replies, 0, "the response is the backend's");
+    stage.over();
+}
+
+#[test]
+fn a_last_response_that_is_long_or_in_pieces_or_finds_no_room_is_the_backends_to_send_again() {
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let head = |length: usize| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    let long = format!("{}{}", head(2100), "x".repeat(2100));
+    let pieces = format!("{}hell", head(5));
+    for (window, response) in [(1000, long.as_str()), (1000, &pieces), (0, RESPONSE)] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+        client.window = window;
+        client.acknowledges(&mut stage);
+        let sent = backend.sends(&mut stage, response);
+        assert!(to(&sent, &client).iter().all(|sent| !sent.segment.has(FIN)), "{sent:?}");
+        assert!(to(&sent, &backend).iter().all(|sent| sent.segment.acknowledgement != backend.next), "{sent:?}");
+    }
 }
 
 #[test]
@@ -63,10 +103,10 @@ fn a_fin_that_overtakes_a_body_is_seen_again_one_that_cuts_it_short_breaks_it_of
         assert_eq!((told.to, told.segment.acknowledgement), (client.own, start + 10));
         client.next = start + 10;
         client.says(&mut stage, ACK | FIN, b"");
-        let response = only(backend.sends(&mut stage, RESPONSE));
+        let response = only(to(&backend.sends(&mut stage, RESPONSE), &client));
+        assert_eq!((response.segment.flags, response.segment.acknowledgement), (ACK | PSH | FIN, client.next));
         client.gets(&response);
-        let fin = only(to(&client.acknowledges(&mut stage), &client));
-        assert_eq!((fin.segment.flags, fin.segment.acknowledgement), (ACK | FIN, client.next));
+        client.acknowledges(&mut stage);
         stage.over();
     }
 }

@@ -249,9 +249,10 @@ fn the_last_request_of_a_connection_says_so() {
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
     backend.receives(&client.sends(&mut stage, REQUEST));
-    let last = client.receives(&backend.sends(&mut stage, RESPONSE));
+    let sent = backend.sends(&mut stage, RESPONSE);
+    let last = client.receives(&sent);
     assert!(last.contains("Connection: close\r\n"), "{last}");
-    let sent = client.acknowledges(&mut stage);
+    client.acknowledges(&mut stage);
     assert!(to(&sent, &client).iter().any(|sent| sent.segment.has(FIN)), "{sent:?}");
     stage.over();
 }

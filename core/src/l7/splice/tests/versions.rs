@@ -18,10 +18,11 @@ fn http_1_0_closes_unless_it_asks_for_more() {
             let request = format!("GET / HTTP/1.0\r\nHost: a\r\n{fields}\r\n");
             let (mut client, mut backend, head) = asked(&mut stage, 1000, &request);
             assert!(head.text().starts_with("GET / HTTP/1.0\r\n"), "{head:?}");
-            let text = client.receives(&backend.sends(&mut stage, RESPONSE));
+            let sent = backend.sends(&mut stage, RESPONSE);
+            let text = client.receives(&sent);
             assert!(text.ends_with("hello"), "{text}");
-            let sent = client.acknowledges(&mut stage);
             assert_eq!(to(&sent, &client).iter().any(|sent| sent.segment.has(FIN)), !keeps, "{fields}: {sent:?}");
+            client.acknowledges(&mut stage);
             if keeps {
                 let sent = client.sends(&mut stage, &request);
                 assert!(sent.iter().any(|sent| sent.to == backend.own || !sent.segment.has(ACK)), "{sent:?}");

@@ -1,0 +1,104 @@
+//! The last response of a client's connection, if it is short and all there in one segment: Hairpin takes it in, as it
+//! does with heads, and delivers it itself, with its FIN behind the last byte. The client has one packet less to take and
+//! one less to answer, and the backend is others' at once.
+
+use super::buffers::SIZES;
+use super::close::Fate;
+use super::downward::Arrived;
+use super::numbers::{before, beyond, later};
+use super::{Context, Splices};
+use crate::flow::Direction;
+use crate::frame::{Frame, FrameIo};
+use crate::l4::connection::Ledger;
+use crate::l7::body::Length;
+use crate::wire::tcp::FIN;
+use crate::worker::volume;
+
+/// Head and body together are no longer than that, so that any connection's buffer will do.
+const BYTES_MAX: usize = SIZES[0];
+
+/// A response's head, and what is known of its body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// Bytes of it, as the backend has sent it, behind so many bytes of the segment that are not of it.
+    pub(super) length: usize,
+    pub(super) skip: usize,
+    /// Bytes of the one that is in the scratch buffer in its place; `None`: it stays as it is.
+    pub(super) written: Option<usize>,
+    pub(super) body: Length,
+    /// The backend's connection ends with it.
+    pub(super) closes: bool,
+    pub(super) status: u16,
+}
+
+impl Splices {
+    /// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
+    fn is_last<F: Frame>(&self, arrived: &Arrived<'_, F>, head: &Head) -> bool {
+        let Arrived { segment, position, back, .. } = arrived;
+        let (Some(front), Some(entry)) = (self.fronts.get(*position), self.backs.get(*back)) else { return false };
+        let exchange = &front.exchange;
+        let body = segment.payload as usize - head.skip - head.length;
+        let is_whole = match head.body {
+            Length::None => body == 0,
+            Length::Bytes(length) => length == body as u64,
+            _ => false,
+        };
+        let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(front.down.delta_at_end());
+        let request_end = exchange.request_end.filter(|_| exchange.request.is_done());
+        let is_received = request_end.is_some_and(|end| {
+            let end = end.wrapping_add(front.up.delta_at_end());
+            !before(entry.peer.acknowledged, end)
+        });
+        let length = head.written.unwrap_or(head.length) + body;
+        let takes = beyond(start, front.peer.acknowledged.wrapping_add(front.peer.window)) as usize;
+        let owns = front.peer.owned.is_some() || entry.peer.owned.is_some();
+        exchange.close_front
+            && is_whole
+            && is_received
+            && !owns
+            && front.waiting() == 0
+            && front.ledger == Ledger::Software
+            && start == front.peer.sent
+            && !segment.has(FIN)
+            && length <= BYTES_MAX.min(takes)
+    }
+
+    /// Takes such a response in, and delivers it. `false`: it is not one, or there is no buffer for it; nothing has changed.
+    pub(super) fn take_last<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        arrived: &Arrived<'_, IO::Frame>,
+        head: &Head,
+    ) -> bool {
+        if !self.is_last(arrived, head) {
+            return false;
+        }
+        let Arrived { frame, at, position, back, segment } = arrived;
+        let payload = frame.bytes().get(at.payload + head.skip..at.end).unwrap_or_default();
+        let Some((old, body)) = payload.split_at_checked(head.length) else { return false };
+        let Splices { fronts, backs, buffers, scratch, .. } = self;
+        let (Some(front), Some(entry)) = (fronts.get_mut(*position), backs.get_mut(*back)) else { return false };
+        let written = head.written.map_or(old, |written| &scratch[..written]);
+        let Some(mut buffer) = buffers.take(written.len() + body.len()) else { return false };
+        buffers.append(&mut buffer, written);
+        buffers.append(&mut buffer, body);
+        let number = entry.number;
+        entry.peer.expected = segment.payload_end();
+        entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
+        if let Some(end) = front.exchange.request_end {
+            front.peer.expected = later(front.peer.expected, end);
+            front.peer.highest = later(front.peer.highest, front.peer.expected);
+        }
+        let down = Direction::FromBackend as usize;
+        let (packets, bytes) = volume(frame.meta(), at);
+        front.carried[down].add(packets, bytes);
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
+            backend.software[down].add(packets, bytes);
+        }
+        let closes = head.closes || front.exchange.close_back;
+        self.answered(cx, *position, head.body, head.status);
+        self.detach(cx, *position, if closes { Fate::Close } else { Fate::Keep });
+        self.deliver(cx, *position, buffer, true);
+        true
+    }
+}
