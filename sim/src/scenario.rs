@@ -14,7 +14,7 @@ use hairpin_core::config::{
     Algorithm, AllDown, Backend, BackendState, Forwarding, Pool, Service, ServiceState, Snapshot, Timeouts,
     UnknownPacket,
 };
-use hairpin_core::engine::EngineCaps;
+use hairpin_core::engine::{EngineCaps, FlowEngine};
 use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::time::{Duration, Time};
@@ -71,6 +71,8 @@ pub struct Summary {
     pub offloaded: u64,
     /// Those of them that a card carried.
     pub by_cards: u64,
+    /// Of those carried, by engines that check no guards.
+    pub unguarded: u64,
     /// Frames that a guard kept for software.
     pub guarded: u64,
     /// Frames that the worker took.
@@ -85,6 +87,7 @@ impl std::ops::AddAssign for Summary {
         self.connections += other.connections;
         self.offloaded += other.offloaded;
         self.by_cards += other.by_cards;
+        self.unguarded += other.unguarded;
         self.guarded += other.guarded;
         self.frames += other.frames;
         self.lasted += other.lasted;
@@ -255,6 +258,7 @@ pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<Stri
     if let Middle::Balancer(balancer) = &mut network.middle {
         wrong.append(&mut balancer.failures);
         (summary.offloaded, summary.guarded) = balancer.engine.carried();
+        summary.unguarded = if balancer.engine.caps().checks_guards { 0 } else { summary.offloaded };
         summary.by_cards = if matches!(balancer.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
         summary.frames = balancer.worker.statistics().frames;
         if !wrong.is_empty() {

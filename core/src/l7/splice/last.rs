@@ -1,6 +1,6 @@
 //! The last response of a client's connection, if it is short and all there in one segment: Hairpin takes it in, as it
-//! does with heads, and delivers it itself, with its FIN behind the last byte. The client has one packet less to take and
-//! one less to answer, and the backend is others' at once.
+//! does with heads, and delivers it itself, with its FIN behind the last byte. The client has one packet less to take, and
+//! the backend is others' at once.
 
 use super::buffers::SIZES;
 use super::close::Fate;
