@@ -4,12 +4,12 @@
 //! it is odd, asked but silent. Otherwise a frame: two bytes of length (little endian), its bytes; bit 0 of the first byte
 //! says it came back as too big, bit 1 that its checksum is partial, bit 2 that it is a super-packet.
 
-use hairpin_core::l7::config::Kind;
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, Refusal, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Batch, Checksum, Frame, FrameIo, Meta, VecFrame};
+use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
