@@ -47,5 +47,5 @@ pub use pool::{Pool, PoolOptions};
 pub use port::{Chained, Port, PortOptions, PortStatistics, Queue};
 pub use ring::{Ring, RingKind, RingReceiver, RingSender};
 pub use rss::{Rss, Spread, SpreadAbilities};
-pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING, WorkerTable};
+pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING, View, WorkerTable};
 pub use transactions::Transactions;

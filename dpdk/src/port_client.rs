@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 
 /// How long after a server was not there it is asked again.
 const ABSENCE: Duration = Duration::from_secs(1);
-/// How long a server that is there has for its word before it is asked again. Not shorter: DPDK 22.11's server panics when
-/// a client goes before it was greeted ("Error adding fd"), so one that is slow is to be waited for.
+/// How long a server that is there has for its word before it is asked again; twice as long each time that it did not come,
+/// up to [`GREETING_MAX`]. Not shorter: DPDK 22.11's server panics when a client goes before it was greeted ("Error adding
+/// fd"), so one that is slow is to be waited for.
 const GREETING: Duration = Duration::from_secs(5);
+/// The longest that is waited for a server's word.
+const GREETING_MAX: Duration = Duration::from_secs(40);
 /// How long the driver has, on its own thread, for taking down a link that has just gone: stopping the port does the same.
 const SETTLING: Duration = Duration::from_millis(50);
 /// How long users of a port's queues have for giving them back; after that, asking waits for its next turn.
@@ -33,6 +36,8 @@ pub(crate) struct Client {
 #[derive(Debug, Default)]
 struct State {
     asked: Option<Instant>,
+    /// Times it was asked, was there, and nothing came of it, since the link was last up.
+    in_vain: u32,
     /// The port is not started, and nobody can have a queue of it.
     is_stopped: bool,
 }
@@ -67,12 +72,18 @@ impl Client {
     /// Whether it is time to ask (again); if so, it counts as done.
     fn is_due(&self) -> bool {
         let mut state = self.state();
-        let pause = if state.is_stopped { ABSENCE } else { GREETING };
+        let pause = if state.is_stopped { ABSENCE } else { patience(state.in_vain) };
         let due = state.asked.is_none_or(|asked| asked.elapsed() >= pause);
         if due {
+            state.in_vain = if state.is_stopped { 0 } else { state.in_vain.saturating_add(1) };
             state.asked = Some(Instant::now());
         }
         due
+    }
+
+    /// The link is up.
+    fn greeted(&self) {
+        self.state().in_vain = 0;
     }
 }
 
@@ -90,16 +101,18 @@ impl Port {
     }
 
     /// Whether the link is up. If it is not, a client's server is asked again, a second after it was not there, five after
-    /// it was asked and nothing came of it: by a thread of its own, since a server that hangs lets who asks wait. For that,
-    /// queues have to be given back, which those of a [`PortIo::of`](crate::PortIo::of) are; while others are in use, nobody
-    /// is asked.
+    /// it was asked and nothing came of it, twice as long each time, up to 40: by a thread of its own, since a server that
+    /// hangs lets who asks wait. For that, queues have to be given back, which those of a
+    /// [`PortIo::of`](crate::PortIo::of) are; while others are in use, nobody is asked.
     pub fn seek(&self) -> bool {
         let up = self.is_up();
-        if let Some(client) = &self.0.client
-            && !up
-            && !client.is_busy()
-            && client.is_due()
-        {
+        let Some(client) = &self.0.client else { return up };
+        if client.is_busy() {
+            return up;
+        }
+        if up {
+            client.greeted();
+        } else if client.is_due() {
             client.busy.store(true, Ordering::Release);
             let inner = Arc::clone(&self.0);
             let asking = std::thread::Builder::new().name("memif".into()).spawn(move || ask(&inner));
@@ -109,6 +122,11 @@ impl Port {
         }
         up
     }
+}
+
+/// How long a server has that has let a client wait in vain so often.
+fn patience(in_vain: u32) -> Duration {
+    GREETING.saturating_mul(1 << in_vain.min(8)).min(GREETING_MAX)
 }
 
 /// Asks the server of the client `inner`.
@@ -158,6 +176,12 @@ mod tests {
         assert!(asks("net_memif0,socket=/run/m.sock") && asks("net_memif1") && asks("net_memif0,role=slave"));
         assert!(!asks("net_memif0,role=server,socket=role=client"));
         assert!(!asks("net_memif0,id=1,role=master") && !asks("net_af_packet0,iface=net_memif0") && !asks(""));
+    }
+
+    #[test]
+    fn a_slow_server_has_longer_each_time() {
+        let seconds = [0, 1, 2, 3, 4, u32::MAX].map(|in_vain| patience(in_vain).as_secs());
+        assert_eq!(seconds, [5, 10, 20, 40, 40, 40]);
     }
 
     #[test]

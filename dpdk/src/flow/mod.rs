@@ -19,8 +19,8 @@
 //!
 //! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], papers/003's
 //! FlowIPManagerHW). The mark is [`mark`] of the rule's id and arrives in
-//! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). What is missing is a worker that goes by it instead of hashing and
-//! looking up: the mark less one is the value that its table has for the flow, and it must still compare the key.
+//! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). A worker that goes by it
+//! ([`go_by_marks`](hairpin_core::worker::Worker::go_by_marks)) compares the key instead of hashing and looking it up.
 
 mod agree;
 mod description;

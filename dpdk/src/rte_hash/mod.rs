@@ -4,10 +4,12 @@
 //! caches), and buckets for the next power of two.
 
 mod shared;
+mod view;
 mod worker;
 
 pub(crate) use shared::HANDLES_MAX;
 pub use shared::{Handle, SharedRteHash, Sharing, UNPROTECTED_WARNING};
+pub use view::View;
 pub use worker::WorkerTable;
 
 use crate::eal::{Eal, ensure_registered};

@@ -36,7 +36,7 @@ pub const UNPROTECTED_WARNING: &str = "warning: this rte_hash is shared by threa
 /// Each thread had better use it through a [`Handle`]. The table itself can be used as well; of a lock-free one, each
 /// call then signs on as a reader and off again, which costs more than the lookup.
 pub struct SharedRteHash<K> {
-    raw: Raw<K>,
+    pub(super) raw: Raw<K>,
     len: AtomicUsize,
     /// Writers take turns, where the flags allow one at a time.
     turns: Option<Mutex<()>>,
@@ -45,6 +45,8 @@ pub struct SharedRteHash<K> {
     handles: AtomicU64,
     /// Those that single calls have taken; they come after [`HANDLES_MAX`].
     calls: AtomicU64,
+    /// Whoever calls has signed on by itself: there are only [`View`](super::View)s.
+    pub(super) viewed: bool,
 }
 
 impl<K: PackedKey> RteHash<K> {
@@ -67,6 +69,7 @@ impl<K: PackedKey> RteHash<K> {
             unprotected: !protected && !take_turns,
             handles: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            viewed: false,
         })
     }
 }
@@ -81,9 +84,7 @@ impl<K: PackedKey> SharedRteHash<K> {
         let mut handle = Handle { table: Arc::clone(self), number, reader: None, unreported: Cell::new(0) };
         if let Some(qsbr) = self.raw.qsbr {
             // SAFETY: the table is kept by the handle, and nobody else has this number.
-            let code = unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), number) };
-            Error::of(code, "registering a reader of an rte_hash")?;
-            handle.reader = Some(Reader { qsbr, number });
+            handle.reader = Some(unsafe { Reader::register(qsbr, number) }?);
         }
         Ok(handle)
     }
@@ -149,7 +150,7 @@ impl<K: PackedKey> SharedRteHash<K> {
 
     /// Does something as a reader of a lock-free table for just this once; of others, just does it.
     fn as_reader<R>(&self, call: impl FnOnce() -> R) -> R {
-        let Some(qsbr) = self.raw.qsbr else { return call() };
+        let Some(qsbr) = self.raw.qsbr.filter(|_| !self.viewed) else { return call() };
         let number = loop {
             match take_number(&self.calls) {
                 Some(number) => break number,
@@ -178,9 +179,39 @@ fn give_number(taken: &AtomicU64, number: u32) {
 }
 
 /// A reader of a lock-free table, registered and online.
-struct Reader {
+pub(super) struct Reader {
     qsbr: NonNull<RawQsbr>,
     number: u32,
+}
+
+impl Reader {
+    /// One of this number, within the table.
+    ///
+    /// # Errors
+    /// There is no such number.
+    ///
+    /// # Safety
+    /// `qsbr` outlives it, and nobody else has the number.
+    pub(super) unsafe fn register(qsbr: NonNull<RawQsbr>, number: u32) -> Result<Reader, Error> {
+        // SAFETY: as the caller says.
+        let code = unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), number) };
+        Error::of(code, "registering a reader of an rte_hash")?;
+        Ok(Reader { qsbr, number })
+    }
+
+    /// Within a call from now on: positions of entries that are removed stay theirs.
+    #[inline]
+    pub(super) fn enter(&self) {
+        // SAFETY: registered, of a table that is there, and used by one thread at a time: this is not Sync.
+        unsafe { ffi::hairpin_reader_online(self.qsbr.as_ptr(), self.number) }
+    }
+
+    /// Outside of calls from now on: nobody waits for it.
+    #[inline]
+    pub(super) fn leave(&self) {
+        // SAFETY: as above.
+        unsafe { ffi::hairpin_reader_offline(self.qsbr.as_ptr(), self.number) }
+    }
 }
 
 // SAFETY: a reader's number belongs to no thread, only to one thread at a time, and this is neither Clone nor Sync.

@@ -1,11 +1,10 @@
 //! A worker's connection table, where DPDK's stand beside the data plane's own (papers/003, section 4.2).
 
-use super::{RteHash, SharedRteHash, Sharing};
+use super::{RteHash, Sharing, View};
 use crate::eal::Eal;
 use crate::error::Error;
 use crate::flags::Flags;
 use hairpin_core::flow::FlowKey;
-use hairpin_core::table::sharded::Sharded;
 use hairpin_core::table::{AnyTable, Entries, Full, Lookup, Table};
 
 /// A worker's table: of the data plane, or DPDK's.
@@ -17,7 +16,7 @@ pub enum WorkerTable {
     /// DPDK's, this worker's alone.
     Alone(RteHash<FlowKey>),
     /// A view of DPDK's for all workers.
-    View(Sharded<SharedRteHash<FlowKey>>),
+    View(View),
 }
 
 impl WorkerTable {
@@ -33,7 +32,8 @@ impl WorkerTable {
     /// Views of one of DPDK's for all of `workers` workers, for `capacity_each` entries of each.
     ///
     /// # Errors
-    /// DPDK could not make it; its flags do not protect it, and that was not consented to.
+    /// DPDK could not make it; its flags do not protect it, and that was not consented to; a lock-free one is for more than
+    /// 64 workers.
     pub fn views(
         eal: &Eal,
         flags: Flags,
@@ -43,7 +43,7 @@ impl WorkerTable {
         sharing: Sharing,
     ) -> Result<Vec<WorkerTable>, Error> {
         let shared = RteHash::new(eal, capacity_each.saturating_mul(workers), flags, seed)?.share(sharing)?;
-        Ok(Sharded::split(shared, workers).into_iter().map(WorkerTable::View).collect())
+        Ok(shared.into_views(workers)?.into_iter().map(WorkerTable::View).collect())
     }
 }
 
