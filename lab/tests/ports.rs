@@ -1,13 +1,13 @@
-//! The testbed's parts as processes of their own, over memif: this program, started again, is the device under test or
-//! the sink.
+//! The testbed's parts as processes of their own, over memif, packet sockets and XDP sockets: this program, started again,
+//! is the device under test or the sink.
 #![allow(missing_docs)]
 
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::testbed::cores::allowed;
 use hairpin_lab::testbed::ports::{Back, GenerateOptions, PortSettings, SinkSettings, forward, generate, sink};
 use hairpin_lab::testbed::rings::device_cores;
-use hairpin_lab::testbed::{Device, Measurement, Rate, Source, Trial};
-use std::io::Read;
+use hairpin_lab::testbed::{Device, Measurement, Progress, Rate, Source, Trial};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 const PART: &str = "HAIRPIN_LAB_PART";
 const SOCKET: &str = "HAIRPIN_LAB_SOCKET";
+const OVER: &str = "HAIRPIN_LAB_OVER";
 const PACKETS_PER_SECOND: f64 = 20_000.0;
 
 fn main() {
@@ -28,7 +29,7 @@ fn main() {
         let _ = std::io::stdin().read(&mut [0]);
         told.store(true, Ordering::Relaxed);
     });
-    let port = settings(&socket, "server", true);
+    let port = settings(&socket, true);
     let said = match part.as_str() {
         "sink" => {
             let settings = SinkSettings {
@@ -40,23 +41,34 @@ fn main() {
                 duration: Duration::from_secs(60),
                 idle: Duration::from_secs(2),
             };
-            let collected = sink(&eal, &settings, &stop, &mut |_| ()).unwrap();
+            let collected = sink(&eal, &settings, &stop, &mut ready).unwrap();
             serde_json::to_string(&collected.measurement).unwrap()
         }
         device => {
             let trial = Trial { device: device.parse().unwrap(), table_entries: 4096, ..Trial::default() };
             let cores = device_cores(&trial, 1, &eal).unwrap();
-            serde_json::to_string(&forward(&eal, &port, cores, &stop, &mut |_| ()).unwrap()).unwrap()
+            serde_json::to_string(&forward(&eal, &port, cores, &stop, &mut ready).unwrap()).unwrap()
         }
     };
     println!("{said}");
 }
 
-/// A memif port on a processor of its end of the list.
-fn settings(socket: &str, role: &str, from_end: bool) -> PortSettings {
+/// Says when the port is open: nobody knows whether somebody is at the other end of a wire.
+fn ready(progress: Progress) {
+    if matches!(progress, Progress::Started { .. }) {
+        println!("ready");
+    }
+}
+
+/// A port on a processor of its end of the list: the device's and the sink's, or the generator's.
+fn settings(socket: &str, is_other: bool) -> PortSettings {
     let cpus = allowed().unwrap();
-    let cpu = if from_end { cpus[cpus.len() - 1] } else { cpus[0] };
-    let device = format!("net_memif0,role={role},socket-abstract=yes,socket={socket},rsize=10");
+    let cpu = if is_other { cpus[cpus.len() - 1] } else { cpus[0] };
+    let role = if is_other { "server" } else { "client" };
+    let device = match std::env::var(OVER) {
+        Ok(driver) => format!("{driver}{},iface={}", u8::from(is_other), if is_other { "far" } else { "near" }),
+        Err(_) => format!("net_memif0,role={role},socket-abstract=yes,socket={socket},rsize=10"),
+    };
     PortSettings { device, descriptors: 1024, cpus: vec![cpu], longest: 1514 }
 }
 
@@ -84,12 +96,42 @@ fn parent() {
         assert!(status.success(), "{part}");
         println!("ports: {part} ok");
     }
+    for (over, part) in [("net_af_packet", "balancer"), ("net_af_xdp", "forwarder")] {
+        // In a network of its own, whose both ends of a wire are here.
+        let mut command = Command::new("unshare");
+        command.arg("--net").arg(std::env::current_exe().unwrap()).env("HAIRPIN_LAB_ONLY", part).env(OVER, over);
+        let Ok(status) = command.status() else { return println!("ports: skipped: there is no unshare") };
+        assert!(status.success(), "{part} over {over}");
+        println!("ports: {part} over {over} ok");
+    }
+}
+
+/// A pair of interfaces that are each other's link, with nobody else's packets on it.
+fn wire() {
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert!(Command::new(words[0]).args(&words[1..]).output().unwrap().status.success(), "{line}");
+    };
+    run("ip link add near type veth peer name far");
+    for end in ["near", "far"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{end}/disable_ipv6"), "1").unwrap();
+        run(&format!("ethtool -K {end} tx off"));
+        run(&format!("ip link set {end} up"));
+    }
 }
 
 fn one(part: &str) {
     let socket = format!("hairpin-lab-{}", std::process::id());
+    if std::env::var_os(OVER).is_some() {
+        wire();
+    }
     let mut other = child(part, &socket);
     let eal = Eal::start(EalOptions { memory_mib: 256, ..EalOptions::default() }).unwrap();
+    let mut output = BufReader::new(other.stdout.take().unwrap());
+    let mut said = String::new();
+    if std::env::var_os(OVER).is_some() {
+        output.read_line(&mut said).unwrap();
+    }
     let alone = part == "sink";
     let trial = Trial {
         device: if part == "balancer" { Device::Balancer } else { Device::Wire },
@@ -100,7 +142,7 @@ fn one(part: &str) {
     };
     let options = GenerateOptions {
         trial,
-        port: settings(&socket, "client", false),
+        port: settings(&socket, false),
         back: if alone { Back::Elsewhere } else { Back::Same },
         destination: [2, 0, 0, 0, 0, 2],
         linger: Duration::from_secs(2),
@@ -109,14 +151,14 @@ fn one(part: &str) {
     if !alone {
         drop(other.stdin.take());
     }
-    let mut said = String::new();
-    other.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    output.read_to_string(&mut said).unwrap();
     let status = other.wait().unwrap();
     assert!(status.success(), "the {part} ended with {status}");
     assert_eq!(measured.sent, measured.received + measured.lost());
     let due = measured.sent + measured.behind;
     assert!(due.abs_diff(PACKETS_PER_SECOND as u64) < 200, "{} sent, {} behind", measured.sent, measured.behind);
-    if alone { judged_elsewhere(&measured, &said) } else { came_back(part, &measured, &said) }
+    let said = said.lines().last().unwrap();
+    if alone { judged_elsewhere(&measured, said) } else { came_back(part, &measured, said) }
 }
 
 /// What the sink of another process has found is what was sent.
@@ -136,7 +178,8 @@ fn came_back(part: &str, measured: &Measurement, said: &str) {
     assert!(measured.received > 0 && measured.received <= number("sent"), "{measured:?} {said}");
     assert!(number("received") <= measured.sent);
     assert_eq!((measured.duplicates, measured.reordered, measured.corrupted), (0, 0, 0));
-    assert_eq!(measured.flows_seen, 1000);
+    // Each has one packet a round; on a machine with much else to do there may not be a whole one.
+    assert!(measured.flows_seen == 1000 || measured.flows_seen == measured.received, "{measured:?}");
     assert!(measured.consistent);
     assert_eq!(measured.backend_packets.len(), if part == "balancer" { 4 } else { 0 });
 }

@@ -187,6 +187,10 @@ fn said(repeated: &Repeated) -> String {
         (of(&|found| matches!(found, Found::AtLeast(_))), "at least: the source is the limit"),
         (of(&|found| matches!(found, Found::Below(_))), "below the lowest rate tried"),
         (repeated.outcomes.iter().filter(|outcome| !outcome.settled).count(), "not settled: too few trials"),
+        (
+            repeated.outcomes.iter().map(|outcome| outcome.starved as usize).sum(),
+            "trials made again: a thread was kept from its processor",
+        ),
     ];
     let there = kinds.iter().filter(|(count, _)| *count > 0);
     there.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")

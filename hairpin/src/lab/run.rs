@@ -7,11 +7,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use hairpin_lab::experiment::{
-    Came, Done, Event, Experiment, FILE, Metric, Plan, Record, Results, Skipped, Store, latency, perform, summary,
+    Came, Done, Event, Experiment, FILE, Metric, Plan, Record, Results, Skipped, Store, is_starved, latency, perform,
+    summary,
 };
 use hairpin_lab::profile;
 use hairpin_lab::report::{self, Machine, Written};
-use hairpin_lab::testbed;
+use hairpin_lab::testbed::{self, Ran};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -39,6 +40,12 @@ pub(crate) struct RunArguments {
     /// Measure nothing: write tables, figures and the page of what is there.
     #[arg(long)]
     report: bool,
+    /// Let each trial take so long instead of what the file says, and those of searches no longer: for a look.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Measure everything so often instead of as the file says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: Option<u32>,
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
@@ -50,7 +57,13 @@ pub(crate) struct RunArguments {
 impl RunArguments {
     /// Measures it all. It fails if a measurement did; what is left out is no failure.
     pub(crate) fn perform(self) -> Result<ExitCode> {
-        let experiment = Experiment::load(&self.file)?;
+        let mut experiment = Experiment::load(&self.file)?;
+        if let Some(duration) = self.duration {
+            experiment.shorten(duration)?;
+        }
+        if let Some(repetitions) = self.repetitions {
+            experiment.repeat(repetitions);
+        }
         let out = self.out.clone().unwrap_or_else(|| Path::new("lab-results").join(&experiment.name));
         // A report needs it only to say what is left out.
         let mut bed = if self.report { bed::start().ok() } else { Some(bed::start()?) };
@@ -155,17 +168,17 @@ impl RunArguments {
                 .map(|(cell, all)| {
                     let of = |metric| summary(metric, all);
                     serde_json::json!({ "cell": cell, "received_pps": of(Metric::Throughput),
-                        "latency_ns": of(Metric::Latency), "loss": of(Metric::Loss) })
+                        "latency_ns": of(Metric::Latency), "loss": of(Metric::Loss), "starved": is_starved(all) })
                 })
                 .collect();
             let all = serde_json::json!({ "machine": machine.name, "page": written.page, "figures": written.figures,
                 "kept": done.kept, "new": done.new, "failed": done.failed, "skipped": results.plan.skipped.len(),
-                "cells": cells });
+                "starved": results.starved, "cells": cells });
             return print(&format!("{all}\n"));
         }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(["CELL", "N", "Mpps", "±", "LOSS %", "LATENCY us", "P99 us"]);
+        table.set_header(["CELL", "N", "Mpps", "±", "LOSS %", "LATENCY us", "P99 us", ""]);
         for (cell, all) in &results.cells {
             let scaled = |metric, scale: f64| {
                 let summary = summary(metric, all);
@@ -185,6 +198,7 @@ impl RunArguments {
                 loss,
                 mean,
                 p99.map_or("-".to_owned(), |p99| format!("{:.1}", p99.mean / 1e3)),
+                if is_starved(all) { "starved".to_owned() } else { String::new() },
             ]);
         }
         for column in table.column_iter_mut().skip(1) {
@@ -197,8 +211,22 @@ impl RunArguments {
             done.failed,
             results.plan.skipped.len()
         );
-        print(&format!("{table}\n{counts}\n{}: {} figures\n", written.page.display(), written.figures))
+        let starved = starved(results);
+        print(&format!("{table}\n{counts}\n{starved}{}: {} figures\n", written.page.display(), written.figures))
     }
+}
+
+/// What is no good, or was left out, because somebody else had the processors; nothing if they were there.
+fn starved(results: &Results<'_>) -> String {
+    let (repetitions, cells) = (results.starved, results.starved_cells());
+    if repetitions + cells == 0 {
+        return String::new();
+    }
+    format!(
+        "a thread had less than {} % of its processor: {repetitions} repetitions are left out, and {cells} cells have no \
+         other (\"starved\": not the device's figures)\n",
+        100.0 * Ran::ENOUGH
+    )
 }
 
 /// Leaves profiles out if there can be none, and says why.

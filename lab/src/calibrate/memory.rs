@@ -1,6 +1,7 @@
 //! Costs that are measured between frames in ordinary memory: new flows, their ends, rules; and everything where there are
 //! no rings. What counts is the processor time of the thread, so a machine that others use does little harm.
 
+use crate::clock::of_thread;
 use crate::forward::Forwarder;
 use crate::testbed::balancer::{BalancerOptions, retire, with_engine};
 use crate::testbed::table::Choice;
@@ -15,8 +16,6 @@ use hairpin_core::offload::{Always, Never, OffloadPolicy};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, PSH, SYN};
 use hairpin_core::worker::Worker;
-use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration as Real;
 
 /// Bytes of a frame.
 const FRAME: usize = 64;
@@ -60,12 +59,6 @@ fn frames(tcp_flags: u8, first: u32, count: u32) -> Frames {
     Frames::new(numbers.into_iter().map(packet).collect(), BURST)
 }
 
-/// What the calling thread has had of a processor.
-pub(super) fn thread_time() -> Real {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Real::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
-}
-
 /// What is done to the packets.
 enum Body<'a, P: OffloadPolicy> {
     Nothing,
@@ -77,7 +70,7 @@ enum Body<'a, P: OffloadPolicy> {
 fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Time, packets: u32) -> (f64, u64) {
     let (mut rx, mut tx) = (Batch::new(), Batch::new());
     let (bursts, mut installs) = ((packets as usize).div_ceil(BURST), 0);
-    let start = thread_time();
+    let start = of_thread();
     for _ in 0..bursts {
         io.receive(&mut rx);
         match &mut body {
@@ -101,7 +94,7 @@ fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Tim
         }
         io.transmit(&mut tx);
     }
-    ((thread_time() - start).as_nanos() as f64 / (bursts * BURST) as f64, installs)
+    ((of_thread() - start).as_nanos() as f64 / (bursts * BURST) as f64, installs)
 }
 
 /// A worker with room for so many connections.
@@ -159,7 +152,7 @@ pub(super) fn end(flows: u32) -> Result<f64> {
     let mut clock = Time::from_nanos(1_000_000_000);
     run(&mut frames(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
-    let (start, mut turns) = (thread_time(), 0);
+    let (start, mut turns) = (of_thread(), 0);
     while unit.statistics().connections_now > 0 {
         match unit.poll_timeout(clock) {
             Some(due) if due <= clock => unit.handle_timeout(clock),
@@ -168,7 +161,7 @@ pub(super) fn end(flows: u32) -> Result<f64> {
         turns += 1;
         ensure!(turns < 10_000_000, "{} connections do not end", unit.statistics().connections_now);
     }
-    let took = thread_time() - start;
+    let took = of_thread() - start;
     retire(unit);
     Ok(took.as_nanos() as f64 / f64::from(flows))
 }

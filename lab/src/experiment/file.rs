@@ -165,6 +165,8 @@ pub struct Experiment {
     pub profile: bool,
     /// What the papers found.
     pub findings: Vec<Finding>,
+    /// What is measured otherwise than the file says, for people.
+    pub otherwise: Vec<String>,
 }
 
 impl Experiment {
@@ -197,6 +199,28 @@ impl Experiment {
             (Some(experiment), problems) if problems.is_empty() => Ok(experiment),
             (_, problems) => Err(Problems(problems)),
         }
+    }
+
+    /// Each trial takes `duration` instead of what the file says, and those of searches no longer.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn shorten(&mut self, duration: Duration) -> anyhow::Result<()> {
+        let [least, most] =
+            [Self::DURATIONS.start(), Self::DURATIONS.end()].map(|end| humantime::format_duration(*end));
+        anyhow::ensure!(Self::DURATIONS.contains(&duration), "a trial takes {least} to {most}");
+        let said = [self.duration, duration].map(humantime::format_duration);
+        self.otherwise.push(format!("trials of {} instead of {}", said[1], said[0]));
+        self.duration = duration;
+        self.search.last = self.search.last.min(duration);
+        self.search.first = self.search.first.min(duration);
+        Ok(())
+    }
+
+    /// Everything is measured so often instead of as the file says.
+    pub fn repeat(&mut self, repetitions: u32) {
+        self.otherwise.push(format!("{repetitions} repetition(s) instead of {}", self.repetitions));
+        self.repetitions = repetitions;
     }
 
     /// The longest and shortest a trial may take.
@@ -233,6 +257,7 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
         profile: top.boolean("profile", false),
         findings,
         subjects,
+        otherwise: Vec::new(),
     };
     if experiment.name.is_empty() && !top.has("name") {
         top.missing("name", "\"papers003\"");

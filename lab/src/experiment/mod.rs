@@ -17,5 +17,5 @@ mod tests;
 pub use file::{Asked, Experiment, Finding, Metric, Subject};
 pub use perform::{Done, Event, perform};
 pub use plan::{Cell, Kind, Plan, Skipped, Task};
-pub use results::{Results, Verdict, alike, latency, summary};
+pub use results::{Results, Verdict, alike, is_starved, latency, summary};
 pub use store::{Came, FILE, Record, Store};

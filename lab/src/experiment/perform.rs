@@ -2,6 +2,7 @@
 
 use super::file::{Asked, Experiment};
 use super::plan::{Cell, Kind, Plan, Task, profile_duration};
+use super::results::without_starved;
 use super::store::{Came, Record, Store};
 use crate::profile::Profiler;
 use crate::rate::{self, Step, TestbedProbe};
@@ -160,12 +161,14 @@ fn rate_of(cell: &Cell, store: &Store) -> Result<Rate> {
         Asked::Share(share) => {
             let most = cell.at(Asked::Rate(Rate::Max));
             let of_most = store.records().iter().filter(|record| record.cell == most);
-            let rates: Vec<f64> = of_most
+            let mut measured: Vec<&Measurement> = of_most
                 .filter_map(|record| match &record.came {
-                    Came::Measured(measured) => Some(measured.rx_pps),
+                    Came::Measured(measured) => Some(&**measured),
                     _ => None,
                 })
                 .collect();
+            without_starved(&mut measured);
+            let rates: Vec<f64> = measured.iter().map(|measured| measured.rx_pps).collect();
             ensure!(!rates.is_empty(), "nothing of {most} has been measured, of which this is a part");
             Ok(Rate::Packets((share * rates.iter().sum::<f64>() / rates.len() as f64).max(1.0)))
         }

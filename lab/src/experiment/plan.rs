@@ -8,8 +8,6 @@ use std::time::Duration;
 
 /// Measurements of a file at most.
 const TASKS_MAX: usize = 1_000_000;
-/// Tables whose flags protect nothing from two workers: they can corrupt and crash.
-const UNPROTECTED: [&str; 2] = ["rte-hash/none", "rte-hash/multi-writer"];
 /// Trials that a search takes, about, until some have been seen.
 const SEARCH_TRIALS: f64 = 35.0;
 /// The least time a profile is taken for.
@@ -250,9 +248,6 @@ fn reason(experiment: &Experiment, cell: &Cell, obstacle: &dyn Fn(&Trial) -> Opt
     if cell.subject.engine != "none" {
         let engine = &cell.subject.engine;
         return Some(format!("engine {engine}: this testbed has no flow engine to hand connections to"));
-    }
-    if cell.cores > 1 && UNPROTECTED.contains(&cell.subject.table.as_str()) {
-        return Some(format!("{} on several cores corrupts its memory: nothing protects it", cell.subject.table));
     }
     obstacle(&cell.trial(experiment, 0, Rate::Max))
 }

@@ -16,12 +16,15 @@ pub struct Results<'a> {
     pub plan: &'a Plan,
     /// Every record of it, in the plan's order.
     pub records: Vec<&'a Record>,
-    /// Measured cells in the order of the matrix, with their repetitions.
+    /// Measured cells in the order of the matrix, with their repetitions: without those in which a thread was kept from its
+    /// processor, unless that is so of all.
     pub cells: Vec<(Cell, Vec<&'a Measurement>)>,
     /// Searched cells by loss ratio.
     pub searches: Vec<(Cell, Repeated)>,
     /// Profiles.
     pub profiles: Vec<(Cell, &'a Profile)>,
+    /// Repetitions that `cells` is without.
+    pub starved: usize,
 }
 
 /// Whether a finding was found here, too.
@@ -31,7 +34,8 @@ pub enum Verdict {
     Confirmed(String),
     /// No; the figures.
     Refuted(String),
-    /// The confidence intervals overlap, or there is one repetition only; the figures.
+    /// The confidence intervals overlap, or there is one repetition only, or a thread was kept from its processor; the
+    /// figures.
     Undecided(String),
     /// What is missing.
     NotMeasured(String),
@@ -63,7 +67,13 @@ impl<'a> Results<'a> {
             }
         }
         let searches = searches.into_iter().map(|(cell, goal, all)| (cell, Repeated::of(goal, all))).collect();
-        Results { experiment, plan, records, cells, searches, profiles }
+        let starved = cells.iter_mut().map(|(_, all)| without_starved(all)).sum();
+        Results { experiment, plan, records, cells, searches, profiles, starved }
+    }
+
+    /// Cells in all of whose repetitions a thread was kept from its processor: they say nothing of the device.
+    pub fn starved_cells(&self) -> usize {
+        self.cells.iter().filter(|(_, all)| is_starved(all)).count()
     }
 
     /// What has failed, and why.
@@ -91,14 +101,14 @@ impl<'a> Results<'a> {
         // A device without a table stands in all places that differ by table only.
         let anchors = finding.devices.iter().max_by_key(|name| of(name).count()).unwrap_or(last);
         for (anchor, _) in of(anchors).filter(|(cell, _)| Some(cell.cores) == cores) {
-            let values: Option<Vec<Summary>> = finding
-                .devices
-                .iter()
-                .map(|name| of(name).find(|(cell, _)| alike(cell, anchor)))
-                .map(|found| found.and_then(|(_, all)| summary(finding.metric, all)))
-                .collect();
+            let found = finding.devices.iter().map(|name| of(name).find(|(cell, _)| alike(cell, anchor)));
+            let Some(found) = found.collect::<Option<Vec<_>>>() else { continue };
+            let values = found.iter().map(|(_, all)| summary(finding.metric, all)).collect::<Option<Vec<_>>>();
             if let Some(values) = values {
-                places.push((told(finding, anchor, &values), compare(finding, &values)));
+                let starved = found.iter().any(|(_, all)| is_starved(all));
+                let verdict = if starved { None } else { compare(finding, &values) };
+                let said = if starved { " (a thread was kept from its processor)" } else { "" };
+                places.push((told(finding, anchor, &values) + said, verdict));
             }
         }
         let texts = |wanted: &dyn Fn(&Option<bool>) -> bool| {
@@ -117,6 +127,21 @@ impl<'a> Results<'a> {
         }
         Verdict::Confirmed(texts(&|_| true))
     }
+}
+
+/// Takes out the repetitions in which a thread was kept from its processor, if there are others; how many.
+pub(super) fn without_starved(all: &mut Vec<&Measurement>) -> usize {
+    let before = all.len();
+    if all.iter().any(|measured| !measured.is_starved()) {
+        all.retain(|measured| !measured.is_starved());
+    }
+    before - all.len()
+}
+
+/// Whether these repetitions of a cell are no good: a thread was kept from its processor in one, as [`Results`] has them in
+/// all of them.
+pub fn is_starved(all: &[&Measurement]) -> bool {
+    all.iter().any(|measured| measured.is_starved())
 }
 
 /// Whether two cells differ by device only; a device without a table is like every other as to entries and run.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::reading::{Problem, Problems};
-use crate::testbed::{Device, LatencySummary, Measurement, Progress, Rate, Sample, Size, Testbed, Trial};
+use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Size, Testbed, Trial};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +58,8 @@ struct Model {
     fails_after: Option<usize>,
     /// Says that more came than was sent.
     lies: bool,
+    /// What share of its processor the device has, in each trial by its number.
+    ran: Option<fn(usize) -> f64>,
 }
 
 impl Testbed for Model {
@@ -101,7 +103,11 @@ impl Testbed for Model {
             latency_mean: 600.0,
         }];
         let received = if self.lies { sent + 1 } else { received };
+        let ran = self.ran.map(|of| Ran { device: of(self.trials.len()), testers: 1.0 });
+        // Without its processor a device does nothing.
+        let rx_pps = rx_pps * ran.map_or(1.0, |ran| ran.device);
         Ok(Measurement {
+            ran,
             seconds,
             sent,
             received,
@@ -222,14 +228,6 @@ fn what_cannot_be_measured_is_left_out_with_its_reason() {
     );
     assert!(reasons("cuckoo++").all(|skipped| skipped.cell.cores == 4 && skipped.reason.contains("4 cores")));
     assert!(plan.tasks.iter().all(|task| task.cell.cores == 1));
-    let unsafe_one = FILE_TEXT.replacen("cuckoo++", "rte-hash/none", 1).replacen(
-        "[\"forwarder\", \"cuckoo++\"]",
-        "[\"forwarder\", \"offloaded\"]",
-        1,
-    );
-    let plan = super::tests::plan(&parse(&unsafe_one.replacen("[1, 4]", "[1, 2]", 1)).unwrap());
-    assert!(plan.skipped.iter().any(|skipped| skipped.reason.contains("corrupts")));
-    assert!(!plan.tasks.iter().any(|task| task.cell.subject.name == "rte-hash/none" && task.cell.cores > 1));
 }
 
 #[test]
@@ -326,6 +324,46 @@ fn failures_are_kept_with_their_reason_and_tried_again() {
     let done = run(&experiment, &mut Model::default(), &mut store).unwrap();
     assert_eq!(done, Done { kept: 3, new: total - 3, failed: 0 });
     assert_eq!(store.records().len(), total);
+}
+
+/// Of repetitions in which the device had its processor and those in which it had not, the former count.
+#[test]
+fn a_device_without_its_processor_is_not_taken_for_a_slow_one() {
+    let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
+    let plan = plan(&experiment);
+    let with = |name: &str, ran: fn(usize) -> f64| {
+        let scratch = Scratch::new(name);
+        let mut store = Store::open(&scratch.0, "m").unwrap();
+        run(&experiment, &mut Model { ran: Some(ran), ..Model::default() }, &mut store).unwrap();
+        let results = Results::new(&experiment, &plan, &store);
+        let most = Asked::Rate(Rate::Max);
+        let rates = results.cells.iter().filter(|(cell, _)| cell.asked == most).flat_map(|(cell, all)| {
+            let device = cell.subject.device;
+            all.iter().map(move |measured| (device, measured.rx_pps))
+        });
+        let verdict = results.judge(&experiment.findings[0]);
+        (results.starved, results.starved_cells(), rates.collect::<Vec<_>>(), verdict)
+    };
+    // The second repetition is that of the second half.
+    let half = plan.tasks.len() / 2;
+    assert_eq!(half, 20);
+    let (starved, cells, rates, _) = with("half", |trial| if trial > 20 { 0.3 } else { 0.99 });
+    assert_eq!((starved, cells), (20, 0));
+    assert!(rates.iter().all(|(device, rate)| *rate > if *device == Device::Forwarder { 1.9e6 } else { 0.9e6 }));
+    let (starved, cells, rates, verdict) = with("never", |_| 0.3);
+    assert_eq!((starved, cells, rates.len()), (0, 20, 20));
+    assert!(matches!(&verdict, Verdict::Undecided(said) if said.contains("kept from its processor")), "{verdict:?}");
+}
+
+#[test]
+fn a_file_is_measured_shorter_and_says_so() {
+    let mut experiment = parse(FILE_TEXT).unwrap();
+    assert!(experiment.shorten(Duration::from_millis(1)).is_err() && experiment.otherwise.is_empty());
+    experiment.shorten(Duration::from_millis(50)).unwrap();
+    experiment.repeat(1);
+    assert_eq!((experiment.duration, experiment.repetitions), (Duration::from_millis(50), 1));
+    assert!(experiment.search.first <= experiment.duration && experiment.search.last <= experiment.duration);
+    assert_eq!(experiment.otherwise, ["trials of 50ms instead of 100ms", "1 repetition(s) instead of 2"]);
 }
 
 #[test]

@@ -29,6 +29,7 @@ impl Probe for TestbedProbe<'_> {
         let measured = self.testbed.measure(&self.trial, self.progress)?;
         self.trial.seed = self.trial.seed.wrapping_add(1);
         let (offered, forwarded) = (measured.tx_pps, measured.rx_pps);
-        Ok(Observed { offered, forwarded, sent: measured.sent, lost: measured.lost() })
+        let (sent, lost, is_starved) = (measured.sent, measured.lost(), measured.is_starved());
+        Ok(Observed { offered, forwarded, sent, lost, is_starved })
     }
 }

@@ -9,6 +9,9 @@
 //! which a search would end is judged once more before it does. RFC 2544's own way is [`Options::rfc2544`]: one trial for
 //! each load, and any loss counts.
 //!
+//! A trial that loses too much while a thread of the testbed was kept from its processor shows nothing of the device: it is
+//! made again, so many times for each load.
+//!
 //! The whole search is repeated ([`repeat`]), and the mean comes with its confidence interval ([`crate::statistics`]).
 //! Nothing here knows how packets are sent: a [`Probe`] does.
 
@@ -44,6 +47,8 @@ pub struct Observed {
     pub sent: u64,
     /// Packets sent that did not arrive.
     pub lost: u64,
+    /// A thread of the testbed was kept from its processor: what was lost need not be for want of speed.
+    pub is_starved: bool,
 }
 
 impl Observed {

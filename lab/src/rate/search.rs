@@ -8,6 +8,8 @@ use std::time::Duration;
 const OFFERED_MIN: f64 = 0.97;
 /// So many trials of one load in which the source sent too little show that it cannot do more.
 const SHORT_MAX: usize = 3;
+/// So many lossy trials of one load are made again because a thread was kept from its processor; those after count.
+const STARVED_MAX: u32 = 5;
 /// How much coarser than the last stage the first one is.
 const COARSE: f64 = 4.0;
 
@@ -137,6 +139,9 @@ pub struct Outcome {
     pub forwarded: f64,
     /// Trials made.
     pub trials: u32,
+    /// Of these, lossy ones that were made again, since a thread of the testbed was kept from its processor.
+    #[serde(default)]
+    pub starved: u32,
     /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] were too few.
     pub settled: bool,
 }
@@ -155,7 +160,8 @@ pub fn search(
     progress: &mut dyn FnMut(&Step),
 ) -> Result<Outcome> {
     options.check(goal)?;
-    let mut search = Search { probe, goal, options, progress, trials: 0, lower: None, upper: None, cap: None };
+    let mut search =
+        Search { probe, goal, options, progress, trials: 0, starved: 0, lower: None, upper: None, cap: None };
     let found = search.run(start)?;
     let forwarded = search.lower.map_or(0.0, |bound| bound.forwarded);
     let close = match found {
@@ -163,7 +169,7 @@ pub fn search(
         Found::Below(_) | Found::AtLeast(_) => true,
     };
     let settled = close && search.trials < options.trials_max;
-    Ok(Outcome { goal, found, forwarded, trials: search.trials, settled })
+    Ok(Outcome { goal, found, forwarded, trials: search.trials, starved: search.starved, settled })
 }
 
 /// What a load came to.
@@ -190,6 +196,7 @@ struct Search<'a> {
     options: &'a Options,
     progress: &'a mut dyn FnMut(&Step),
     trials: u32,
+    starved: u32,
     lower: Option<Bound>,
     upper: Option<Bound>,
     /// The rate that the source does not pass.
@@ -273,17 +280,22 @@ impl Search<'_> {
     }
 
     /// Whether this load is carried, by the majority of its trials in the last stage and by one before; moves a bound.
-    /// Trials in which the source sent too little and nothing was lost show nothing, and are made again.
+    /// Trials in which the source sent too little and nothing was lost show nothing, nor do lossy ones in which a thread
+    /// was kept from its processor: they are made again.
     fn judge(&mut self, stage: Stage, rate: f64) -> Result<Judgement> {
         let (trials, lossy_max, duration) = match stage {
             Stage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
             Stage::Most | Stage::Coarse => (1, 0, self.options.first),
         };
-        let (mut good, mut short, mut lossy) = (Vec::new(), Vec::new(), 0);
+        let (mut good, mut short, mut lossy, mut starved) = (Vec::new(), Vec::new(), 0, 0);
         while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) && short.len() < SHORT_MAX {
             let observed = self.trial(stage, Load::Rate(rate), duration)?;
             if observed.loss_ratio() > self.goal {
-                lossy += 1;
+                if observed.is_starved && starved < STARVED_MAX {
+                    starved += 1;
+                } else {
+                    lossy += 1;
+                }
             } else if observed.offered < rate * OFFERED_MIN {
                 short.push(observed);
             } else {
@@ -293,6 +305,7 @@ impl Search<'_> {
                 break;
             }
         }
+        self.starved += starved;
         let mean =
             |all: &[Observed], of: fn(&Observed) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
         if lossy > lossy_max || (good.is_empty() && short.is_empty()) {

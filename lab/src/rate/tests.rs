@@ -18,12 +18,15 @@ struct Model {
     held_up: f64,
     /// At full speed the source waits for the device.
     waits: bool,
+    /// Disturbed trials say that they are.
+    tells: bool,
 }
 
 impl Model {
     fn quiet(limit: f64) -> Model {
         let random = fastrand::Rng::with_seed(5);
-        Model { limit, source: 20e6, noise: 0.0, disturbed: (0.0, 0.0), random, trials: 0, held_up: 0.0, waits: false }
+        let (noise, disturbed, held_up) = (0.0, (0.0, 0.0), 0.0);
+        Model { limit, source: 20e6, noise, disturbed, random, trials: 0, held_up, waits: false, tells: false }
     }
 
     fn noisy(limit: f64, seed: u64) -> Model {
@@ -43,12 +46,14 @@ impl Probe for Model {
         let offered = if self.random.f64() < self.held_up { offered / 2.0 } else { offered };
         let limit = self.limit * (1.0 + self.noise * (self.random.f64() * 2.0 - 1.0));
         let mut loss = (1.0 - limit / offered).max(0.0);
-        if self.random.f64() < self.disturbed.0 {
+        let disturbed = self.random.f64() < self.disturbed.0;
+        if disturbed {
             loss = loss.max(self.disturbed.1);
         }
         let sent = (offered * duration.as_secs_f64()) as u64;
         let lost = (sent as f64 * loss) as u64;
-        Ok(Observed { offered, forwarded: offered * (1.0 - loss), sent, lost })
+        let is_starved = disturbed && self.tells;
+        Ok(Observed { offered, forwarded: offered * (1.0 - loss), sent, lost, is_starved })
     }
 }
 
@@ -104,6 +109,25 @@ fn disturbed_trials_do_not_decide() {
     let majority = far_off(&Options { last: short, ..Options::default() });
     let single = far_off(&Options { last: short, first: Duration::from_millis(100), ..Options::rfc2544() });
     assert!(majority <= 5 && single > 3 * majority.max(1), "{single} of 100 far off, {majority} by majority");
+}
+
+/// Where two trials of five are disturbed a majority is no help, and knowing which ones they are is.
+#[test]
+fn trials_of_starved_threads_are_made_again() {
+    let busy = |tells, seed| {
+        let random = fastrand::Rng::with_seed(seed);
+        find(&mut Model { disturbed: (0.4, 0.02), tells, random, ..Model::quiet(3e6) }, 0.005, &Options::default())
+    };
+    let far_off = |outcome: &Outcome| outcome.found.rate().unwrap_or(0.0) < 3e6 * 0.985;
+    let told: Vec<Outcome> = (0..50).map(|seed| busy(true, seed)).collect();
+    let untold = (0..50).filter(|&seed| far_off(&busy(false, seed))).count();
+    assert!(told.iter().filter(|outcome| far_off(outcome)).count() <= 2 && untold >= 8, "{untold} {told:?}");
+    assert!(told.iter().all(|outcome| outcome.starved < outcome.trials));
+    assert!(told.iter().filter(|outcome| outcome.starved > 0).count() > 40, "{told:?}");
+    // If all of them are, that is what there is.
+    let hopeless = Model { disturbed: (1.0, 0.02), tells: true, ..Model::quiet(3e6) };
+    let outcome = find(&mut { hopeless }, 0.005, &Options::default());
+    assert!(!outcome.settled || outcome.found.rate().is_none(), "{outcome:?}");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The page: one HTML file that needs nothing else.
 
 use super::machine::Machine;
-use crate::experiment::{Cell, Metric, Results, Verdict, latency, summary};
+use crate::experiment::{Cell, Metric, Results, Verdict, is_starved, latency, summary};
 use crate::figure::{Figure, count};
 use crate::profile::by_stage;
 use crate::rate::Found;
 use crate::statistics::Summary;
+use crate::testbed::{Measurement, Ran};
 use std::fmt::Write;
 
 /// Functions shown of a profile.
@@ -94,7 +95,12 @@ impl Page {
     }
 
     pub(crate) fn cells(&mut self, texts: &[&str], numbers: &[String]) {
-        self.raw("<tr>");
+        self.row("", texts, numbers);
+    }
+
+    /// Cells of a row with these attributes, which begin with a space.
+    fn row(&mut self, attributes: &str, texts: &[&str], numbers: &[String]) {
+        self.raw(&format!("<tr{attributes}>"));
         for text in texts {
             self.raw("<td>");
             self.text(text);
@@ -141,8 +147,33 @@ fn about(page: &mut Page, results: &Results<'_>, machine: &Machine) {
         experiment.repetitions,
         experiment.duration.as_secs_f64()
     ));
+    if !experiment.otherwise.is_empty() {
+        page.paragraph(&format!("Otherwise than the file says: {}.", experiment.otherwise.join(", ")));
+    }
+    starved(page, results);
     for paragraph in experiment.notes.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {
         page.paragraph(paragraph);
+    }
+}
+
+/// What is no good, or was left out, because somebody else had the processors.
+fn starved(page: &mut Page, results: &Results<'_>) {
+    let least = 100.0 * Ran::ENOUGH;
+    if results.starved > 0 {
+        page.paragraph(&format!(
+            "{} repetition(s) in which a thread of the device, the generator or the sink had less than {least} % of its \
+             processor are in results.csv and nowhere else.",
+            results.starved
+        ));
+    }
+    let cells = results.starved_cells();
+    if cells > 0 {
+        page.paragraph(&format!(
+            "In {cells} of {} cells that is so of all repetitions. Their rates, latencies and losses show other work on this \
+             machine, not the device: they are marked in the table below, stand in the figures all the same, and decide \
+             about no finding.",
+            results.cells.len()
+        ));
     }
 }
 
@@ -156,7 +187,7 @@ fn findings(page: &mut Page, results: &Results<'_>) {
         let (class, word, figures) = match results.judge(finding) {
             Verdict::Confirmed(figures) => ("yes", "confirmed", figures),
             Verdict::Refuted(figures) => ("no", "not so", figures),
-            Verdict::Undecided(figures) => ("open", "cannot be told: intervals overlap", figures),
+            Verdict::Undecided(figures) => ("open", "cannot be told", figures),
             Verdict::NotMeasured(figures) => ("open", "not measured here", figures),
         };
         page.raw(&format!("<tr class=\"{class}\">"));
@@ -196,10 +227,15 @@ const PLACE: [&str; 7] = ["device", "cores", "entries", "flows", "bytes", "rate"
 
 fn means(page: &mut Page, results: &Results<'_>) {
     page.heading("Results");
-    let columns = ["received, Mpps", "Gbit/s", "loss, %", "latency, us", "p99, us", "moved flows", "reordered, %"];
+    let columns =
+        ["received, Mpps", "Gbit/s", "loss, %", "latency, us", "p99, us", "moved flows", "reordered, %", "ran, %"];
+    page.paragraph(
+        "\"Ran\" is the share of their processors that the device's threads and those of generator and sink had, the \
+         least of any of them.",
+    );
     page.head(&PLACE.into_iter().chain(columns).collect::<Vec<_>>());
     for (cell, all) in &results.cells {
-        let mean = |of: &dyn Fn(&crate::testbed::Measurement) -> f64| {
+        let mean = |of: &dyn Fn(&Measurement) -> f64| {
             Summary::of(&all.iter().map(|measured| of(measured)).collect::<Vec<_>>())
         };
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
@@ -212,11 +248,22 @@ fn means(page: &mut Page, results: &Results<'_>) {
             plus_minus(latency(all, |latency| latency.p99 as f64), 1e3, 1),
             all.iter().map(|measured| measured.inconsistent_flows).sum::<u64>().to_string(),
             plus_minus(reordered, 0.01, 3),
+            ran(all),
         ];
         let place = place(cell);
-        page.cells(&place.each_ref().map(String::as_str), &numbers);
+        let class = if is_starved(all) { " class=\"no\"" } else { "" };
+        page.row(class, &place.each_ref().map(String::as_str), &numbers);
     }
     page.raw("</table>\n");
+}
+
+/// The least share of a processor that a thread of either side had in any of these.
+fn ran(all: &[&Measurement]) -> String {
+    let least = |of: fn(&Ran) -> f64| all.iter().filter_map(|measured| measured.ran.as_ref().map(of)).reduce(f64::min);
+    match (least(|ran| ran.device), least(|ran| ran.testers)) {
+        (Some(device), Some(testers)) => format!("{:.1}, {:.1}", 100.0 * device, 100.0 * testers),
+        _ => "-".to_owned(),
+    }
 }
 
 fn searches(page: &mut Page, results: &Results<'_>) {
@@ -233,8 +280,14 @@ fn searches(page: &mut Page, results: &Results<'_>) {
         let (at_least, below) =
             (of(|found| matches!(found, Found::AtLeast(_))), of(|found| matches!(found, Found::Below(_))));
         let unsettled = repeated.outcomes.iter().filter(|outcome| !outcome.settled).count();
+        let starved = repeated.outcomes.iter().map(|outcome| outcome.starved as usize).sum::<usize>();
         let mut said = Vec::new();
-        for (count, what) in [(at_least, "at least"), (below, "below the lowest"), (unsettled, "not settled")] {
+        for (count, what) in [
+            (at_least, "at least"),
+            (below, "below the lowest"),
+            (unsettled, "not settled"),
+            (starved, "trials made again"),
+        ] {
             if count > 0 {
                 said.push(format!("{count} {what}"));
             }

@@ -1,6 +1,6 @@
 //! Results as CSV.
 
-use crate::experiment::{Came, Cell, Metric, Results, summary};
+use crate::experiment::{Came, Cell, Metric, Results, is_starved, summary};
 use crate::profile::by_stage;
 use crate::rate::Found;
 use crate::testbed::Measurement;
@@ -93,6 +93,8 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         "inconsistent_flows",
         "backend_spread",
         "lost_by_reason",
+        "device_ran",
+        "testers_ran",
     ])?;
     for (cell, repetition, at, m) in measured(results) {
         let reasons = m.lost_by_reason.iter().filter(|(_, count)| *count > 0);
@@ -106,6 +108,8 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         values.extend([m.behind, m.reordered, m.duplicates, m.corrupted, m.flows_seen].map(|count| count.to_string()));
         values.extend([m.consistent.to_string(), m.inconsistent_flows.to_string()]);
         values.extend([format!("{:.4}", m.backend_spread), reasons]);
+        let ran = m.ran.map_or([None, None], |ran| [Some(ran.device), Some(ran.testers)]);
+        values.extend(ran.map(|share| share.map_or(String::new(), |share| format!("{share:.4}"))));
         row(&mut table, cell, &values)?;
     }
     end(table)
@@ -153,7 +157,7 @@ fn latency(results: &Results<'_>) -> Result<Vec<u8>> {
 }
 
 fn means(results: &Results<'_>) -> Result<Vec<u8>> {
-    let columns = ["metric", "unit", "repetitions", "mean", "half_width_95", "median", "least", "most"];
+    let columns = ["metric", "unit", "repetitions", "mean", "half_width_95", "median", "least", "most", "starved"];
     let mut table = begin(&columns)?;
     for (cell, all) in &results.cells {
         for (metric, name, unit) in [
@@ -166,6 +170,7 @@ fn means(results: &Results<'_>) -> Result<Vec<u8>> {
             values.push(summary.mean.to_string());
             values.push(summary.half_width.map_or(String::new(), |half| half.to_string()));
             values.extend([summary.median, summary.least, summary.most].map(|value| value.to_string()));
+            values.push(is_starved(all).to_string());
             row(&mut table, cell, &values)?;
         }
     }
@@ -173,8 +178,17 @@ fn means(results: &Results<'_>) -> Result<Vec<u8>> {
 }
 
 fn searches(results: &Results<'_>) -> Result<Vec<u8>> {
-    let columns = ["loss_ratio", "search", "found", "lower_pps", "upper_pps", "forwarded_pps", "trials", "settled"];
-    let mut table = begin(&columns)?;
+    let mut table = begin(&[
+        "loss_ratio",
+        "search",
+        "found",
+        "lower_pps",
+        "upper_pps",
+        "forwarded_pps",
+        "trials",
+        "settled",
+        "starved",
+    ])?;
     for (cell, repeated) in &results.searches {
         for (index, outcome) in repeated.outcomes.iter().enumerate() {
             let rate = |rate: f64| format!("{rate:.0}");
@@ -192,6 +206,7 @@ fn searches(results: &Results<'_>) -> Result<Vec<u8>> {
                 rate(outcome.forwarded),
                 outcome.trials.to_string(),
                 outcome.settled.to_string(),
+                outcome.starved.to_string(),
             ];
             row(&mut table, cell, &values)?;
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::experiment::{Experiment, Plan, Store, Verdict, perform};
-use crate::testbed::{Device, LatencySummary, Measurement, Progress, Rate, Sample, Testbed, Trial};
+use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Testbed, Trial};
 
 const FILE_TEXT: &str = r#"
 name = "x"
@@ -54,6 +54,7 @@ cores = 3
 /// Forwards two million a second for each core, balances about one.
 struct Model {
     trials: u64,
+    starves: bool,
 }
 
 impl Testbed for Model {
@@ -104,6 +105,7 @@ impl Testbed for Model {
             rx_pps,
             latency,
             over_time,
+            ran: Some(Ran { device: if self.starves { 0.4 } else { 0.998 }, testers: 1.0 }),
             ..Measurement::default()
         })
     }
@@ -114,7 +116,7 @@ fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
     let directory = std::env::temp_dir().join(format!("hairpin-lab-report-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     let experiment = Experiment::parse("x.toml", FILE_TEXT, Path::new("")).unwrap();
-    let mut model = Model { trials: 0 };
+    let mut model = Model { trials: 0, starves: false };
     let plan = Plan::new(&experiment, &|trial| model.obstacle(trial)).unwrap();
     let mut store = Store::open(&directory, "m").unwrap();
     perform(&experiment, &plan, &mut model, &mut store, &mut |_| ()).unwrap();
@@ -157,6 +159,7 @@ fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
         "latency_mean_ns",
         "latency_p95_ns",
         "latency_p99_ns",
+        "device_ran",
     ] {
         assert!(head.lines().next().unwrap().split(',').any(|there| there == column), "{column}");
     }
@@ -167,7 +170,25 @@ fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
             if path.extension().unwrap() == "png" { bytes.starts_with(b"\x89PNG") } else { bytes.starts_with(b"<svg") };
         assert!(right, "{}", path.display());
     }
+    assert!(page.contains("99.8, 100.0") && !page.contains("decide about no finding"));
     // Once more over what is there.
     assert_eq!(write(&results, &machine, &directory).unwrap(), written);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_page_says_of_which_cells_nothing_can_be_said() {
+    let directory = std::env::temp_dir().join(format!("hairpin-lab-starved-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    let experiment = Experiment::parse("x.toml", FILE_TEXT, Path::new("")).unwrap();
+    let mut model = Model { trials: 0, starves: true };
+    let plan = Plan::new(&experiment, &|trial| model.obstacle(trial)).unwrap();
+    let mut store = Store::open(&directory, "m").unwrap();
+    perform(&experiment, &plan, &mut model, &mut store, &mut |_| ()).unwrap();
+    let results = Results::new(&experiment, &plan, &store);
+    let written = write(&results, &Machine { name: "m".to_owned(), notes: Vec::new() }, &directory).unwrap();
+    let page = fs::read_to_string(&written.page).unwrap();
+    assert!(page.contains("decide about no finding") && page.contains("40.0, 100.0"), "{page}");
+    assert!(!page.contains("<td>confirmed") && !page.contains("<td>not so"), "no finding is decided");
     fs::remove_dir_all(&directory).unwrap();
 }

@@ -101,6 +101,7 @@ impl Books<'_> {
             corrupted: counts.corrupted,
             profile: None,
             work: None,
+            ran: None,
         }
     }
 }

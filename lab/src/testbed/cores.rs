@@ -1,8 +1,9 @@
-//! Which processor does what.
+//! Which processor does what, and whether it does.
 
+use crate::clock;
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processors this process may use, in order.
 ///
@@ -45,6 +46,15 @@ impl Plan {
         let sinks = (0..lanes).map(|lane| at(if apart { lanes + lane } else { lane })).collect();
         Some(Plan { device, generators, sinks })
     }
+
+    /// The same where there are too few: threads share processors, and take turns on them.
+    pub fn crowded(cpus: &[usize], lanes: usize) -> Option<Plan> {
+        if cpus.is_empty() || lanes == 0 || cpus.len() > lanes {
+            return Plan::new(cpus, lanes);
+        }
+        let from = |first: usize| (first..first + lanes).map(|number| cpus[number % cpus.len()]).collect();
+        Some(Plan { device: from(0), generators: from(0), sinks: from(1) })
+    }
 }
 
 /// A thread that polls, and sleeps between looks once nothing has come for some milliseconds.
@@ -55,6 +65,7 @@ impl Plan {
 #[derive(Default)]
 pub(super) struct Watch {
     in_vain: u32,
+    slept: Duration,
 }
 
 impl Watch {
@@ -62,14 +73,43 @@ impl Watch {
     const PATIENCE: u32 = 100_000;
     /// Between looks then.
     const NAP: Duration = Duration::from_micros(50);
+    /// What a nap may take of a thread's time by its own choice; what it takes beyond that others do.
+    const NAP_MAX: Duration = Duration::from_millis(1);
 
     /// After every look, and whether anything came.
     #[inline]
     pub(super) fn looked(&mut self, came: bool) {
         self.in_vain = if came { 0 } else { self.in_vain.saturating_add(1) };
         if self.in_vain > Self::PATIENCE {
+            let since = Instant::now();
             std::thread::sleep(Self::NAP);
+            self.slept += since.elapsed().min(Self::NAP_MAX);
         }
+    }
+
+    /// How long it has slept, by its own choice.
+    pub(super) fn slept(&self) -> Duration {
+        self.slept
+    }
+}
+
+/// How much of its processor the calling thread gets from now on: one that polls wants all of it.
+pub(super) struct Presence {
+    since: u64,
+    had: Duration,
+}
+
+impl Presence {
+    /// From now on.
+    pub(super) fn begin() -> Presence {
+        Presence { since: clock::now(), had: clock::of_thread() }
+    }
+
+    /// The share it has had, 0 to 1, of the time in which it did not sleep by its own choice; for the same thread.
+    pub(super) fn share(&self, slept: Duration) -> f64 {
+        let wanted = Duration::from_nanos(clock::now().saturating_sub(self.since)).saturating_sub(slept);
+        let had = clock::of_thread().saturating_sub(self.had);
+        if wanted.is_zero() { 1.0 } else { (had.as_secs_f64() / wanted.as_secs_f64()).min(1.0) }
     }
 }
 
@@ -91,5 +131,18 @@ mod tests {
         assert_eq!(plan(3, 2), Some(expected));
         let expected = Plan { device: vec![4, 5], generators: vec![0, 1], sinks: vec![2, 3] };
         assert_eq!(plan(6, 2), Some(expected));
+        let expected = Plan { device: vec![0, 1, 0], generators: vec![0, 1, 0], sinks: vec![1, 0, 1] };
+        assert_eq!(Plan::crowded(&[0, 1], 3), Some(expected));
+        assert_eq!((Plan::crowded(&[], 1), Plan::crowded(&[0], 0)), (None, None));
+        assert_eq!(Plan::crowded(&[0, 1, 2], 2), plan(3, 2), "there are enough");
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_not_there() {
+        let presence = Presence::begin();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(presence.share(Duration::ZERO) < 0.5);
+        // What it slept by its own choice it did not want.
+        assert!(presence.share(Duration::from_secs(1)) == 1.0);
     }
 }

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::forward::Forwarder;
 use hairpin_core::frame::{Batch, Frame, FrameIo};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// How long a device that is to stop tries to get rid of what it has, in nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;
@@ -149,8 +150,8 @@ impl<IO: FrameIo> Serving<IO> {
         came
     }
 
-    /// Turns until told to stop and nothing is in hand.
-    pub fn serve(&mut self, stop: &AtomicBool) {
+    /// Turns until told to stop and nothing is in hand. How long it slept meanwhile, because nothing came.
+    pub fn serve(&mut self, stop: &AtomicBool) -> Duration {
         let mut stopping = None;
         let mut watch = Watch::default();
         loop {
@@ -167,7 +168,7 @@ impl<IO: FrameIo> Serving<IO> {
             }
             if stop.load(Ordering::Acquire) {
                 if stopping.is_some() {
-                    return;
+                    return watch.slept();
                 }
                 stopping = Some(clock::now());
             }

@@ -45,6 +45,26 @@ pub struct Sample {
     pub latency_mean: f64,
 }
 
+/// The share of its processor that each side's threads have had while packets were sent, 0 to 1: of the thread that had
+/// least. They poll, and want all of it; where a thread slept because nothing came, that does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// The device under test.
+    pub device: f64,
+    /// Generator and sink.
+    pub testers: f64,
+}
+
+impl Ran {
+    /// With less than this a thread was kept from its work, and a rate shows whoever kept it, not the device.
+    pub const ENOUGH: f64 = 0.95;
+
+    /// Whether all threads have had enough.
+    pub fn is_enough(&self) -> bool {
+        self.device.min(self.testers) >= Ran::ENOUGH
+    }
+}
+
 /// Where the device's time went, by function, from a sampling profiler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
@@ -100,12 +120,20 @@ pub struct Measurement {
     /// What the turns of the device's cores took, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
+    /// Whether the threads had their processors, where that can be told: in processes of their own it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<Ran>,
 }
 
 impl Measurement {
     /// What was lost, over all reasons.
     pub fn lost(&self) -> u64 {
         self.lost_by_reason.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Whether a thread of the testbed was kept from its processor: then this says nothing of the device.
+    pub fn is_starved(&self) -> bool {
+        self.ran.is_some_and(|ran| !ran.is_enough())
     }
 
     /// The share of what was sent that was lost, 0 to 1.

@@ -21,7 +21,7 @@ pub mod table;
 mod tests;
 mod trial;
 
-pub use measurement::{LatencySummary, Measurement, Profile, Sample};
+pub use measurement::{LatencySummary, Measurement, Profile, Ran, Sample};
 pub use trial::{Arrivals, Device, Masks, Rate, Size, Source, Transport, Trial, UnknownWord};
 
 use std::time::Duration;

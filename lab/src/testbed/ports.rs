@@ -70,7 +70,8 @@ impl PortSettings {
             PoolOptions {
                 name: "lab".to_owned(),
                 mbufs: queues as u32 * (2 * u32::from(self.descriptors) + IN_HAND) + 2047,
-                data_room: self.longest.max(1522).next_multiple_of(64),
+                // Packet sockets and XDP sockets take no smaller ones than the usual.
+                data_room: self.longest.next_multiple_of(64).max(PoolOptions::default().data_room),
                 cache: 128,
             },
         )?;

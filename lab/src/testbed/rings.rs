@@ -15,7 +15,7 @@ use super::generator::{Generator, Sent};
 use super::meter::Work;
 use super::sources::{longest, sources};
 use super::table::Choice;
-use super::{Device, Measurement, Progress, Testbed, Trial};
+use super::{Device, Measurement, Progress, Ran, Testbed, Trial};
 use crate::clock;
 use crate::forward::Forwarder;
 use crate::sink::timeline::Timeline;
@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
-use threads::{Both, Collector, In, LaneGenerator, Leave, Out, Stage, Tasks, introduce, serve, test, watch};
+use threads::{Both, Collector, In, LaneGenerator, Leave, Out, Served, Stage, Tasks, introduce, serve, test, watch};
 
 /// Frames that wait for a device's core, or for a sink, at most: as many as a NIC's queue has descriptors.
 const RING: u32 = 1024;
@@ -39,17 +39,52 @@ const IN_HAND: u32 = 1024;
 pub struct RingTestbed {
     eal: Eal,
     metered: bool,
+    crowded: bool,
 }
 
 impl RingTestbed {
     /// With DPDK, which has been started.
     pub fn new(eal: Eal) -> RingTestbed {
-        RingTestbed { eal, metered: false }
+        RingTestbed { eal, metered: false, crowded: false }
     }
 
     /// Whether the turns of the device's cores are measured from now on: [`Measurement::work`].
     pub fn set_metered(&mut self, metered: bool) {
         self.metered = metered;
+    }
+
+    /// Whether threads share processors where there are too few for a device of so many cores. Packets are counted right
+    /// all the same, and how fast they went says nothing: for tests of what several cores have in common.
+    pub fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
+    }
+
+    fn plan(&self, cpus: &[usize], trial: &Trial) -> Option<Plan> {
+        let lanes = usize::from(trial.cores);
+        if self.crowded { Plan::crowded(cpus, lanes) } else { Plan::new(cpus, lanes) }
+    }
+
+    /// Why `trial` cannot be done on `cpus`.
+    fn obstacle_on(&self, trial: &Trial, cpus: &[usize]) -> Option<String> {
+        if trial.device == Device::Balancer {
+            match Choice::named(&trial.table).map(|choice| choice.obstacle(trial.cores)) {
+                Ok(None) => {}
+                Ok(Some(obstacle)) => return Some(format!("{}: {obstacle}", trial.table)),
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+        if !(1..=BACKENDS_MAX).contains(&trial.backends) {
+            return Some(format!("{} backends: there can be 1 to {BACKENDS_MAX}", trial.backends));
+        }
+        if trial.duration < Duration::from_millis(1) || trial.duration > Duration::from_secs(86_400) {
+            return Some("a trial takes a millisecond to a day".to_owned());
+        }
+        if self.plan(cpus, trial).is_none() {
+            let needed = usize::from(trial.cores) + 1;
+            let there = cpus.len();
+            return Some(format!("{} cores for the device need {needed} processors; there are {there}", trial.cores));
+        }
+        None
     }
 }
 
@@ -59,15 +94,15 @@ impl Testbed for RingTestbed {
             Ok(cpus) => cpus,
             Err(error) => return Some(format!("{error:#}")),
         };
-        obstacle(trial, &cpus)
+        self.obstacle_on(trial, &cpus)
     }
 
     fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> Result<Measurement> {
         let cpus = allowed()?;
-        if let Some(obstacle) = obstacle(trial, &cpus) {
+        if let Some(obstacle) = self.obstacle_on(trial, &cpus) {
             bail!("{obstacle}");
         }
-        let plan = Plan::new(&cpus, usize::from(trial.cores)).context("too few processors")?;
+        let plan = self.plan(&cpus, trial).context("too few processors")?;
         progress(Progress::Preparing { what: "sources, tables and rings".to_owned() });
         let lanes = u32::from(trial.cores);
         let pool = Pool::create(
@@ -89,31 +124,6 @@ impl Testbed for RingTestbed {
         );
         measured
     }
-}
-
-/// Why `trial` cannot be done on `cpus`.
-fn obstacle(trial: &Trial, cpus: &[usize]) -> Option<String> {
-    if trial.device == Device::Balancer {
-        match Choice::named(&trial.table) {
-            Err(error) => return Some(error.to_string()),
-            Ok(choice) if choice.is_unsafe_shared() && trial.cores > 1 => {
-                return Some(format!("{} does not protect {} cores from each other", trial.table, trial.cores));
-            }
-            Ok(_) => {}
-        }
-    }
-    if !(1..=BACKENDS_MAX).contains(&trial.backends) {
-        return Some(format!("{} backends: there can be 1 to {BACKENDS_MAX}", trial.backends));
-    }
-    if trial.duration < Duration::from_millis(1) || trial.duration > Duration::from_secs(86_400) {
-        return Some("a trial takes a millisecond to a day".to_owned());
-    }
-    if Plan::new(cpus, usize::from(trial.cores)).is_none() {
-        let needed = usize::from(trial.cores) + 1;
-        let there = cpus.len();
-        return Some(format!("{} cores for the device need {needed} processors; there are {there}", trial.cores));
-    }
-    None
 }
 
 impl RingTestbed {
@@ -147,9 +157,9 @@ impl RingTestbed {
         let done = std::thread::scope(|scope| {
             self.perform(scope, &stage, trial, plan, (generators, collectors, devices), progress)
         });
-        let Done { generators, collectors, handled, work } = done?;
+        let Done { generators, collectors, handled, work, ran } = done?;
         let measured = close(trial, &generators, collectors, handled)?;
-        Ok(Measurement { work, ..measured })
+        Ok(Measurement { work, ran: Some(ran), ..measured })
     }
 
     /// Runs all threads, the calling one among them until the clock starts.
@@ -202,14 +212,19 @@ impl RingTestbed {
         let start = clock::now();
         stage.start.store(start, Ordering::Release);
         watch(stage, trial, start, &testing, progress);
-        let mut done = Done::default();
+        let (generators, collectors, handled) = (Vec::new(), Vec::new(), Vec::new());
+        let ran = Ran { device: 1.0, testers: 1.0 };
+        let mut done = Done { generators, collectors, handled, work: None, ran };
         for tester in testing {
             let tested = tester.join().map_err(|_| anyhow!("the generator's or sink's thread has panicked"))??;
+            done.ran.testers = done.ran.testers.min(tested.ran);
             done.generators.extend(tested.generators);
             done.collectors.extend(tested.collectors);
         }
         for device in serving {
-            let (device, before) = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
+            let served = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
+            let Served { device, before, ran } = served;
+            done.ran.device = done.ran.device.min(ran);
             done.handled.push(device.handled().since(&before));
             if let Some(work) = device.work() {
                 done.work.get_or_insert_default().add(&work);
@@ -248,12 +263,12 @@ impl RingTestbed {
 }
 
 /// What is left when all threads are done.
-#[derive(Default)]
 struct Done {
     generators: Vec<LaneGenerator>,
     collectors: Vec<Collector>,
     handled: Vec<Handled>,
     work: Option<Work>,
+    ran: Ran,
 }
 
 /// The device's cores, dealt to and drawn from `seed`: what a device in a process of its own begins with.

@@ -5,7 +5,7 @@ use hairpin_core::table::{AnyTable, Hasher, Method};
 #[cfg(feature = "dpdk")]
 use {
     anyhow::Context,
-    hairpin_dpdk::{Eal, Flags, Sharing},
+    hairpin_dpdk::{Eal, Flags, Sharing, Transactions},
 };
 
 /// A worker's table: of the data plane, or DPDK's where that is built in.
@@ -66,15 +66,30 @@ impl Choice {
         }
     }
 
-    /// Whether several workers with it is an accident waiting to happen: its readers are not protected from writers.
-    pub fn is_unsafe_shared(self) -> bool {
+    /// Whether nothing protects readers from writers. (Where the flags let only one write at a time, workers take turns.)
+    fn is_unprotected(self) -> bool {
         match self {
             Choice::Own(_) => false,
             #[cfg(feature = "dpdk")]
             Choice::Alone => false,
             #[cfg(feature = "dpdk")]
-            Choice::Shared(flags) => !(flags.protects_readers() && flags.protects_writers()),
+            Choice::Shared(flags) => !flags.protects_readers(),
         }
+    }
+
+    /// Why this machine cannot do it for `workers` workers, for people.
+    pub fn obstacle(self, workers: u16) -> Option<String> {
+        if self.is_unprotected() && workers > 1 {
+            return Some("on several cores it corrupts its memory: nothing protects readers from writers".to_owned());
+        }
+        #[cfg(feature = "dpdk")]
+        if let Choice::Shared(flags) = self
+            && flags.is_transactional()
+        {
+            let found = Transactions::probe();
+            return (found != Transactions::Work).then(|| found.to_string());
+        }
+        None
     }
 
     /// The tables of `workers` workers, each for `capacity_each` connections in both directions.
@@ -104,8 +119,8 @@ impl Choice {
             Choice::Alone => Ok(LabTable::alone(eal()?, workers, entries, seed)?),
             #[cfg(feature = "dpdk")]
             Choice::Shared(flags) => {
-                let safe = flags.protects_readers() && flags.protects_writers();
-                let sharing = if safe { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
+                // A single worker has nobody to be protected from, and takes no turns.
+                let sharing = if workers > 1 { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
                 Ok(LabTable::views(eal()?, flags, workers, entries, seed, sharing)?)
             }
         }

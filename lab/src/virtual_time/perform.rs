@@ -5,8 +5,8 @@
 use super::case::Bench;
 use super::file::Case;
 use super::store::{Came, Record, Store};
+use crate::clock::of_thread;
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -128,7 +128,7 @@ pub fn perform(
 
 /// A case, whatever becomes of it.
 fn attempt(bench: &Bench, case: &Case, most: Duration, simulated: &AtomicU64) -> Record {
-    let (began, had) = (Instant::now(), thread_time());
+    let (began, had) = (Instant::now(), of_thread());
     let mut seen = 0;
     let mut progress = |packets: u64| {
         simulated.fetch_add(packets.saturating_sub(seen), Ordering::Relaxed);
@@ -144,14 +144,8 @@ fn attempt(bench: &Bench, case: &Case, most: Duration, simulated: &AtomicU64) ->
         Err(panic) => Came::Failed(reason(&*panic, most)),
     };
     let fingerprint = bench.fingerprint(case);
-    let worked = Some((thread_time() - had).as_secs_f64());
+    let worked = Some((of_thread() - had).as_secs_f64());
     Record { name: case.name(), fingerprint, took: began.elapsed().as_secs_f64(), worked, came }
-}
-
-/// What the calling thread has had of a processor.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 fn reason(panic: &(dyn std::any::Any + Send), most: Duration) -> String {

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::sink::Sink;
-use crate::testbed::cores::pin;
+use crate::testbed::cores::{Presence, pin};
 use crate::testbed::device::{Handled, Serving};
 use crate::testbed::ends::{Inlet, Outlet};
 use crate::testbed::generator::Generator;
@@ -179,9 +179,20 @@ impl Drop for Leave<'_> {
 pub(super) struct Tasks {
     pub(super) generators: Vec<LaneGenerator>,
     pub(super) collectors: Vec<Collector>,
+    /// What share of its processor the thread has had.
+    pub(super) ran: f64,
 }
 
-/// The device's thread: what it had done when the clock started is given back with it.
+/// What a device's thread gives back.
+pub(super) struct Served {
+    pub(super) device: Serving<Both>,
+    /// What it had done when the clock started.
+    pub(super) before: Handled,
+    /// What share of its processor the thread has had since.
+    pub(super) ran: f64,
+}
+
+/// The device's thread.
 pub(super) fn serve(
     mut device: Serving<Both>,
     lane: usize,
@@ -189,7 +200,7 @@ pub(super) fn serve(
     eal: &Eal,
     stage: &Stage,
     threads: std::sync::mpsc::Sender<u32>,
-) -> Result<(Serving<Both>, Handled)> {
+) -> Result<Served> {
     // Also where it cannot begin: the sinks wait for it.
     let _done = Count(&stage.serving);
     pin(cpu)?;
@@ -211,8 +222,9 @@ pub(super) fn serve(
         device.meter();
     }
     stage.unaware.fetch_sub(1, Ordering::AcqRel);
-    device.serve(&stage.device_stops);
-    Ok((device, before))
+    let presence = Presence::begin();
+    let slept = device.serve(&stage.device_stops);
+    Ok(Served { device, before, ran: presence.share(slept) })
 }
 
 /// One less when it is dropped.
@@ -235,6 +247,7 @@ pub(super) fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage
             start => break start,
         }
     };
+    let presence = Presence::begin();
     let duration = trial.duration.as_nanos() as u64;
     let share = 1.0 / f64::from(trial.cores);
     tasks.generators.iter_mut().for_each(|generator| generator.start(trial.rate, share, start, duration));
@@ -264,6 +277,7 @@ pub(super) fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage
         // The device finishes what it has, and then nothing is sent into the rings any more.
         if !generating && stage.serving.load(Ordering::Acquire) == 0 {
             while tasks.collectors.iter_mut().any(Collector::step) {}
+            tasks.ran = presence.share(Duration::ZERO);
             return Ok(tasks);
         }
     }
