@@ -4,6 +4,7 @@
 //! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
 
 use super::network::{service, services, trial};
+use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load;
@@ -94,11 +95,29 @@ pub(crate) fn status(hairpin: &Hairpin) -> Result<Value> {
     answer.get("status").cloned().context("no status")
 }
 
+/// No packet buffer is lost: packet sockets and memif hold none while nothing comes.
+pub(crate) fn whole(hairpin: &Hairpin) -> Result<()> {
+    let in_use = || status(hairpin)?["mbufs"]["in_use"].as_u64().context("no count of packet buffers");
+    let begun = Instant::now();
+    while in_use()? > 0 {
+        ensure!(begun.elapsed() < PATIENCE, "{} packet buffers stay in use", in_use()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 pub(crate) fn works(net: &Net) -> Result<()> {
     for name in ["http4", "http6", "full-http4", "full-http6"] {
         load::curl(&net.topology.client, &net.topology, &service(name).listen(), "128k", "works")?;
     }
     Ok(())
+}
+
+/// UDP of both families, of both kinds of translation.
+fn datagrams(net: &Net) -> Result<()> {
+    ["echo4", "echo6", "full-echo4", "full-echo6"]
+        .iter()
+        .try_for_each(|name| echoes(&net.topology, name, 64, 1400, 101))
 }
 
 /// Echo of both families, of Hairpin's own addresses and of services'; what is nobody's is not answered.
@@ -135,13 +154,7 @@ fn answers() -> Result<()> {
     let offload = &status["offload"];
     ensure!(offload["policy"] == "never" && offload["rules_max"] == 0 && offload["engine"] == "none", "{offload}");
     ensure!(table.contains("engine none: no port takes rules") && table.contains("the driver has no rules"), "{table}");
-    // No packet buffer is lost: these ports hold none while nothing comes.
-    let quiet = || self::status(&net.hairpin)?["mbufs"]["in_use"].as_u64().context("mbufs");
-    let begun = Instant::now();
-    while quiet()? > 0 {
-        ensure!(begun.elapsed() < PATIENCE, "{} packet buffers stay in use", quiet()?);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    whole(&net.hairpin)?;
     // What was made goes with the process.
     let instance = net.hairpin.instance().to_owned();
     net.hairpin.stop(true)?;
@@ -179,6 +192,7 @@ fn restart() -> Result<()> {
         ensure!(status.began == "restart" && status.adopted_connections >= 1, "{status:?}");
         ask(&mut stream).with_context(|| format!("after {signal}"))?;
     }
+    whole(&net.hairpin)?;
     // Nobody can take ports over from a living process.
     let refused = net.hairpin.tell(&net.topology, &["upgrade"]);
     let refused = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
@@ -203,7 +217,8 @@ fn reload() -> Result<()> {
     ensure!(!before, "somebody answers at {target} before the reload");
     net.hairpin.tell(&net.topology, &["reload"])?;
     page()?;
-    works(&net)
+    works(&net)?;
+    whole(&net.hairpin)
 }
 
 /// Two workers, and ports with one queue.
@@ -218,7 +233,7 @@ fn relay() -> Result<()> {
     for worker in status["workers"].as_array().context("no workers")? {
         ensure!(worker["forwarded"].as_u64() > Some(0), "{}", status["workers"]);
     }
-    Ok(())
+    whole(&net.hairpin)
 }
 
 fn xdp() -> Result<()> {
@@ -228,6 +243,10 @@ fn xdp() -> Result<()> {
     match net(HairpinOptions { top: "workers = 1".to_owned(), ..options(XDP) }) {
         Ok(Some(net)) => {
             works(&net)?;
+            datagrams(&net)?;
+            for (name, family) in [("iperf4", Family::V4), ("iperf6", Family::V6)] {
+                bulk(&net.topology, name, family)?;
+            }
             let status = status(&net.hairpin)?;
             ensure!(status["ports"][0]["driver"] == "net_af_xdp", "{}", status["ports"]);
             Ok(())
@@ -260,12 +279,13 @@ fn memif() -> Result<()> {
     let up = || status(&net.hairpin).is_ok_and(|status| status["ports"][0]["up"] == true);
     testpmd.wait_until(PATIENCE, up).context("the memif does not come up")?;
     works(&net).with_context(|| testpmd.log())?;
+    datagrams(&net).with_context(|| testpmd.log())?;
     let status = status(&net.hairpin)?;
     ensure!(status["ports"][0]["driver"] == "net_memif", "{}", status["ports"]);
     ensure!(status["ports"][0]["received"].as_u64() > Some(100), "{}", status["ports"]);
     // It polls: it has to end even if nobody asks it to.
     testpmd.signal(Signal::SIGKILL);
-    Ok(())
+    whole(&net.hairpin)
 }
 
 fn refusals() -> Result<()> {

@@ -1,7 +1,7 @@
 //! The dpdk plane as the client of another process's memory (memif): what happens when that process is not there yet, ends,
 //! and comes back. It is testpmd, which carries frames between the client's interface and the memif.
 
-use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, works};
+use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, whole, works};
 use super::network::trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
@@ -59,7 +59,7 @@ fn again() -> Result<()> {
     ensure!(received()? >= before, "{} frames instead of {before}", received()?);
     let logs = net.hairpin.logs();
     ensure!(logs.contains("its server is asked every second"), "{logs}");
-    Ok(())
+    whole(&net.hairpin)
 }
 
 /// What comes into a queue that no worker has would be lost.
@@ -73,7 +73,7 @@ fn mixed() -> Result<()> {
     let ports = status(&net.hairpin)?["ports"].clone();
     ensure!(ports.as_array().context("ports")?.iter().all(|port| port["queues"] == 1), "{ports}");
     server.signal(Signal::SIGKILL);
-    Ok(())
+    whole(&net.hairpin)
 }
 
 /// testpmd with its link up. It may die of a client that has gone before it was greeted (docs/dpdk.md), and is started

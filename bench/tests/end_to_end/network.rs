@@ -1,6 +1,6 @@
 //! Networks the trials share.
 
-use crate::dpdk::{PORTS, is_built_in};
+use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
 use anyhow::{Result, anyhow, bail};
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
@@ -52,6 +52,7 @@ impl Networks {
         }
         let (_, network) = current.as_mut().ok_or_else(|| anyhow!("no network"))?;
         let result = body(network).and_then(|()| network.hairpin.process().check());
+        let result = result.and_then(|()| if which == Which::Dpdk { whole(&network.hairpin) } else { Ok(()) });
         network.servers.check()?;
         if let Err(error) = result {
             let status = network.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));

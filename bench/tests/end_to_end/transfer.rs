@@ -34,7 +34,7 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
         for (name, family) in [("iperf4", Family::V4), ("iperf6", Family::V6)] {
             let share = share.clone();
             trials.push(networks.trial(&format!("transfer iperf3 {name}"), which, move |network| {
-                bulk(network, name, family)?;
+                bulk(&network.topology, name, family)?;
                 let status = network.hairpin.status()?;
                 let service = status.service(name).context("no such service in the status")?;
                 ensure!(
@@ -114,14 +114,15 @@ fn udp(network: &mut Network, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn bulk(network: &mut Network, name: &str, family: Family) -> Result<()> {
+/// TCP both ways, and UDP, through the services of iperf3.
+pub(crate) fn bulk(topology: &Topology, name: &str, family: Family) -> Result<()> {
     for reverse in [false, true] {
         let options = IperfOptions { streams: 2, duration: Duration::from_secs(2), udp_mbit_s: None, reverse };
-        let tcp = load::iperf(&network.topology, vip(family), IPERF_PORTS[0], &options)?;
+        let tcp = load::iperf(topology, vip(family), IPERF_PORTS[0], &options)?;
         ensure!(tcp.bits_per_s > 1e8, "{name} carried {:.0} bit/s", tcp.bits_per_s);
     }
     let options = IperfOptions { streams: 1, duration: Duration::from_secs(1), udp_mbit_s: Some(50), reverse: false };
-    let udp = load::iperf(&network.topology, vip(family), IPERF_PORTS[0], &options)?;
+    let udp = load::iperf(topology, vip(family), IPERF_PORTS[0], &options)?;
     ensure!(udp.bits_per_s > 25e6, "UDP through {name}: {udp:?}");
     Ok(())
 }

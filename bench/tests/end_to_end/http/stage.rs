@@ -1,6 +1,6 @@
 //! The network of these trials: Hairpin's HTTP and TLS services, and all kinds of servers behind them.
 
-use crate::dpdk::{PORTS, is_built_in};
+use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::command;
@@ -103,6 +103,7 @@ impl Stages {
         let (_, stage) = current.as_mut().ok_or_else(|| anyhow!("no stage"))?;
         stage.recorders.iter().for_each(Recorder::forget);
         let result = body(stage).and_then(|()| stage.hairpin.process().check());
+        let result = result.and_then(|()| if which == Which::Dpdk { whole(&stage.hairpin) } else { Ok(()) });
         stage.servers.check()?;
         if let Err(error) = result {
             let status = stage.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
