@@ -6,7 +6,7 @@ use crate::suite::samples::Samples;
 use anyhow::{Context, Result, ensure};
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::calibrate::check::{
-    BOUND, Beside, Case, IDLE_MAX, Load, PACKETS, capacity, compare, of_turns, simulate, write_sizes,
+    BOUND, Beside, Case, FULL_BURSTS, IDLE_MAX, Load, PACKETS, capacity, compare, of_turns, simulate, write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
 use hairpin_lab::calibrate::{Bench, Options, calibrate_beside};
@@ -26,6 +26,8 @@ struct Checked {
     measured: Vec<(Sent, Beside)>,
     /// The turns of all measurements together.
     turns: Work,
+    /// How many packets were sent at a time, and how often, in all of them.
+    bursts: BTreeMap<u32, u64>,
 }
 
 /// What was offered.
@@ -54,8 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     };
     let measures = |case: &Case| options.tables.iter().any(|table| table == case.table.name());
     let cases = Case::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
-    let mut checked: Vec<Checked> =
-        cases.map(|case| Checked { case, measured: Vec::new(), turns: Work::default() }).collect();
+    let mut checked: Vec<Checked> = cases
+        .map(|case| Checked { case, measured: Vec::new(), turns: Work::default(), bursts: BTreeMap::new() })
+        .collect();
     ensure!(!checked.is_empty(), "there is no such run");
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
     let sizes = arguments.directory.join("calibrate-sizes.csv");
@@ -118,6 +121,9 @@ fn measure(
             beside.idle * 100.0
         );
         checked[at].turns.add(&measured.work.unwrap_or_default());
+        for (packets, count) in &measured.bursts {
+            *checked[at].bursts.entry(*packets).or_default() += count;
+        }
         checked[at].measured.push((Sent { packets: measured.sent, pps: measured.tx_pps }, beside));
     }
     Ok(())
@@ -146,13 +152,14 @@ fn lower(
 fn row(profile: &CoreProfile, checked: &Checked) -> Result<Option<Row>> {
     let Some((offered, measured)) = checked.middle() else { return Ok(None) };
     let case = &checked.case;
-    let pps = match case.load {
-        Load::Full => 1.5 * capacity(profile, case),
-        Load::Half | Load::Tenth => offered.pps,
+    let measured_bursts: Vec<(u32, u64)> = checked.bursts.iter().map(|(&packets, &count)| (packets, count)).collect();
+    let (pps, bursts) = match case.load {
+        Load::Full => (1.5 * capacity(profile, case), FULL_BURSTS),
+        Load::Half | Load::Tenth => (offered.pps, &measured_bursts[..]),
     };
     // Where flows come and go the table fills as it goes.
     let packets = if case.moving { offered.packets } else { PACKETS };
-    let simulated = simulate(profile, case, pps, packets)?;
+    let simulated = simulate(profile, case, (pps, bursts), packets)?;
     let (ratio, held) = compare(&simulated, &measured);
     let mut title = case.to_string();
     if case.load == Load::Full && measured.idle > IDLE_MAX {

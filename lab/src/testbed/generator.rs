@@ -22,6 +22,19 @@ pub struct Sent {
     pub refused: u64,
     /// Times that the pool had no frame when a packet was due.
     pub no_frame: u64,
+    /// How often it has handed over one packet at a time, two, and so on.
+    pub bursts: [u64; BURST],
+}
+
+impl Sent {
+    /// Adds what another generator has done.
+    pub fn add(&mut self, other: &Sent) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.refused += other.refused;
+        self.no_frame += other.no_frame;
+        self.bursts.iter_mut().zip(other.bursts).for_each(|(all, count)| *all += count);
+    }
 }
 
 /// A source before an outlet. Its clock is [`clock::now`].
@@ -125,6 +138,9 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
         self.pace.sent(filled.packets, filled.bytes);
         self.sent.packets += filled.packets as u64;
         self.sent.bytes += filled.bytes as u64;
+        if let Some(count) = filled.packets.checked_sub(1).and_then(|place| self.sent.bursts.get_mut(place)) {
+            *count += 1;
+        }
         self.timeline.sent(now, filled.packets as u64);
         if !self.held.is_empty() {
             self.outlet.send(&mut self.held);

@@ -351,11 +351,7 @@ fn close(
     let (mut sent, mut behind, mut collected) = (Sent::default(), 0, false);
     let mut timeline = Timeline::new(0, duration);
     for lane in &lanes {
-        let one = lane.generator.sent();
-        sent.packets += one.packets;
-        sent.bytes += one.bytes;
-        sent.refused += one.refused;
-        sent.no_frame += one.no_frame;
+        sent.add(lane.generator.sent());
         behind += lane.generator.behind();
         timeline.merge(lane.generator.timeline());
         if let Some((_, its)) = &lane.collector {

@@ -319,11 +319,7 @@ fn close(
     generators.iter().skip(1).for_each(|generator| timeline.merge(generator.timeline()));
     let mut sent = Sent::default();
     for generator in generators {
-        let one = generator.sent();
-        sent.packets += one.packets;
-        sent.bytes += one.bytes;
-        sent.refused += one.refused;
-        sent.no_frame += one.no_frame;
+        sent.add(generator.sent());
     }
     let mut all = Handled::default();
     handled.into_iter().for_each(|one| all.add(one));
