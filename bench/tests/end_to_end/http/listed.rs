@@ -15,6 +15,7 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
         trial("connections are listed, filtered, counted", listed),
         trial("a listing in small pages has each connection once, whatever happens meanwhile", paged),
         trial("a download that the engine carries is explained", offloaded),
+        trial("of a download by who takes no SACK the engine carries one way", one_way),
         trial("a request that waits is listed with its method, route and backend", waiting),
     ]
 }
@@ -131,6 +132,34 @@ fn offloaded(stage: &mut Stage) -> Result<()> {
     ensure!(why.contains("requests: 1; now GET to web") && why.contains("offloaded"), "{why}");
     let all: Value = serde_json::from_str(&stage.hairpin.tell(&stage.topology, &["offload", "-o", "json"])?)?;
     ensure!(all["offloaded"].as_u64() >= Some(1), "{all}");
+    Ok(())
+}
+
+/// A client that takes no SACK, before servers that do: the engine carries what they send, the worker what it answers.
+fn one_way(stage: &mut Stage) -> Result<()> {
+    let sack = |stage: &Stage, on: u8| stage.topology.client.script(&format!("sysctl -qw net.ipv4.tcp_sack={on}\n"));
+    sack(stage, 0)?;
+    let result = carried_one_way(stage);
+    sack(stage, 1)?;
+    result
+}
+
+fn carried_one_way(stage: &mut Stage) -> Result<()> {
+    let mut curl = stage.topology.client.command("curl");
+    curl.args(["--silent", "--limit-rate", "10M", "--output", "/dev/null"]).arg(stage.url(WEB, "/100m"));
+    let _curl = stage.topology.client.start(curl, &stage.topology.scratch.file("one-way-curl.log"))?;
+    let carried = |view: &Value| view["packets_offloaded"][1].as_u64() > Some(100);
+    let filters = ["--service", "web", "--offloaded"];
+    stage.until("a download carried by the engine", |stage| Ok(list(stage, &filters)?.iter().any(carried)))?;
+    let view = list(stage, &filters)?.into_iter().find(carried).context("it is over already")?;
+    ensure!(view["packets_offloaded"][0] == 0, "{view}");
+    // Requests follow each other on one connection, each when the rule of the one before is gone.
+    let page = stage.page("10m")?;
+    let mut connection = stage.connect(WEB)?;
+    for i in 0..5 {
+        let answer = connection.get("10m", false, PATIENCE).with_context(|| format!("request {i}"))?;
+        ensure!(answer.body == page, "request {i}: 10 MB arrived changed");
+    }
     Ok(())
 }
 
