@@ -1,6 +1,5 @@
 //! Which processor does what, and whether it does.
 
-use crate::clock;
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
@@ -93,26 +92,6 @@ impl Watch {
     }
 }
 
-/// How much of its processor the calling thread gets from now on: one that polls wants all of it.
-pub(super) struct Presence {
-    since: u64,
-    had: Duration,
-}
-
-impl Presence {
-    /// From now on.
-    pub(super) fn begin() -> Presence {
-        Presence { since: clock::now(), had: clock::of_thread() }
-    }
-
-    /// The share it has had, 0 to 1, of the time in which it did not sleep by its own choice; for the same thread.
-    pub(super) fn share(&self, slept: Duration) -> f64 {
-        let wanted = Duration::from_nanos(clock::now().saturating_sub(self.since)).saturating_sub(slept);
-        let had = clock::of_thread().saturating_sub(self.had);
-        if wanted.is_zero() { 1.0 } else { (had.as_secs_f64() / wanted.as_secs_f64()).min(1.0) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,14 +114,5 @@ mod tests {
         assert_eq!(Plan::crowded(&[0, 1], 3), Some(expected));
         assert_eq!((Plan::crowded(&[], 1), Plan::crowded(&[0], 0)), (None, None));
         assert_eq!(Plan::crowded(&[0, 1, 2], 2), plan(3, 2), "there are enough");
-    }
-
-    #[test]
-    fn a_thread_that_waits_is_not_there() {
-        let presence = Presence::begin();
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(presence.share(Duration::ZERO) < 0.5);
-        // What it slept by its own choice it did not want.
-        assert!(presence.share(Duration::from_secs(1)) == 1.0);
     }
 }

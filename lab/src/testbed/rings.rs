@@ -4,6 +4,7 @@
 //! else generator and sink share one. What the device cannot take waits in the ring, as in a NIC's queue: an open loop's
 //! packets that find it full are lost (`ring-full`), and a generator without a limit waits.
 
+mod presence;
 mod threads;
 
 use super::account::Books;

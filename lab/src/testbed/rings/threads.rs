@@ -1,8 +1,9 @@
 //! The threads of a trial over rings, and what they have in common.
 
+use super::presence::Presence;
 use crate::clock;
 use crate::sink::Sink;
-use crate::testbed::cores::{Presence, pin};
+use crate::testbed::cores::pin;
 use crate::testbed::device::{Handled, Serving};
 use crate::testbed::ends::{Inlet, Outlet};
 use crate::testbed::generator::Generator;
