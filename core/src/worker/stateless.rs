@@ -28,6 +28,9 @@ use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
 use arrayvec::ArrayVec;
 
+// A burst's packets are told apart by the bits of a word.
+const _: () = assert!(BATCH_MAX <= u64::BITS as usize);
+
 /// How every packet finds its backend by itself.
 #[derive(Clone, Debug)]
 pub enum Stateless {
@@ -90,7 +93,8 @@ struct Route {
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// [`Worker::handle_batch`] of a worker that tracks no connections. One pass says where plain packets go, another
-    /// rewrites them: each step of a hash waits for the one before, so several are to be under way at a time.
+    /// rewrites them: each step of a hash waits for the one before, so several are to be under way at a time. The
+    /// others have their turn after that; all go out in the order in which they came.
     pub(super) fn handle_stateless<IO: FrameIo>(
         &mut self,
         now: Time,
