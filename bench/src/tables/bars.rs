@@ -1,7 +1,7 @@
 //! What the tables have to reach, from one run's figures.
 
 use super::measure::Case;
-use super::methods::{ONE_LINE, TWO_LINES, default_name};
+use super::methods::{COPIES, ONE_LINE, TWO_LINES, default_name};
 use super::results::{BYTES, Results};
 use super::soak::Soaked;
 use crate::suite::report::{Bar, Row};
@@ -111,19 +111,23 @@ impl Against {
     }
 }
 
-const SCALING: &str = "two readers of one table, as a multiple of one, beside private tables";
+/// How two readers scale, beside two that each have a table as large.
+const SCALING: &str = "two readers of one table, as a multiple of one, beside one table each";
+/// Beside two among whose tables the entries are divided: each is half as large, and so faster.
+const SCALING_HALVES: &str = "the same, beside half a table each";
 
-/// How two readers of the shared table scale, against two with private ones; each pair was measured in one turn.
-fn scaling(results: &Results) -> Option<Row> {
+/// How two readers of the shared table scale, against two that share nothing; each pair was measured in one turn. What
+/// memory allows stands beside it: two threads that read the same arrays, and none that writes.
+fn scaling(results: &Results, title: &str, against: &str) -> Option<Row> {
     let of = |method: &str| {
         let (one, two) =
             (results.samples(method, Case::Hits, LARGE, 1)?, results.samples(method, Case::Hits, LARGE, 2)?);
         Some(Samples::from(two.values().iter().zip(one.values()).map(|(two, one)| two / one).collect::<Vec<_>>()))
     };
-    let private = default_name();
-    let (shared, private_scaling) = (of(SHARED)?, of(&private)?);
-    let beside = BTreeMap::from([(private.clone(), private_scaling.median())]);
-    Some(Row::new(SCALING, "x", &shared, &beside, &private, Bar::AtLeast(0.95)))
+    let shared = of(SHARED)?;
+    let mut beside = BTreeMap::from([(against.to_owned(), of(against)?.median())]);
+    beside.extend(of(TWO_LINES).map(|limit| (TWO_LINES.to_owned(), limit.median())));
+    Some(Row::new(title, "x", &shared, &beside, against, Bar::AtLeast(0.95)))
 }
 
 /// Bytes per stored entry.
@@ -151,7 +155,8 @@ fn soak_title(method: &str) -> String {
 /// Every bar for which there are figures.
 pub(super) fn rows(results: &Results, soaked: &[Soaked]) -> Vec<Row> {
     let mut rows: Vec<Row> = RATES.iter().filter_map(|against| against.row(results)).collect();
-    rows.extend(scaling(results));
+    rows.extend(scaling(results, SCALING, COPIES));
+    rows.extend(scaling(results, SCALING_HALVES, &default_name()));
     rows.extend(SMALL_ONES.into_iter().filter_map(|ours| bytes(results, ours)));
     for Soaked { method, operations, wrong, .. } in soaked {
         let (right, all) = ((operations - wrong) as f64, *operations as f64);
@@ -163,6 +168,10 @@ pub(super) fn rows(results: &Results, soaked: &[Soaked]) -> Vec<Row> {
 
 /// The bars for which there are none.
 pub(super) fn missing(rows: &[Row]) -> Vec<String> {
-    let titles = RATES.iter().map(Against::title).chain([SCALING.to_owned()]).chain(SMALL_ONES.map(bytes_title));
+    let titles = RATES
+        .iter()
+        .map(Against::title)
+        .chain([SCALING, SCALING_HALVES].map(str::to_owned))
+        .chain(SMALL_ONES.map(bytes_title));
     titles.filter(|title| !rows.iter().any(|row| row.case == *title)).collect()
 }

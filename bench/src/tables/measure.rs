@@ -385,6 +385,9 @@ impl Worker<'_> {
 /// What a method can be asked for by so many threads.
 fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
     let sharing = subject.sharing();
+    if sharing == Sharing::Copies {
+        return vec![Step::Settle, Step::Look(Case::Hits)];
+    }
     let mut steps = vec![Step::Settle, Step::Look(Case::HitsSingle), Step::Look(Case::Hits)];
     if sharing != Sharing::Fixed {
         steps.extend([Step::Look(Case::Misses), Step::Look(Case::MostlyHits)]);
@@ -443,23 +446,36 @@ pub(super) fn turn(
     Ok(rates)
 }
 
+/// Puts entries in; what that took.
+fn put(hands: &mut dyn Hands, part: &[Key]) -> Result<Spent> {
+    let clock = Clock::start();
+    let inserted = hands.insert(part);
+    let spent = clock.stop(part.len());
+    ensure!(inserted == part.len(), "refused an entry when {inserted} of {} were in", part.len());
+    Ok(spent)
+}
+
 /// Fills a method's empty tables; the rate at which one thread did that.
 ///
 /// # Errors
 /// When it refuses an entry, or threads could not be had.
 pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Option<Rate>> {
     let one = |shares: &[Share<'_>], thread: usize| {
-        let part = shares[thread].part;
         let mut hands = subject.hands(shares.len(), thread)?;
-        let clock = Clock::start();
-        let inserted = hands.insert(part);
-        let spent = clock.stop(part.len());
-        ensure!(inserted == part.len(), "refused an entry when {inserted} of {} were in", part.len());
-        Ok(spent)
+        put(&mut *hands, shares[thread].part)
     };
     let mut rate = None;
     match subject.sharing() {
         Sharing::Fixed => {}
+        Sharing::Copies => {
+            for shares in shares {
+                on_threads(processors, shares.len(), |thread, pinned| {
+                    pinned?;
+                    let mut hands = subject.hands(shares.len(), thread)?;
+                    shares.iter().try_for_each(|share| put(&mut *hands, share.part).map(drop))
+                })?;
+            }
+        }
         Sharing::Private => {
             for shares in shares {
                 let spent = on_threads(processors, shares.len(), |thread, pinned| {

@@ -7,7 +7,7 @@ use super::own::{Indexed, Locked, Untracked, hasher};
 use super::peers::libcuckoo::Libcuckoo;
 use super::peers::rust_maps::{Dashmap, Hashbrown};
 use super::shared::SharedIndex;
-use super::subject::{Owned, PerCore, Size, Subject};
+use super::subject::{Copies, Owned, PerCore, Size, Subject};
 use anyhow::{Context, Result, bail};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::table::concurrent::Concurrent;
@@ -28,14 +28,17 @@ pub(super) const ONE_LINE: &str = "limit/one-line";
 /// What memory allows to who finds something.
 pub(super) const TWO_LINES: &str = "limit/two-lines";
 
+/// `concurrent`, not shared: a whole one for each thread.
+pub(super) const COPIES: &str = "copies/concurrent";
+
 type Make = Box<dyn Fn(&Size, &[usize]) -> Result<Box<dyn Subject>>>;
 
 /// A method under measurement.
 pub(super) struct Candidate {
     /// Its name; of private tables `per-core/` and what they are.
     pub name: String,
-    /// Whether every thread has its own.
-    pub private: bool,
+    /// Tables of the whole size for each number of threads.
+    tables: fn(usize) -> usize,
     make: Make,
 }
 
@@ -46,6 +49,11 @@ impl Candidate {
     /// When the method cannot be had on this machine.
     pub(super) fn make(&self, size: &Size, threads: &[usize]) -> Result<Box<dyn Subject>> {
         (self.make)(size, threads)
+    }
+
+    /// As many tables of the whole size as this is, for each of these numbers of threads.
+    pub(super) fn tables(&self, threads: &[usize]) -> usize {
+        threads.iter().map(|&threads| (self.tables)(threads)).sum::<usize>().max(1)
     }
 
     /// Whether `name` means this one: its name, or that without `per-core/`.
@@ -66,12 +74,13 @@ pub(super) fn private<O: Owned + 'static>(
     make: impl Fn(&Size) -> Result<O> + 'static,
 ) -> Candidate {
     let make: Make = Box::new(move |size, threads| Ok(Box::new(PerCore::new(threads, size, slots(size), &make)?)));
-    Candidate { name: format!("per-core/{name}"), private: true, make }
+    Candidate { name: format!("per-core/{name}"), tables: |_| 1, make }
 }
 
 /// One table for all threads.
 pub(super) fn shared<S: Subject + 'static>(name: &str, make: impl Fn(&Size) -> Result<S> + 'static) -> Candidate {
-    Candidate { name: name.to_owned(), private: false, make: Box::new(move |size, _| Ok(Box::new(make(size)?))) }
+    let make: Make = Box::new(move |size, _| Ok(Box::new(make(size)?)));
+    Candidate { name: name.to_owned(), tables: |_| 0, make }
 }
 
 /// The entries that ours are made for: as many as a cuckoo table with so many slots promises to take.
@@ -97,6 +106,12 @@ fn single<T: Table<Key> + Send + 'static>(name: &str, make: fn(usize) -> T) -> C
 /// One of ours that threads share.
 fn concurrent(size: &Size) -> Result<SharedIndex<Concurrent>> {
     Ok(SharedIndex::new(Concurrent::new(capacity(size), hasher()), size))
+}
+
+/// What threads share, each with one of its own.
+fn copies<S: Subject + 'static>(name: &str, make: fn(&Size) -> Result<S>) -> Candidate {
+    let make: Make = Box::new(move |size, threads| Ok(Box::new(Copies::new(threads, || make(size))?)));
+    Candidate { name: name.to_owned(), tables: |threads| threads, make }
 }
 
 /// Ours, in the order of the papers.
@@ -126,6 +141,7 @@ fn own() -> Vec<Candidate> {
         single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
         private("inline", |size| Some(size.slots), |size| Ok(Inline::<Key, u64>::new(capacity(size), hasher()))),
         shared("concurrent", concurrent),
+        copies(COPIES, concurrent),
     ]
 }
 

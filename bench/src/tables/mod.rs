@@ -199,7 +199,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// All methods at one size.
 fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut Results) {
     let size = Size { slots, entries: slots * LOAD_PERCENT / 100, brim: false };
-    let tables: usize = candidates.iter().map(|method| if method.private { plan.threads.len() } else { 1 }).sum();
+    let tables: usize = candidates.iter().map(|method| method.tables(&plan.threads)).sum();
     let needed = (tables + plan.threads.len() + 1) * slots * BYTES_PER_SLOT;
     if needed > machine::memory() {
         let (name, needed) = (size_name(slots), needed >> 20);

@@ -61,8 +61,10 @@ impl std::ops::AddAssign for Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "some are DPDK's only"))]
 pub(super) enum Sharing {
-    /// Each thread has a table of its own.
+    /// Each thread has a table of its own with its share of the entries.
     Private,
+    /// Each thread has a table of its own with all the entries, and only reads it.
+    Copies,
     /// One table: any number read beside one that changes it.
     OneWriter,
     /// One table: any number read and change it.
@@ -79,7 +81,7 @@ impl Sharing {
         match self {
             Sharing::Private | Sharing::Any | Sharing::Unprotected => true,
             Sharing::OneWriter => threads == 1,
-            Sharing::Fixed => false,
+            Sharing::Copies | Sharing::Fixed => false,
         }
     }
 
@@ -191,9 +193,7 @@ impl<O: Owned> Subject for PerCore<O> {
     }
 
     fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>> {
-        let set = self.sets.iter().find(|set| set.len() == threads);
-        let table = set.and_then(|set| set.get(thread));
-        let table = table.ok_or_else(|| anyhow::anyhow!("there is no table for thread {thread} of {threads}"))?;
+        let table = of_thread(&self.sets, threads, thread)?;
         Ok(Box::new(Own(table.lock().unwrap_or_else(PoisonError::into_inner))))
     }
 
@@ -209,6 +209,49 @@ impl<O: Owned> Subject for PerCore<O> {
     fn slots(&self) -> Option<usize> {
         self.slots
     }
+}
+
+/// A table of its own for each thread, none of them divided: what sharing one costs is seen beside that.
+pub(super) struct Copies<S> {
+    /// For each number of threads, its tables.
+    sets: Vec<Vec<S>>,
+}
+
+impl<S: Subject> Copies<S> {
+    /// Tables for each of these numbers of threads.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn new(threads: &[usize], make: impl Fn() -> Result<S>) -> Result<Copies<S>> {
+        let set = |&threads: &usize| (0..threads).map(|_| make()).collect::<Result<_>>();
+        Ok(Copies { sets: threads.iter().map(set).collect::<Result<_>>()? })
+    }
+}
+
+impl<S: Subject> Subject for Copies<S> {
+    fn sharing(&self) -> Sharing {
+        Sharing::Copies
+    }
+
+    fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>> {
+        of_thread(&self.sets, threads, thread)?.hands(1, 0)
+    }
+
+    fn bytes(&self) -> usize {
+        self.sets.first().and_then(|set| set.first()).map_or(0, Subject::bytes)
+    }
+
+    /// Nobody asks how full they can be; that is asked of what they are copies of.
+    fn slots(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// What belongs to `thread` of `threads`.
+fn of_thread<T>(sets: &[Vec<T>], threads: usize, thread: usize) -> Result<&T> {
+    let set = sets.iter().find(|set| set.len() == threads);
+    let table = set.and_then(|set| set.get(thread));
+    table.ok_or_else(|| anyhow::anyhow!("there is no table for thread {thread} of {threads}"))
 }
 
 /// A private table, held.
