@@ -98,10 +98,10 @@ fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Tim
 }
 
 /// A worker with room for so many connections.
-fn worker<P: OffloadPolicy + Clone>(
+fn worker<P: OffloadPolicy>(
     choice: Choice,
     connections: usize,
-    policy: P,
+    policy: impl Fn() -> P,
     caps: EngineCaps,
 ) -> Result<Unit<P>> {
     let seeds = [11, 12, 13, 14];
@@ -128,7 +128,7 @@ pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<f64> {
 fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
     let more = NEW_MIN.max(flows / 4).next_multiple_of(BURST as u32);
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
-    let mut unit = worker(choice, room(flows), Never, EngineCaps::NONE)?;
+    let mut unit = worker(choice, room(flows), || Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
     let mut begin = frames(SYN, 0, known);
     run(&mut begin, Body::Worker(&mut unit), &mut clock, known);
@@ -148,7 +148,7 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
 /// Nanoseconds of a flow's end by silence.
 pub(super) fn end(flows: u32) -> Result<f64> {
     let flows = flows.next_multiple_of(BURST as u32);
-    let mut unit = worker(Choice::Own(Default::default()), room(flows), Never, EngineCaps::NONE)?;
+    let mut unit = worker(Choice::Own(Default::default()), room(flows), || Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
     run(&mut frames(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
@@ -181,11 +181,11 @@ fn rule_once(flows: u32) -> Result<f64> {
     let mut frames = frames(ACK | PSH, 0, flows);
     let choice = Choice::Own(Default::default());
     let mut clock = Time::from_nanos(1_000_000_000);
-    let mut without = worker(choice, room(flows), Never, EngineCaps::NONE)?;
+    let mut without = worker(choice, room(flows), || Never, EngineCaps::NONE)?;
     let (plain, none) = run(&mut frames, Body::Worker(&mut without), &mut clock, ROUNDS * flows);
     retire(without);
     let mut clock = Time::from_nanos(1_000_000_000);
-    let mut with = worker(choice, room(flows), Always, ANY_ENGINE)?;
+    let mut with = worker(choice, room(flows), || Always, ANY_ENGINE)?;
     let (offloading, installs) = run(&mut frames, Body::Worker(&mut with), &mut clock, ROUNDS * flows);
     retire(with);
     ensure!(none == 0 && installs >= u64::from(flows), "{installs} rules of {flows} flows");
@@ -208,7 +208,7 @@ pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bo
         }
         return Ok(each);
     };
-    let mut unit = worker(choice, super::entries(flows) as usize, Never, EngineCaps::NONE)?;
+    let mut unit = worker(choice, super::entries(flows) as usize, || Never, EngineCaps::NONE)?;
     run(&mut frames, Body::Worker(&mut unit), &mut clock, 2 * flows);
     let (each, _) = run(&mut frames, Body::Worker(&mut unit), &mut clock, packets);
     let sent = frames.sent();

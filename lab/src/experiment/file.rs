@@ -1,12 +1,15 @@
 //! The experiment file: what is measured, over which values, and what the papers found.
 
+use super::offload::{self, MODELLED};
 use super::reader::Table;
 use super::source;
 use crate::rate;
 use crate::reading::{Problems, Sink, text_of};
+use crate::testbed::offload::Offload;
 use crate::testbed::{Device, Rate, Size, Source, UnknownWord};
 use hairpin_core::table::Method;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -33,7 +36,7 @@ const RTE_HASH: [&str; 9] = [
     "rte-hash/multi-writer+transactional",
 ];
 /// Flow engines by name.
-const ENGINES: [&str; 2] = ["none", "rte-flow"];
+const ENGINES: [&str; 3] = ["none", "rte-flow", MODELLED];
 /// Offload policies by name (design.md, section 11).
 const POLICIES: [&str; 8] =
     ["never", "always", "first-n", "heavy-hitter", "fastest-flow", "decision-tree", "content-length", "auto"];
@@ -47,7 +50,7 @@ pub struct Subject {
     pub device: Device,
     /// The balancer's connection table.
     pub table: String,
-    /// The flow engine it hands connections to; `none` where all is software.
+    /// The flow engine it hands connections to, a modelled card with its name; `none` where all is software.
     pub engine: String,
     /// Which connections it hands over; `never` where all is software.
     pub policy: String,
@@ -135,6 +138,8 @@ pub struct Experiment {
     pub text: String,
     /// Devices under test.
     pub subjects: Vec<Subject>,
+    /// Modelled cards and their policies, by the names of the devices that have one.
+    pub offloads: BTreeMap<String, Offload>,
     /// How often everything is measured.
     pub repetitions: u32,
     /// How long each.
@@ -229,7 +234,7 @@ impl Experiment {
 }
 
 fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
-    let subjects = read_subjects(top);
+    let (subjects, offloads) = read_subjects(top, directory);
     let narrow = |list: Vec<u64>| list.into_iter().map(|value| u16::try_from(value).unwrap_or(u16::MAX)).collect();
     let counts = |list: Vec<u64>| list.into_iter().map(|value| u32::try_from(value).unwrap_or(u32::MAX)).collect();
     let loss_ratios = top.numbers("loss_ratios", &[0.0, 0.001], 0.0..=0.5);
@@ -257,6 +262,7 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
         profile: top.boolean("profile", false),
         findings,
         subjects,
+        offloads,
         otherwise: Vec::new(),
     };
     if experiment.name.is_empty() && !top.has("name") {
@@ -281,9 +287,9 @@ fn read_name(table: &Table<'_>, field: &'static str) -> Option<String> {
     Some(text.value)
 }
 
-fn read_subjects(top: &Table<'_>) -> Vec<Subject> {
+fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<String, Offload>) {
     let tables: Vec<&str> = Method::ALL.iter().map(|method| method.name()).chain(RTE_HASH).collect();
-    let mut subjects: Vec<Subject> = Vec::new();
+    let (mut subjects, mut offloads): (Vec<Subject>, _) = (Vec::new(), BTreeMap::new());
     for table in top.tables("device", "[[device]]") {
         let word = table.choice("kind", &["wire", "forwarder", "balancer"]);
         let device = word.and_then(|word| word.value.parse().ok()).unwrap_or_default();
@@ -295,7 +301,8 @@ fn read_subjects(top: &Table<'_>) -> Vec<Subject> {
         let engine = table.choice("engine", &ENGINES).map_or("none".to_owned(), |text| text.value);
         let policy = table.choice("policy", &POLICIES);
         let policy = policy.map_or(if engine == "none" { "never" } else { "always" }.to_owned(), |text| text.value);
-        if (engine == "none") != (policy == "never") {
+        // Behind a modelled card `never` is what the others are compared with: the same way, and no rules.
+        if (engine == "none") != (policy == "never") && !(engine == MODELLED && policy == "never") {
             let what = format!("policy \"{policy}\" with engine \"{engine}\"");
             let remedy = "give both an engine and a policy, or neither";
             table.error(&table.span_of("policy"), what, remedy);
@@ -310,6 +317,13 @@ fn read_subjects(top: &Table<'_>) -> Vec<Subject> {
             let what = format!("two devices are named \"{name}\"");
             table.error(&table.span_of("name"), what, "give one of them another `name`");
         }
+        let offload = offload::read(&table, &engine, &policy, directory);
+        if engine == MODELLED && ["", "stateless", "maglev"].contains(&method.as_str()) {
+            let what = "there are no connections that could go to a card";
+            table.error(&table.span_of("engine"), what, "take a balancer with a connection table");
+        }
+        let engine = offload.as_ref().map_or(engine, |offload| format!("{MODELLED}:{}", offload.card.name));
+        offloads.extend(offload.map(|offload| (name.clone(), offload)));
         subjects.push(Subject { name, device, table: method, engine, policy });
         table.end();
     }
@@ -317,7 +331,7 @@ fn read_subjects(top: &Table<'_>) -> Vec<Subject> {
         let what = format!("there are {} devices under test", subjects.len());
         top.error(&top.span_of("device"), what, format!("add 1 to {DEVICES_MAX} [[device]] tables"));
     }
-    subjects
+    (subjects, offloads)
 }
 
 fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {

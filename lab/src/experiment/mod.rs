@@ -5,6 +5,7 @@
 //! [`Testbed`](crate::testbed::Testbed). What is made of results is in [`crate::figure`] and [`crate::report`].
 
 mod file;
+mod offload;
 mod perform;
 mod plan;
 mod reader;

@@ -43,6 +43,7 @@ impl Cell {
         Trial {
             device: self.subject.device,
             table: self.subject.table.clone(),
+            offload: experiment.offloads.get(&self.subject.name).cloned(),
             cores: self.cores,
             table_entries: self.table_entries,
             flows: self.flows,
@@ -245,9 +246,10 @@ fn ordered(cells: &[Cell], experiment: &Experiment, repetition: u32) -> Vec<Cell
 
 /// Why a cell cannot be measured.
 fn reason(experiment: &Experiment, cell: &Cell, obstacle: &dyn Fn(&Trial) -> Option<String>) -> Option<String> {
-    if cell.subject.engine != "none" {
+    let trial = cell.trial(experiment, 0, Rate::Max);
+    if cell.subject.engine != "none" && trial.offload.is_none() {
         let engine = &cell.subject.engine;
         return Some(format!("engine {engine}: this testbed has no flow engine to hand connections to"));
     }
-    obstacle(&cell.trial(experiment, 0, Rate::Max))
+    obstacle(&trial)
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::reading::{Problem, Problems};
+use crate::testbed::offload::{Offload, Policy};
 use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Size, Testbed, Trial};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -204,6 +205,50 @@ fn mistakes_are_told_with_their_lines() {
     // All at once.
     let both = with("[1, 2]", "[3]").replacen("0.05", "9", 1);
     assert_eq!(parse(&both).unwrap_err().0.len(), 2);
+}
+
+/// A device behind a modelled card, and the mistakes that can be made with one.
+#[test]
+fn a_modelled_card_is_read() {
+    let scenarios = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios"));
+    let with = |device: &str| {
+        let head = "name = \"x\"\ncores = [1, 2]\n[source]\ntransport = \"udp\"\n[[device]]\ntable = \"cuckoo++\"\n";
+        Experiment::parse("x.toml", &format!("{head}{device}"), scenarios)
+    };
+    let card = "engine = \"modelled\"\ncard = \"../profiles/connectx-5.toml\"\n";
+    let plain = with(card).unwrap();
+    assert_eq!(
+        (plain.subjects[0].engine.as_str(), plain.subjects[0].policy.as_str()),
+        ("modelled:connectx-5", "always")
+    );
+    let whole = &plain.offloads["cuckoo++"];
+    assert_eq!((whole.card.tables.rules_max, &whole.policy), (2_000_000, &Policy::Always));
+    let scaled = with(&format!("{card}card_scale = 0.01\npolicy = \"heavy-hitter\"\nduration = \"5ms\"\n")).unwrap();
+    let small = &scaled.offloads["cuckoo++"];
+    assert_eq!((small.card.tables.rules_max, small.card.updates.waiting_max), (20_000, 64));
+    let heavy = Policy::HeavyHitter { packets: None, bytes: None, duration: Some(Duration::from_millis(5)) };
+    assert_eq!(small.policy, heavy);
+    // Another card is another measurement.
+    let key = |experiment: &Experiment| plan(experiment).tasks[0].key(experiment);
+    assert_ne!(key(&plain), key(&scaled));
+    let of_trial = &plan(&plain).tasks[0].cell.trial(&plain, 0, Rate::Max).offload;
+    assert_eq!(of_trial.as_ref(), Some(whole));
+    let text = serde_json::to_string(of_trial).unwrap();
+    assert_eq!(&serde_json::from_str::<Option<Offload>>(&text).unwrap(), of_trial);
+    for (device, told) in [
+        ("engine = \"modelled\"\n", "`card` is missing"),
+        ("engine = \"modelled\"\ncard = \"x.toml\"\n", "`card` \"x.toml\": cannot read it"),
+        ("engine = \"modelled\"\ncard = \"smoke.toml\"\n", "`card` \"smoke.toml\": "),
+        ("card_scale = 0.5\n", "`card_scale` is of a modelled card, and the engine is \"none\""),
+        (&format!("{card}card_scale = 2\n"), "`card_scale` is 2, out of range"),
+        (&format!("{card}packets = 5\n"), "`packets` means nothing with engine \"modelled\" and policy \"always\""),
+        (&format!("{card}policy = \"content-length\"\n"), "is about HTTP"),
+        (&format!("{card}policy = \"decision-tree\"\nmodel = \"smoke.toml\"\n"), "model "),
+        (&format!("kind = \"forwarder\"\n{card}"), "there are no connections"),
+    ] {
+        let problems = with(device).unwrap_err();
+        assert!(problems.0.iter().any(|one| one.what.contains(told)), "{told}\nnot in\n{problems}");
+    }
 }
 
 #[test]

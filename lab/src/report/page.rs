@@ -6,6 +6,7 @@ use crate::figure::{Figure, count};
 use crate::profile::by_stage;
 use crate::rate::Found;
 use crate::statistics::Summary;
+use crate::testbed::offload::Offloaded;
 use crate::testbed::{Measurement, Ran};
 use std::fmt::Write;
 
@@ -41,6 +42,7 @@ pub(super) fn page(
     about(&mut page, results, machine);
     findings(&mut page, results);
     means(&mut page, results);
+    cards(&mut page, results);
     searches(&mut page, results);
     drawings(&mut page, figures, more, has_fonts);
     profiles(&mut page, results);
@@ -253,6 +255,52 @@ fn means(page: &mut Page, results: &Results<'_>) {
         let place = place(cell);
         let class = if is_starved(all) { " class=\"no\"" } else { "" };
         page.row(class, &place.each_ref().map(String::as_str), &numbers);
+    }
+    page.raw("</table>\n");
+}
+
+/// What cards have done, if there were any.
+fn cards(page: &mut Page, results: &Results<'_>) {
+    let cells = || results.cells.iter().filter(|(_, all)| all.iter().any(|measured| measured.offloaded.is_some()));
+    if cells().next().is_none() {
+        return;
+    }
+    page.heading("Cards");
+    page.paragraph(
+        "Of devices behind a modelled card. \"Worker\" is the part of the time in which the worker was at work, \"card\" that \
+         in which the device's thread received and did what a card would do beside it: what a policy saves is of the first.",
+    );
+    let columns = [
+        "offloaded, %",
+        "rules, most",
+        "put in",
+        "taken out",
+        "refused",
+        "no room",
+        "until in force, us",
+        "worker, %",
+        "card, %",
+    ];
+    page.head(&PLACE.into_iter().chain(columns).collect::<Vec<_>>());
+    for (cell, all) in cells() {
+        let mean = |of: &dyn Fn(&Offloaded, f64) -> Option<f64>| {
+            let of = |measured: &&Measurement| of(measured.offloaded.as_ref()?, measured.seconds.max(1e-9));
+            Summary::of(&all.iter().filter_map(of).collect::<Vec<_>>())
+        };
+        let count = |of: fn(&Offloaded) -> u64| plus_minus(mean(&|card, _| Some(of(card) as f64)), 1.0, 0);
+        let numbers = [
+            plus_minus(mean(&|card, _| Some(card.share())), 0.01, 2),
+            count(|card| card.rules_peak),
+            count(|card| card.installed),
+            count(|card| card.removed),
+            count(Offloaded::refused),
+            count(|card| card.no_room),
+            plus_minus(mean(&|card, _| card.mean_wait_ns()), 1e3, 1),
+            plus_minus(mean(&|card, seconds| Some(card.worker_ns as f64 / 1e9 / seconds)), 0.01, 1),
+            plus_minus(mean(&|card, seconds| Some(card.card_ns as f64 / 1e9 / seconds)), 0.01, 1),
+        ];
+        let class = if is_starved(all) { " class=\"no\"" } else { "" };
+        page.row(class, &place(cell).each_ref().map(String::as_str), &numbers);
     }
     page.raw("</table>\n");
 }

@@ -95,6 +95,16 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         "lost_by_reason",
         "device_ran",
         "testers_ran",
+        "offloaded_share",
+        "rules",
+        "rules_peak",
+        "rules_installed",
+        "rules_removed",
+        "rules_refused",
+        "kept_no_room",
+        "rule_wait_mean_ns",
+        "worker_busy",
+        "card_busy",
     ])?;
     for (cell, repetition, at, m) in measured(results) {
         let reasons = m.lost_by_reason.iter().filter(|(_, count)| *count > 0);
@@ -110,9 +120,28 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         values.extend([format!("{:.4}", m.backend_spread), reasons]);
         let ran = m.ran.map_or([None, None], |ran| [Some(ran.device), Some(ran.testers)]);
         values.extend(ran.map(|share| share.map_or(String::new(), |share| format!("{share:.4}"))));
+        values.extend(of_card(m));
         row(&mut table, cell, &values)?;
     }
     end(table)
+}
+
+/// What a card has done; empty where there was none.
+fn of_card(m: &Measurement) -> [String; 10] {
+    let Some(card) = &m.offloaded else { return Default::default() };
+    let busy = |ns: u64| format!("{:.4}", ns as f64 / 1e9 / m.seconds.max(1e-9));
+    [
+        format!("{:.6}", card.share()),
+        card.rules.to_string(),
+        card.rules_peak.to_string(),
+        card.installed.to_string(),
+        card.removed.to_string(),
+        card.refused().to_string(),
+        card.no_room.to_string(),
+        card.mean_wait_ns().map_or(String::new(), |ns| format!("{ns:.0}")),
+        busy(card.worker_ns),
+        busy(card.card_ns),
+    ]
 }
 
 /// A latency, if packets came: without any there is none, and a 0 would be the best of all.

@@ -103,6 +103,7 @@ impl Books<'_> {
             profile: None,
             work: None,
             ran: None,
+            offloaded: self.handled.offloaded,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Hairpin's worker as a device under test: one service for TCP and UDP and either family, some backends, nothing
-//! offloaded.
+//! Hairpin's worker as a device under test: one service for TCP and UDP and either family, some backends. What it hands
+//! over to a card, if there is one, is in [`super::offload`].
 //!
 //! A TCP packet of no known connection that is no SYN is taken for one of an established connection and gets a backend by
 //! Maglev's table: recordings begin in the middle, and papers/001's balancer asks for no handshake either. SYNs and
@@ -19,7 +19,7 @@ use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Drop, Known, Occupancy, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Drop, Known, Occupancy, OffloadStatistics, Stateless, Worker, WorkerOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
@@ -30,8 +30,8 @@ const CONNECTIONS_MIN: usize = 64;
 const TURNS: u32 = 64;
 
 /// A worker, and what is counted beside it.
-pub struct Balancer {
-    worker: Worker<Never, LabTable>,
+pub struct Balancer<P = Never> {
+    worker: Worker<P, LabTable>,
     turns: u32,
 }
 
@@ -97,15 +97,15 @@ impl BalancerOptions {
 
 /// The workers of a balancer, with `tables` as many as there are.
 pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer> {
-    let workers = with_engine(options, tables, Never, EngineCaps::NONE).into_iter();
-    workers.map(|worker| Balancer { turns: 0, worker }).collect()
+    let workers = with_engine(options, tables, || Never, EngineCaps::NONE).into_iter();
+    workers.map(Balancer::new).collect()
 }
 
 /// The same, bare, with a policy and what the engine behind them can do.
-pub fn with_engine<P: OffloadPolicy + Clone>(
+pub fn with_engine<P: OffloadPolicy>(
     options: &BalancerOptions,
     tables: Vec<LabTable>,
-    policy: P,
+    policy: impl Fn() -> P,
     caps: EngineCaps,
 ) -> Vec<Worker<P, LabTable>> {
     let snapshot = Arc::new(options.snapshot());
@@ -125,7 +125,7 @@ pub fn with_engine<P: OffloadPolicy + Clone>(
             occupancy: occupancy.clone(),
             known: Known::default(),
             caps,
-            policy: policy.clone(),
+            policy: policy(),
             splices_max: 1,
             cookies: Cookies::new([[a, b], [c, d]]),
         })
@@ -151,12 +151,25 @@ fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
     }
 }
 
-impl Balancer {
-    /// Handles a burst. Frames that are not the service's are dropped: there is no kernel to give them to.
+impl<P: OffloadPolicy> Balancer<P> {
+    /// A worker that has done nothing.
+    pub fn new(worker: Worker<P, LabTable>) -> Balancer<P> {
+        Balancer { turns: 0, worker }
+    }
+
+    /// Handles a burst. Frames that are not the service's are dropped: there is no kernel to give them to. Whether there was
+    /// anything to do.
     #[inline]
-    pub fn turn<IO: FrameIo>(&mut self, now: u64, io: &mut IO, rx: &mut Batch<IO::Frame>, tx: &mut Batch<IO::Frame>) {
+    pub fn turn<IO: FrameIo>(
+        &mut self,
+        now: u64,
+        io: &mut IO,
+        rx: &mut Batch<IO::Frame>,
+        tx: &mut Batch<IO::Frame>,
+    ) -> bool {
         let now = Time::from_nanos(now);
-        if !rx.is_empty() {
+        let mut busy = !rx.is_empty();
+        if busy {
             let before = self.worker.statistics().given_back;
             self.worker.handle_batch(now, io, rx, tx);
             if self.worker.statistics().given_back != before {
@@ -166,7 +179,19 @@ impl Balancer {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) && self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
+            busy = true;
         }
+        busy
+    }
+
+    /// The worker, for whoever brings it together with an engine.
+    pub fn worker(&mut self) -> &mut Worker<P, LabTable> {
+        &mut self.worker
+    }
+
+    /// The numbers of its rules.
+    pub fn offload(&self) -> &OffloadStatistics {
+        &self.worker.statistics().offload
     }
 
     /// It is needed no more: the next one of its size uses its memory.

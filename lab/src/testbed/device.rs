@@ -2,11 +2,14 @@
 
 use super::Device;
 use super::balancer::Balancer;
+use super::card::Front;
 use super::cores::Watch;
 use super::meter::{Meter, Work};
+use super::offload::{Offloaded, Offloading};
 use crate::clock;
 use crate::forward::Forwarder;
 use hairpin_core::frame::{Batch, Frame, FrameIo};
+use hairpin_sim::nic::Nic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +24,8 @@ pub enum Core {
     Forwarder(Forwarder),
     /// Hairpin's worker.
     Balancer(Box<Balancer>),
+    /// Hairpin's worker behind a card ([`Serving::behind`]).
+    Offloading(Box<Offloading>),
 }
 
 /// What a device's core has done.
@@ -32,6 +37,9 @@ pub struct Handled {
     pub sent: u64,
     /// Frames that did not, by reason.
     pub dropped: Vec<(String, u64)>,
+    /// What a card has done, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offloaded: Option<Offloaded>,
 }
 
 impl Handled {
@@ -43,13 +51,15 @@ impl Handled {
             received: self.received - before.received,
             sent: self.sent - before.sent,
             dropped: dropped.filter(|&(_, count)| count > 0).collect(),
+            offloaded: self.offloaded.map(|all| all.since(&before.offloaded.unwrap_or_default())),
         }
     }
 
-    /// Adds what another core has done.
+    /// Adds what another core has done. (One that has a card is alone.)
     pub fn add(&mut self, other: Handled) {
         self.received += other.received;
         self.sent += other.sent;
+        self.offloaded = self.offloaded.or(other.offloaded);
         for (reason, count) in other.dropped {
             match self.dropped.iter_mut().find(|(name, _)| *name == reason) {
                 Some((_, sum)) => *sum += count,
@@ -68,7 +78,7 @@ impl Handled {
 /// A device's core between where frames come from and where they go, with a loop of its own.
 pub struct Serving<IO: FrameIo> {
     core: Core,
-    io: IO,
+    io: Front<IO>,
     rx: Batch<IO::Frame>,
     tx: Batch<IO::Frame>,
     received: u64,
@@ -82,6 +92,15 @@ pub struct Serving<IO: FrameIo> {
 impl<IO: FrameIo> Serving<IO> {
     /// A core that has not begun.
     pub fn new(core: Core, io: IO) -> Serving<IO> {
+        Serving::at(core, Front::bare(io))
+    }
+
+    /// One that has not begun, behind a card.
+    pub fn behind(core: Core, io: IO, nic: Nic) -> Serving<IO> {
+        Serving::at(core, Front::behind(io, nic))
+    }
+
+    fn at(core: Core, io: Front<IO>) -> Serving<IO> {
         let (rx, tx, returns, meter) = (Batch::new(), Batch::new(), false, None);
         Serving { core, io, rx, tx, received: 0, sent: 0, stuck: 0, returns, meter }
     }
@@ -112,7 +131,7 @@ impl<IO: FrameIo> Serving<IO> {
         match self.core {
             Core::Wire => Device::Wire,
             Core::Forwarder(_) => Device::Forwarder,
-            Core::Balancer(_) => Device::Balancer,
+            Core::Balancer(_) | Core::Offloading(_) => Device::Balancer,
         }
     }
 
@@ -128,14 +147,13 @@ impl<IO: FrameIo> Serving<IO> {
             meter.turn(came);
         }
         // Where all that came was dropped nothing is to be sent, and more may wait.
-        before > 0 || came.is_some_and(|came| came > 0)
+        before > 0 || came.is_some_and(|came| came > 0) || self.io.is_blocked()
     }
 
     /// Receives and handles; how many came.
     #[inline]
     fn take(&mut self) -> usize {
-        self.io.receive(&mut self.rx);
-        let came = self.rx.len();
+        let came = self.io.take(&mut self.rx);
         self.received += came as u64;
         match &mut self.core {
             Core::Wire => std::mem::swap(&mut self.rx, &mut self.tx),
@@ -143,6 +161,7 @@ impl<IO: FrameIo> Serving<IO> {
             Core::Balancer(balancer) => {
                 balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
             }
+            Core::Offloading(offloading) => offloading.turn(&mut self.io, &mut self.rx, &mut self.tx),
         }
         if self.returns {
             self.tx.iter_mut().for_each(|frame| turn_back(frame.bytes_mut()));
@@ -161,7 +180,7 @@ impl<IO: FrameIo> Serving<IO> {
                 if let Some(since) = stopping
                     && clock::now().saturating_sub(since) > PATIENCE
                 {
-                    self.stuck += self.tx.len() as u64;
+                    self.stuck += self.tx.len() as u64 + self.io.give_up();
                     self.tx.clear();
                 }
                 continue;
@@ -178,14 +197,16 @@ impl<IO: FrameIo> Serving<IO> {
 
     /// It is needed no more.
     pub fn retire(self) {
-        if let Core::Balancer(balancer) = self.core {
-            balancer.retire();
+        match self.core {
+            Core::Wire | Core::Forwarder(_) => {}
+            Core::Balancer(balancer) => balancer.retire(),
+            Core::Offloading(offloading) => offloading.retire(),
         }
     }
 
     /// Frames received and sent so far.
     pub fn carried(&self) -> (u64, u64) {
-        (self.received, self.sent)
+        (self.received, self.sent + self.io.kept().sent)
     }
 
     /// What it has done so far.
@@ -194,11 +215,20 @@ impl<IO: FrameIo> Serving<IO> {
             Core::Wire => Vec::new(),
             Core::Forwarder(forwarder) => named(forwarder.counts().dropped()),
             Core::Balancer(balancer) => named(balancer.dropped()),
+            Core::Offloading(offloading) => named(offloading.balancer().dropped()),
         };
+        let kept = self.io.kept();
+        let offloaded = match &self.core {
+            Core::Offloading(offloading) => Some(offloading.offloaded(self.received, &kept, self.io.rules_peak())),
+            Core::Wire | Core::Forwarder(_) | Core::Balancer(_) => None,
+        };
+        let in_card = [("not-the-service's-in-the-card", kept.passed), ("lost-in-the-card", kept.lost)];
+        dropped.extend(named(in_card.into_iter().filter(|&(_, count)| count > 0)));
         if self.stuck > 0 {
             dropped.push(("device-stuck".to_owned(), self.stuck));
         }
-        Handled { received: self.received, sent: self.sent, dropped }
+        let (received, sent) = self.carried();
+        Handled { received, sent, dropped, offloaded }
     }
 }
 

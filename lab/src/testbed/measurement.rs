@@ -1,6 +1,7 @@
 //! What comes out of a trial: the columns of papers/001 (table 3.2) and more.
 
 use super::meter::Work;
+use super::offload::Offloaded;
 use serde::{Deserialize, Serialize};
 
 /// Latencies of a trial, in nanoseconds, from just before a packet's burst is handed to the device's ring or port to just
@@ -126,6 +127,9 @@ pub struct Measurement {
     /// Whether the threads had their processors, where that can be told: in processes of their own it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
+    /// What a card in front of the device has done, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offloaded: Option<Offloaded>,
 }
 
 impl Measurement {

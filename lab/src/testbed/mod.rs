@@ -5,12 +5,14 @@
 
 pub mod account;
 pub mod balancer;
+pub mod card;
 pub mod cores;
 pub mod device;
 pub mod ends;
 pub mod generator;
 mod measurement;
 pub mod meter;
+pub mod offload;
 #[cfg(feature = "dpdk")]
 pub mod ports;
 #[cfg(feature = "dpdk")]

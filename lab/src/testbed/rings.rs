@@ -9,11 +9,13 @@ mod threads;
 
 use super::account::Books;
 use super::balancer::{BACKENDS_MAX, Balancer, BalancerOptions, workers};
+use super::card::card;
 use super::cores::{Plan, allowed, pin};
 use super::device::{Core, Handled, Serving};
 use super::ends::Outlet;
 use super::generator::{Generator, Sent};
 use super::meter::Work;
+use super::offload;
 use super::sources::{longest, sources};
 use super::table::Choice;
 use super::{Device, Measurement, Progress, Ran, Testbed, Trial};
@@ -73,6 +75,10 @@ impl RingTestbed {
                 Ok(Some(obstacle)) => return Some(format!("{}: {obstacle}", trial.table)),
                 Err(error) => return Some(error.to_string()),
             }
+        }
+        if trial.offload.is_some() && trial.cores > 1 {
+            let cores = trial.cores;
+            return Some(format!("{cores} cores behind a modelled card: it works on the thread of one"));
         }
         if !(1..=BACKENDS_MAX).contains(&trial.backends) {
             return Some(format!("{} backends: there can be 1 to {BACKENDS_MAX}", trial.backends));
@@ -149,7 +155,13 @@ impl RingTestbed {
             let (ring, from) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             let (to, back) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             generators.push(Generator::new(Out { ring, pool: pool.clone() }, traffic, session));
-            devices.push(Serving::new(core, Both { from, to, pool: pool.clone() }));
+            let io = Both { from, to, pool: pool.clone() };
+            devices.push(match &trial.offload {
+                Some(offload) => {
+                    Serving::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed))
+                }
+                None => Serving::new(core, io),
+            });
             collectors.push(Collector { from: In(back), sink: Sink::new(options, 0), batch: Batch::new() });
         }
         let count = || AtomicU32::new(u32::from(lanes));
@@ -293,8 +305,16 @@ pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
                 seeds,
             };
             let tables = choice.tables(lanes, options.connections(), seeds, &Some(*eal))?;
-            let boxed = |balancer: Balancer| Core::Balancer(Box::new(balancer));
-            workers(&options, tables).into_iter().map(boxed).collect()
+            match &trial.offload {
+                Some(offload) => {
+                    let boxed = |offloading| Core::Offloading(Box::new(offloading));
+                    offload::workers(&options, tables, offload)?.into_iter().map(boxed).collect()
+                }
+                None => {
+                    let boxed = |balancer: Balancer| Core::Balancer(Box::new(balancer));
+                    workers(&options, tables).into_iter().map(boxed).collect()
+                }
+            }
         }
     })
 }

@@ -2,9 +2,11 @@
 
 use super::account::Books;
 use super::balancer::{BalancerOptions, workers};
+use super::card::card;
 use super::device::{Core, Serving};
 use super::ends::{Inlet, Outlet};
 use super::generator::Generator;
+use super::offload::{self, Offload, Policy};
 use super::sources::sources;
 use super::table::{Choice, names};
 use super::{Arrivals, Device, Measurement, Rate, Size, Source, Transport, Trial};
@@ -14,6 +16,7 @@ use crate::sink::{Sink, SinkOptions};
 use crate::traffic::template::Link;
 use hairpin_core::flow::Steering;
 use hairpin_core::frame::{Batch, FrameIo, VecFrame};
+use hairpin_sim::nic::Profile;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -117,7 +120,13 @@ fn core(trial: &Trial, steering: Steering) -> Core {
             let backends = trial.backends;
             let options = BalancerOptions { backends, connections_each, method, steering, seeds: [1, 2, 3, 4] };
             let tables = choice.tables(1, options.connections(), options.seeds, &None).unwrap();
-            Core::Balancer(Box::new(workers(&options, tables).remove(0)))
+            match &trial.offload {
+                Some(offload) => {
+                    let mut workers = offload::workers(&options, tables, offload).unwrap();
+                    Core::Offloading(Box::new(workers.remove(0)))
+                }
+                None => Core::Balancer(Box::new(workers(&options, tables).remove(0))),
+            }
         }
     }
 }
@@ -128,7 +137,11 @@ fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measu
     let made = sources(trial, SESSION, steering, Link::default())?;
     let (there, mut back) = (Queue::default(), Queue { fault, ..Queue::default() });
     let mut generator = Generator::new(there.clone(), made.lanes.into_iter().next().unwrap(), SESSION);
-    let mut device = Serving::new(core(trial, steering), Both { from: there, to: back.clone() });
+    let (core, io) = (core(trial, steering), Both { from: there, to: back.clone() });
+    let mut device = match &trial.offload {
+        Some(offload) => Serving::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed)),
+        None => Serving::new(core, io),
+    };
     let duration = trial.duration.as_nanos() as u64;
     let balanced = trial.device == Device::Balancer;
     let mut sink = Sink::new(SinkOptions { session: SESSION, generators: 1, flows: made.flows, balanced, duration }, 0);
@@ -248,6 +261,71 @@ fn what_the_way_does_is_found_out() {
     let damaged = measure(&trial, Some((100, Fault::Damages))).unwrap();
     assert_eq!(damaged.lost_by_reason, [("corrupted".to_owned(), damaged.corrupted)]);
     assert!(damaged.corrupted > 10);
+}
+
+/// A card that takes a microsecond for a rule, with room for so many.
+fn fast_card(rules_max: u32) -> Profile {
+    let each = "[{ batch = 1, us = 1.0 }]";
+    let text = format!(
+        "name = \"test\"\nsource = \"a test\"\n[abilities]\n[tables]\nrules_max = {rules_max}\n[updates]\n\
+         insert_us = {each}\ndelete_us = {each}\nbatch_max = 64\nwaiting_max = 1024\nconfirmed_us = [1, 50]\n\
+         [forwarding]\ngbit_s = 0.001\nmpps = 0.001\nlatency_us = 2\nwaiting_max = 1\n"
+    );
+    Profile::parse(&text).unwrap()
+}
+
+/// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend that
+/// the worker has chosen for it, whoever carries them.
+#[test]
+fn a_card_carries_what_the_worker_hands_over() {
+    let tcp = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
+    for (policy, source, run) in [
+        (Policy::Always, Source::default(), 1),
+        (Policy::Always, tcp, 2),
+        (Policy::HeavyHitter { packets: Some(20), bytes: None, duration: None }, Source::default(), 1),
+        (Policy::FirstN(300), Source::default(), 2),
+        (Policy::Auto, Source::default(), 1),
+        (Policy::DecisionTree(None), Source::default(), 1),
+        (Policy::FastestFlow(1), Source::default(), 1),
+        (Policy::Never, Source::default(), 1),
+    ] {
+        let offload = Some(Offload { card: fast_card(4096), policy: policy.clone() });
+        let measured = measure(&Trial { offload, source, run, ..trial() }, None).unwrap();
+        assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{policy:?}: {measured:?}");
+        assert!(measured.consistent && measured.flows_seen == 500, "{policy:?}: {measured:?}");
+        assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0), "{policy:?}");
+        let card = measured.offloaded.unwrap();
+        eprintln!("{policy:?}: {:.3} of {} packets, {card:?}", card.share(), measured.sent);
+        assert_eq!(card.arrived, measured.sent, "{policy:?}");
+        assert_eq!(card.rules % 2, 0, "rules come in pairs");
+        match policy {
+            Policy::Never => assert_eq!((card.packets, card.rules_peak, card.no_room), (0, 0, 0)),
+            Policy::FirstN(_) => assert!(card.rules == 600 && card.packets > 0 && card.no_room > 0, "{card:?}"),
+            Policy::Always => assert!(card.rules == 1000 && card.share() > 0.1, "{card:?}"),
+            // What they choose is theirs; on a busy machine there is not time for much.
+            _ => assert!(card.packets > 0 || card.installed == 0, "{card:?}"),
+        }
+    }
+}
+
+/// A card without enough room, one that fails, one that works for a second at each rule: software carries the rest.
+#[test]
+fn what_a_card_does_not_take_software_carries() {
+    let with = |change: &dyn Fn(&mut Profile)| {
+        let mut card = fast_card(4096);
+        change(&mut card);
+        let offload = Some(Offload { card, policy: Policy::Always });
+        let measured = measure(&Trial { offload, ..trial() }, None).unwrap();
+        assert_eq!((measured.received, measured.lost(), measured.reordered), (measured.sent, 0, 0));
+        assert!(measured.consistent && measured.flows_seen == 500);
+        measured.offloaded.unwrap()
+    };
+    let small = with(&|card| card.tables.rules_max = 100);
+    assert!(small.rules_peak == 100 && small.no_room > 0 && small.refused_full == 0, "{small:?}");
+    let failing = with(&|card| card.updates.failing_ppm = 1_000_000);
+    assert!(failing.refused() > 0 && failing.packets == 0 && failing.rules_peak == 0, "{failing:?}");
+    let slow = with(&|card| card.updates.insert_us[0].us = 1e6);
+    assert_eq!((slow.packets, slow.installed, slow.rules_peak), (0, 0, 0), "{slow:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is measured: the variables of papers/001 (table 3.1) and more.
 
+use super::offload::Offload;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -15,7 +16,7 @@ pub enum Device {
     Wire,
     /// The basic forwarder: checks the IP header, swaps MAC and IP addresses, sends back.
     Forwarder,
-    /// Hairpin's worker with the trial's table; nothing is offloaded.
+    /// Hairpin's worker with the trial's table, behind a modelled card if the trial has one.
     #[default]
     Balancer,
 }
@@ -127,6 +128,9 @@ pub struct Trial {
     pub device: Device,
     /// The balancer's connection table by name: those of [`Method`](hairpin_core::table::Method), and `rte-hash/<flags>`.
     pub table: String,
+    /// The card in front of the balancer, and what it is handed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// Cores of the device under test.
     pub cores: u16,
     /// Connections the balancer has room for, over all cores.
@@ -155,6 +159,7 @@ impl Default for Trial {
         Trial {
             device: Device::Balancer,
             table: hairpin_core::table::Method::DEFAULT.name().to_owned(),
+            offload: None,
             cores: 1,
             table_entries: 1 << 21,
             flows: 1000,

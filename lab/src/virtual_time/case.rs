@@ -143,9 +143,7 @@ impl Bench {
         for change in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
             change.us *= settings.insertion_factor;
         }
-        // What may wait is a time, at the card's rate of rules: that is scaled, and how long flows live is not.
-        let waiting = (f64::from(card.updates.waiting_max) * self.scale).round() as u32;
-        card.updates.waiting_max = waiting.max(card.updates.batch_max).min(card.updates.waiting_max);
+        card.scale_waiting(self.scale);
         let rules = if settings.tight { settings.tight_rules } else { settings.rules };
         if rules > 0 {
             card.tables.rules_max = rules;

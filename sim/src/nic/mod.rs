@@ -2,7 +2,8 @@
 //! batches, are confirmed late and out of order, refused when it is full; packets that match are turned round at its own
 //! speed, which suffers while rules change.
 //!
-//! Everything follows from a [`Profile`] and a seed. Unlike the kernel's engine a card knows nothing of packets that are
+//! Everything follows from a [`Profile`], a seed and the times that it is told: virtual ones here, real ones in the lab, where
+//! it stands in front of a device's port. Unlike the kernel's engine a card knows nothing of packets that are
 //! still inside the worker: what it takes over may overtake those.
 
 mod profile;
@@ -14,7 +15,7 @@ pub use rules::Hint;
 use fastrand::Rng;
 use hairpin_core::engine::{Completion, Completions, EngineCaps, Fate, FlowEngine, Refusal, RuleId, RuleOp, Samples};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
-use hairpin_core::frame::{Frame, VecFrame};
+use hairpin_core::frame::Frame;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Transport;
 use hairpin_core::wire::tcp::{FIN, RST, SYN};
@@ -123,6 +124,16 @@ impl Nic {
             tally: Tally::default(),
             random,
         }
+    }
+
+    /// Makes room for as many rules as it takes, but no more than `rules`, and for all requests that may wait, so that it
+    /// does not stop for memory later: for whoever drives it by a real clock.
+    pub fn reserve(&mut self, rules: usize) {
+        self.rules.reserve(rules.min(self.profile.tables.rules_max as usize));
+        let waiting = self.profile.updates.waiting_max as usize;
+        [&mut self.queued, &mut self.waiting].into_iter().for_each(|queue| queue.reserve(waiting));
+        self.changing.reserve(waiting);
+        self.answers.reserve(waiting);
     }
 
     /// What it is like.
@@ -301,17 +312,17 @@ impl Nic {
     }
 
     /// The same for a frame, which a rule rewrites.
-    pub fn frame(&mut self, now: Time, frame: &mut VecFrame, at: &Transport) -> Passage {
+    pub fn frame<F: Frame>(&mut self, now: Time, frame: &mut F, at: &Transport) -> Passage {
         self.advance(now);
         let controls = at.key.protocol == Protocol::Tcp && at.tcp_flags & (SYN | FIN | RST) != 0;
         let Some(rule) = self.rules.rule(&at.key).filter(|_| !controls && at.ttl > 1) else { return Passage::Miss };
-        if rule.guard.is_some_and(|guard| !guard.admits_packet(&frame.data, at)) {
+        if rule.guard.is_some_and(|guard| !guard.admits_packet(frame.bytes(), at)) {
             self.tally.guarded += 1;
             return Passage::Miss;
         }
-        let passage = self.packet(now, &at.key, frame.data.len());
+        let passage = self.packet(now, &at.key, frame.bytes().len());
         if matches!(passage, Passage::Forward(_)) {
-            let checksum = frame.meta.checksum;
+            let checksum = frame.meta().checksum;
             rule.rewrite.apply(frame.bytes_mut(), at, checksum);
         }
         passage

@@ -1,11 +1,11 @@
 //! What a card is like, as a file says it (`profiles/*.toml`), each number with where it is from.
 
 use hairpin_core::engine::EngineCaps;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A card.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Its name.
@@ -26,7 +26,7 @@ pub struct Profile {
 }
 
 /// What a card can do with a packet.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Abilities {
     /// It adds to sequence and acknowledgement numbers.
@@ -40,7 +40,7 @@ pub struct Abilities {
 }
 
 /// Tables of rules. Rules go to the first one as long as it has room, if there are two.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tables {
     /// Rules in all, at most.
@@ -54,7 +54,7 @@ pub struct Tables {
 }
 
 /// Changes of rules. They are made one after the other, a batch at a time.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Updates {
     /// What an insertion takes, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
@@ -74,7 +74,7 @@ pub struct Updates {
 }
 
 /// Microseconds for each change in a batch of `batch`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByBatch {
     /// Changes in a batch.
@@ -84,7 +84,7 @@ pub struct ByBatch {
 }
 
 /// Packets that match.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forwarding {
     /// Gigabits per second.
@@ -101,7 +101,7 @@ pub struct Forwarding {
 }
 
 /// What is told of rules.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Counting {
     /// Counters are as they were so many milliseconds ago, at most.
@@ -135,6 +135,35 @@ impl Profile {
         let profile: Profile = toml::from_str(text).map_err(|error| Wrong(error.to_string()))?;
         profile.check().map_err(Wrong)?;
         Ok(profile)
+    }
+
+    /// The same card with all that is a rate or a number of rules times `scale`, and the fixed times divided by it. How many
+    /// requests may wait stays ([`Profile::scale_waiting`]).
+    pub fn scaled(&self, scale: f64) -> Profile {
+        let mut card = self.clone();
+        let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;
+        card.tables.rules_max = rules(card.tables.rules_max).max(2);
+        card.tables.first_rules_max = rules(card.tables.first_rules_max);
+        if card.counters.rules_max > 0 {
+            card.counters.rules_max = rules(card.counters.rules_max).max(1);
+        }
+        for step in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
+            step.us /= scale;
+        }
+        let (least, most) = card.updates.confirmed_us;
+        card.updates.confirmed_us = (least / scale, most / scale);
+        card.forwarding.gbit_s *= scale;
+        card.forwarding.mpps *= scale;
+        card.forwarding.latency_us /= scale;
+        card
+    }
+
+    /// What may wait is a time, at the card's rate of rules: where that is scaled, and how long flows live is not, so many
+    /// fewer requests may. A batch may always.
+    pub fn scale_waiting(&mut self, scale: f64) {
+        let most = self.updates.waiting_max;
+        let waiting = (f64::from(most) * scale).round() as u32;
+        self.updates.waiting_max = waiting.max(self.updates.batch_max).min(most);
     }
 
     /// What the worker is told of it.

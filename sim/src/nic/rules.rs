@@ -127,6 +127,16 @@ impl Rules {
         }
     }
 
+    /// Makes room for so many rules in all, of a card that has none.
+    pub(super) fn reserve(&mut self, rules: usize) {
+        if rules > self.room && self.len() == 0 {
+            (self.index, self.room) = (CuckooPlusPlus::new(rules, self.hasher.clone()), rules);
+        }
+        self.met.reserve(rules);
+        self.held.reserve(rules);
+        self.free.reserve(rules);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.met.len() - self.free.len()
     }

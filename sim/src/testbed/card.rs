@@ -24,29 +24,9 @@ pub(super) struct Card {
     completions: Box<Completions>,
 }
 
-/// A card like `profile`, with all that is a rate or a number of rules times `scale`, and the fixed times divided by it.
-pub(super) fn scaled(profile: &Profile, scale: f64) -> Profile {
-    let mut card = profile.clone();
-    let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;
-    card.tables.rules_max = rules(card.tables.rules_max).max(2);
-    card.tables.first_rules_max = rules(card.tables.first_rules_max);
-    if card.counters.rules_max > 0 {
-        card.counters.rules_max = rules(card.counters.rules_max).max(1);
-    }
-    for step in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
-        step.us /= scale;
-    }
-    let (least, most) = card.updates.confirmed_us;
-    card.updates.confirmed_us = (least / scale, most / scale);
-    card.forwarding.gbit_s *= scale;
-    card.forwarding.mpps *= scale;
-    card.forwarding.latency_us /= scale;
-    card
-}
-
 impl Card {
     pub(super) fn new(profile: &Profile, scale: f64, random: Rng) -> Card {
-        Card { nic: Nic::new(scaled(profile, scale), random), completions: Box::default() }
+        Card { nic: Nic::new(profile.scaled(scale), random), completions: Box::default() }
     }
 
     pub(super) fn caps(&self) -> EngineCaps {
