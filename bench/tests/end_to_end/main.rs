@@ -13,6 +13,7 @@ mod health;
 mod hostile;
 mod http;
 mod intruders;
+mod lab;
 mod lane;
 mod leaks;
 mod lifecycle;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         dpdk::trials(),
         memif::trials(),
         rules::trials(),
+        lab::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
     // All of them wait at once, each for its turn; one thread runs them in order.
