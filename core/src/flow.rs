@@ -152,18 +152,58 @@ impl Direction {
 
 /// Spreads connections over workers, the same way in the worker and in BPF (`steer_hash` in `linux/bpf/parse.h`).
 ///
-/// The hashed end is the client's, or the pool's under full NAT: the source of what comes from a client and the
-/// destination of what comes from a backend, so that both directions meet on one worker (design section 7). Keyed, so
-/// that an attacker cannot aim at one worker.
-#[derive(Clone, Copy, Debug)]
+/// What decides is the client's end, or the pool's under full NAT: the source of what comes from a client and the
+/// destination of what comes from a backend, so that both directions meet on one worker (design section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// Secret of this instance.
     pub key: [u64; 2],
     /// Number of workers, 1 to 256.
     pub workers: u16,
+    /// What of the end decides.
+    pub by: SteerBy,
+}
+
+/// What of an end decides which worker its connections are of.
+///
+/// The values are those in the header of a connection table's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SteerBy {
+    /// Address and port by a keyed hash, so that an attacker cannot aim at one worker.
+    #[default]
+    Hash = 0,
+    /// Some bits of the port ([`Steering::port_mask`]), which cards can match. Whoever chooses his port chooses his worker.
+    Port = 1,
 }
 
 impl Steering {
+    /// By the keyed hash of address and port.
+    pub const fn by_hash(key: [u64; 2], workers: u16) -> Steering {
+        Steering { key, workers, by: SteerBy::Hash }
+    }
+
+    /// Classes of ports: one for each worker if there are 2, 4, 8, ... of them, else so many that no worker has much more
+    /// than its share.
+    fn classes(&self) -> u16 {
+        if self.workers.is_power_of_two() { self.workers } else { self.workers.next_power_of_two() * 4 }
+    }
+
+    /// The bits of a port that decide, by [`SteerBy::Port`]. The lowest is not among them: Linux gives connections even
+    /// ports as long as there are any.
+    pub fn port_mask(&self) -> u16 {
+        (self.classes() - 1) << 1
+    }
+
+    /// What those bits may be, and whose each value is.
+    pub fn port_classes(&self) -> impl Iterator<Item = (u16, u16)> {
+        (0..self.classes()).map(|class| (class << 1, self.of_class(class)))
+    }
+
+    fn of_class(&self, class: u16) -> u16 {
+        (u32::from(class) * u32::from(self.workers) / u32::from(self.classes())) as u16
+    }
+
     /// The keyed hash of one end.
     pub fn hash(&self, end: &Endpoint) -> u64 {
         let a = u64::from_le_bytes(half(&end.address, 0));
@@ -177,9 +217,13 @@ impl Steering {
         x ^ (x >> 32)
     }
 
-    /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled.
+    /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled, or the class
+    /// of its port.
     pub fn worker(&self, end: &Endpoint) -> u16 {
-        (((self.hash(end) >> 32) * u64::from(self.workers)) >> 32) as u16
+        match self.by {
+            SteerBy::Hash => (((self.hash(end) >> 32) * u64::from(self.workers)) >> 32) as u16,
+            SteerBy::Port => self.of_class((end.port & self.port_mask()) >> 1),
+        }
     }
 }
 
@@ -187,4 +231,31 @@ fn half(address: &Address, from: usize) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&address.0[from..from + 8]);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_ports_are_dealt_out_evenly() {
+        for workers in 1..=256 {
+            let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([1, 2], workers) };
+            let mut shares = [0u16; 256];
+            for (value, worker) in steering.port_classes() {
+                assert_eq!(value & !steering.port_mask(), 0);
+                shares[usize::from(worker)] += 1;
+                // What does not count does not matter.
+                for other in [0, 1, !steering.port_mask()] {
+                    let end = Endpoint::new(Address::from_ipv4([10, 0, 0, 1]), value | other);
+                    assert_eq!(steering.worker(&end), worker, "{workers} workers, port {}", value | other);
+                }
+            }
+            let (least, most) = shares[..usize::from(workers)]
+                .iter()
+                .fold((u16::MAX, 0), |(least, most), share| (least.min(*share), most.max(*share)));
+            assert!(least >= 1 && most - least <= 1 && (most == least || least >= 4), "{workers}: {least} to {most}");
+            assert!(shares[usize::from(workers)..].iter().all(|share| *share == 0));
+        }
+    }
 }

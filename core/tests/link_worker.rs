@@ -106,7 +106,7 @@ impl House {
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
             snapshot,
-            steering: Steering { key: [1, 2], workers: 1 },
+            steering: Steering::by_hash([1, 2], 1),
             worker: 0,
             seeds: [1, 2, 3, 4],
             memory: boxed(64),

@@ -207,7 +207,7 @@ impl Process {
         let snapshot = snapshot();
         let options = WorkerOptions {
             snapshot: snapshot.clone(),
-            steering: Steering { key: [1, 2], workers: 1 },
+            steering: Steering::by_hash([1, 2], 1),
             worker: 0,
             seeds: [now.as_nanos(), 2, 3, 4],
             memory: slots,

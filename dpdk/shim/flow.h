@@ -83,6 +83,8 @@ struct hairpin_flow_rule {
 	uint16_t destination_port;
 	uint16_t new_source_port;
 	uint16_t new_destination_port;
+	uint16_t source_port_bits; /* which of them are matched; 0: all */
+	uint16_t destination_port_bits;
 	uint8_t family; /* 4, 6; 0: any frame */
 	uint8_t protocol; /* 6, 17; 0: any packet */
 	uint8_t source_mac[6];

@@ -104,17 +104,22 @@ static void match_ipv6(const struct hairpin_flow_rule *rule, struct hairpin_flow
 	item(arrays, RTE_FLOW_ITEM_TYPE_IPV6, fields ? spec : NULL, fields ? mask : NULL);
 }
 
+static rte_be16_t port_mask(uint16_t bits)
+{
+	return rte_cpu_to_be_16(bits == 0 ? UINT16_MAX : bits);
+}
+
 static void match_tcp(const struct hairpin_flow_rule *rule, struct hairpin_flow_arrays *arrays)
 {
 	struct rte_tcp_hdr *spec = &arrays->tcp_spec.hdr, *mask = &arrays->tcp_mask.hdr;
 
 	if (rule->match & HAIRPIN_MATCH_SOURCE_PORT) {
 		spec->src_port = rte_cpu_to_be_16(rule->source_port);
-		mask->src_port = UINT16_MAX;
+		mask->src_port = port_mask(rule->source_port_bits);
 	}
 	if (rule->match & HAIRPIN_MATCH_DESTINATION_PORT) {
 		spec->dst_port = rte_cpu_to_be_16(rule->destination_port);
-		mask->dst_port = UINT16_MAX;
+		mask->dst_port = port_mask(rule->destination_port_bits);
 	}
 	if (rule->match & HAIRPIN_MATCH_NO_CONTROL)
 		mask->tcp_flags |= SYN_FIN_RST;
@@ -136,11 +141,11 @@ static void match_udp(const struct hairpin_flow_rule *rule, struct hairpin_flow_
 
 	if (rule->match & HAIRPIN_MATCH_SOURCE_PORT) {
 		spec->src_port = rte_cpu_to_be_16(rule->source_port);
-		mask->src_port = UINT16_MAX;
+		mask->src_port = port_mask(rule->source_port_bits);
 	}
 	if (rule->match & HAIRPIN_MATCH_DESTINATION_PORT) {
 		spec->dst_port = rte_cpu_to_be_16(rule->destination_port);
-		mask->dst_port = UINT16_MAX;
+		mask->dst_port = port_mask(rule->destination_port_bits);
 	}
 	int fields = (rule->match & TRANSPORT_MATCHES) != 0;
 	item(arrays, RTE_FLOW_ITEM_TYPE_UDP, fields ? &arrays->udp_spec : NULL, fields ? &arrays->udp_mask : NULL);

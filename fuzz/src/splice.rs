@@ -142,7 +142,7 @@ impl Scene {
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1087, time_wait };
         let worker = Worker::new(WorkerOptions {
             snapshot: Arc::new(Snapshot::new([service].into(), pool)),
-            steering: Steering { key: [1, 2], workers: 1 },
+            steering: Steering::by_hash([1, 2], 1),
             worker: 0,
             seeds: [1, 2, 3, 4],
             memory: boxed(8),

@@ -123,7 +123,7 @@ impl Scene {
             loads: Loads::default(),
             standings: Standings::new(),
             snapshot,
-            steering: Steering { key: [1, 2], workers: 1 },
+            steering: Steering::by_hash([1, 2], 1),
             worker: 0,
             seeds: [1, 2, 3, 4],
             memory: boxed(CAPACITY),

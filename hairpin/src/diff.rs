@@ -77,7 +77,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 42] = [
+const SETTINGS: [Setting; 44] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -106,6 +106,8 @@ const SETTINGS: [Setting; 42] = [
     later("[dpdk] memory", |c| dpdk(c, |d| format!("{} MiB", d.memory_mib))),
     later("[dpdk] mbufs", |c| dpdk(c, |d| d.mbufs.map_or("auto".to_string(), |mbufs| mbufs.to_string()))),
     later("[dpdk] idle", |c| dpdk(c, |d| d.idle.word().to_string())),
+    later("[dpdk] marks", |c| dpdk(c, |d| d.marks.to_string())),
+    later("[dpdk] port_rules", |c| dpdk(c, |d| d.port_rules.to_string())),
     live("[dpdk] health", |c| dpdk(c, |d| d.probes.word().to_string())),
     later("[dpdk] routes", |c| dpdk(c, routes)),
     later("[[dpdk.port]] device", |c| ports(c, |p| p.device.clone())),

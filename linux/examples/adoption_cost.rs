@@ -10,7 +10,7 @@ use hairpin_linux::cpu;
 use hairpin_linux::programs::{Adopted, Options, Plane};
 use std::time::Instant;
 
-const STEERING: Steering = Steering { key: [1, 2], workers: 1 };
+const STEERING: Steering = Steering::by_hash([1, 2], 1);
 
 fn main() -> Result<()> {
     let rules: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse()).context("not a number")?;

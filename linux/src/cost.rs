@@ -94,7 +94,7 @@ fn on_a_plane<T>(rules: usize, measure: impl FnOnce(&Plane) -> Result<T>) -> Res
         keep_ttl: true,
         ..Options::default()
     };
-    let plane = Plane::load(&options, Steering { key: [1, 2], workers: 1 })?;
+    let plane = Plane::load(&options, Steering::by_hash([1, 2], 1))?;
     let result = measure(&plane);
     plane.detach()?;
     result

@@ -242,7 +242,7 @@ impl Plane {
     pub fn steering(&self) -> Steering {
         let block = self.control.block();
         let key = [0, 1].map(|word| block.steering_key[word].load(Ordering::Relaxed));
-        Steering { key, workers: block.workers.load(Ordering::Acquire) as u16 }
+        Steering::by_hash(key, block.workers.load(Ordering::Acquire) as u16)
     }
 
     /// How many rules there is room for: IPv4, IPv6. An adopted plane's room is what it was made with.

@@ -129,7 +129,7 @@ impl Balancer {
         let seeds = [(); 4].map(|()| random.u64(..));
         let worker = Worker::new(WorkerOptions {
             snapshot: snapshot.clone(),
-            steering: Steering { key: [random.u64(..), random.u64(..)], workers: 1 },
+            steering: Steering::by_hash([random.u64(..), random.u64(..)], 1),
             worker: 0,
             seeds,
             memory: boxed(options.capacity),

@@ -81,7 +81,7 @@ pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) 
     let make = |(worker, table)| {
         Worker::new(WorkerOptions {
             snapshot: Arc::clone(&snapshot),
-            steering: Steering { key: [SEEDS[0], SEEDS[1]], workers },
+            steering: Steering::by_hash([SEEDS[0], SEEDS[1]], workers),
             worker,
             seeds: SEEDS,
             memory: boxed_touched(connections),

@@ -3,7 +3,7 @@
 //! come to the workers all the same: nothing may be lost or go astray for that.
 
 use super::dpdk::{Net, PATIENCE, PORTS, ask, is_built_in, net, options, status, works};
-use super::network::{service, trial};
+use super::network::{service, services, trial};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load;
@@ -27,6 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("dpdk: rules of a process that ends are no obstacle to the next", restart),
         trial("dpdk: a device that is full, refuses, forgets and is late loses no packet", faults),
         trial("dpdk: connections get marks where that is all there is, and wanted", marks),
+        trial("dpdk: ports' rules tell workers apart, follow a reload, and can be done without", steering),
+        trial("dpdk: rules that bring packets to their worker are refused, all or some", steering_refused),
         trial("dpdk: devices that cannot do what rules need are named, and left alone", unable),
     ]
 }
@@ -214,4 +216,85 @@ fn marks() -> Result<()> {
     ensure!(view.offloaded == 0, "marked is not offloaded: {view:?}");
     drop(stream);
     wait_until(&net, "no rule", |status| Ok(number(&status["offload"], "rules")? == 0))
+}
+
+/// Two workers, so that there is something to tell apart.
+fn two_workers() -> HairpinOptions {
+    HairpinOptions { top: "workers = 2".to_owned(), ..HairpinOptions::default() }
+}
+
+/// Rules in the ports that bring packets to their worker, and how many there should be; `None` if it is not done that way.
+fn steering_rules(net: &Net) -> Result<Option<(u64, u64)>> {
+    let table = net.hairpin.status_table()?;
+    let Some((_, after)) = table.split_once("told apart by bits of the client's port; ") else { return Ok(None) };
+    let mut numbers = after.split(' ').step_by(2).take(2).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(there)), Some(Ok(wanted))) => Ok(Some((there, wanted))),
+        _ => anyhow::bail!("no numbers in {after}"),
+    }
+}
+
+/// Writes the configuration anew, with tables after the last service's and settings of the plane.
+fn configure(net: &Net, more: &str, more_dpdk: &'static str) -> Result<()> {
+    let mut services = services();
+    services.last_mut().context("services")?.tables = more.to_owned();
+    let options = HairpinOptions { dpdk: PORTS, tables: TIMEOUTS.to_owned(), more_dpdk, ..two_workers() };
+    net.hairpin.configure(&net.topology, &services, &options)
+}
+
+/// A connection goes through all of it. (The device has no packets: workers hand over what does not come to its own.)
+fn steering() -> Result<()> {
+    let Some(mut net) = faked_with("", two_workers())? else { return Ok(()) };
+    let mut stream = connect(&net)?;
+    works(&net)?;
+    let before = steering_rules(&net)?.context("no rules")?;
+    ensure!(before.0 == before.1 && before.0 > 0, "{before:?}");
+    // A service more: two rules on each port for clients, two for its backend. Then it goes again, and its rules.
+    let added = "[[service]]\nname = \"added\"\nlisten = \"10.0.100.77:80/tcp\"\nbackends = [\"10.0.2.2:80\"]\n";
+    configure(&net, added, "")?;
+    net.hairpin.tell(&net.topology, &["reload"])?;
+    let more = steering_rules(&net)?.context("no rules after the reload")?;
+    ensure!(more.0 == more.1 && more.0 > before.0, "{before:?}, then {more:?}");
+    load::curl(&net.topology.client, &net.topology, "10.0.100.77:80", "1k", "added")?;
+    configure(&net, "", "")?;
+    net.hairpin.tell(&net.topology, &["reload"])?;
+    // Numbers of what is removed are kept for a minute, and so are its rules.
+    let after = steering_rules(&net)?.context("no rules after another reload")?;
+    ensure!(after.0 == after.1 && after.0 <= more.0, "{more:?}, then {after:?}");
+    ask(&mut stream)?;
+    // The next process tells workers apart in another way, and the one after that as the first: connections move.
+    for (more_dpdk, signal) in [("port_rules = false", Signal::SIGTERM), ("", Signal::SIGKILL)] {
+        configure(&net, "", more_dpdk)?;
+        net.hairpin.end(signal)?;
+        net.hairpin.start_again(&net.topology, &[])?;
+        let status = net.hairpin.status()?;
+        ensure!(status.began == "restart" && status.adopted_connections >= 1, "{status:?}");
+        ensure!(steering_rules(&net)?.is_some() == more_dpdk.is_empty(), "{}", net.hairpin.status_table()?);
+        ensure!(net.hairpin.logs().contains("dealt out anew"), "{}", net.hairpin.logs());
+        ask(&mut stream).with_context(|| format!("after {signal}"))?;
+    }
+    works(&net)
+}
+
+/// A device without queues to send to, one with too little room for them, and one that has too little once the engine's
+/// own are in.
+fn steering_refused() -> Result<()> {
+    for (faults, why) in [("refuse_does=4096", "an action it does not have"), ("capacity=8", "the table is full")] {
+        let Some(net) = faked_with(faults, two_workers())? else { return Ok(()) };
+        works(&net)?;
+        let table = net.hairpin.status_table()?;
+        ensure!(table.contains("2 workers hand over to each other") && table.contains(why), "{faults}: {table}");
+    }
+    let Some(net) = faked_with("", two_workers())? else { return Ok(()) };
+    let (all, _) = steering_rules(&net)?.context("no rules")?;
+    let ports = status(&net.hairpin)?["ports"].as_array().context("ports")?.len() as u64;
+    drop(net);
+    let Some(net) = faked_with(&format!("capacity={}", all / ports), two_workers())? else { return Ok(()) };
+    works(&net)?;
+    let (there, wanted) = steering_rules(&net)?.context("no rules")?;
+    ensure!(there < wanted && wanted == all, "{there} of {wanted}, {all} before");
+    let (table, logs) = (net.hairpin.status_table()?, net.hairpin.logs());
+    ensure!(table.contains("the table is full"), "{table}");
+    ensure!(logs.contains("workers hand the rest over"), "{logs}");
+    Ok(())
 }

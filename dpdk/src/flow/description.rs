@@ -192,6 +192,10 @@ pub struct Description {
     pub new_source_port: u16,
     /// Set.
     pub new_destination_port: u16,
+    /// Which bits of the source port are matched; 0: all.
+    pub source_port_bits: u16,
+    /// Which bits of the destination port are matched; 0: all.
+    pub destination_port_bits: u16,
     /// Which packets.
     pub family: Family,
     /// Of which protocol, as IANA numbers it: 6, 17, or 0 for any.
@@ -236,6 +240,8 @@ impl Description {
             how: self.how,
             family: self.family,
             protocol: self.protocol,
+            source_port_bits: self.source_port_bits,
+            destination_port_bits: self.destination_port_bits,
             // Which group, and which queues, is part of a template.
             jump: self.jump,
             rss_types: self.rss_types,

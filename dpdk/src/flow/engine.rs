@@ -10,7 +10,7 @@ use super::hops::Hops;
 use super::machine::Machine;
 use super::raw;
 use super::service::{AWAITING, Inbox, Service};
-use super::shared::{OffloadReader, Shared};
+use super::shared::{Flushes, OffloadReader, Shared};
 use super::statistics::Statistics;
 use super::translate::{EnginePort, Terms, standing};
 use crate::eal::Eal;
@@ -162,6 +162,10 @@ impl Offload {
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
         *self.shared.statistics()
+    }
+
+    pub(super) fn flushes(&self) -> Flushes {
+        self.shared.flushes.clone()
     }
 
     /// Something with which other threads can look at its rules; it stays of use when the engine has ended.

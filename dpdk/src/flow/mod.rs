@@ -17,6 +17,8 @@
 //! TLS services; packets too big for the way out (rules are refused where the way out takes less than the way in);
 //! order at hand-over.
 //!
+//! [`SteeringRules`] are others, that stand before there is any traffic: they bring packets to their connection's worker.
+//!
 //! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], papers/003's
 //! FlowIPManagerHW). The mark is [`mark`] of the rule's id and arrives in
 //! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). A worker that goes by it
@@ -38,6 +40,7 @@ mod records;
 mod service;
 mod shared;
 mod statistics;
+mod steering;
 #[cfg(all(test, feature = "fake-flow"))]
 mod tests;
 mod translate;
@@ -53,5 +56,6 @@ pub use opened::Probed;
 pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
 pub use shared::OffloadReader;
 pub use statistics::Statistics;
+pub use steering::{RULES_MAX as STEERING_RULES_MAX, Refused, SteeringRules, Stream, steering_rules};
 pub use translate::{EnginePort, Terms, Turn, mark};
 pub use trial::{TRIAL_MAX, Trial, trial};

@@ -72,7 +72,11 @@ impl<D: RuleDevice> Service<D> {
         let inboxes = self.inboxes.iter().map(|inbox| inbox.answers.clone()).collect();
         let mut outboxes = Outboxes { inboxes, shared: &shared };
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(&mut outboxes)));
-        let closed = catch_unwind(AssertUnwindSafe(|| self.machine.close()));
+        let closed = {
+            let mut flushes = shared.flushes.lock();
+            *flushes += 1;
+            catch_unwind(AssertUnwindSafe(|| self.machine.close()))
+        };
         shared.forget();
         if served.is_err() || closed.is_err() {
             let mut statistics = shared.statistics();

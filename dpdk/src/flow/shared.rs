@@ -27,11 +27,23 @@ struct Total {
     bytes: AtomicU64,
 }
 
+/// How often an engine has taken everything out of its ports, of whomever: handles to rules from before that mean nothing any
+/// more. Whoever uses such handles looks first and keeps the lock meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flushes(Arc<Mutex<u64>>);
+
+impl Flushes {
+    pub(super) fn lock(&self) -> MutexGuard<'_, u64> {
+        lock(&self.0)
+    }
+}
+
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) statistics: Mutex<Statistics>,
     cells: Box<[Cell]>,
     totals: Box<[Total]>,
+    pub(super) flushes: Flushes,
     /// Where the counters of each rule in force are. Only the thread and those who look at rules take the lock; no worker.
     places: Mutex<HashMap<FlowKey, (u32, u32)>>,
 }
@@ -53,6 +65,7 @@ impl Shared {
             statistics: Mutex::default(),
             cells: (0..rules_max).map(|_| Cell::default()).collect(),
             totals: (0..totals).map(|_| Total::default()).collect(),
+            flushes: Flushes::default(),
             places: Mutex::new(HashMap::new()),
         }
     }

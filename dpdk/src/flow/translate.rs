@@ -316,8 +316,10 @@ pub(crate) const KINDS: [(Family, Protocol); 4] = [
     (Family::V6, Protocol::Udp),
 ];
 
-/// After all flows.
-const REST: u32 = 2;
+/// After all flows: what brings packets to their worker.
+pub(super) const STEERING: u32 = 2;
+/// After everything.
+const REST: u32 = 3;
 
 fn base(terms: &Terms) -> Description {
     Description { how: terms.turn.how(), ..Description::default() }

@@ -132,6 +132,8 @@ pub struct DpdkSettings {
     pub idle: Idle,
     /// Whether connections get rules that mark their packets where nothing better can be had.
     pub marks: bool,
+    /// Whether ports' rules bring packets to their worker, where they can be had.
+    pub port_rules: bool,
     /// What is done about checks that need a socket.
     pub probes: Probes,
     /// The ports, in the order of the file; their position is their number.
@@ -172,6 +174,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<DpdkSett
         mbufs: table.integer("mbufs").and_then(|mbufs| u32::try_from(mbufs).ok()),
         idle: idle?,
         marks: table.boolean("marks"),
+        port_rules: table.boolean("port_rules"),
         probes: probes?,
         ports: if whole { ports } else { return None },
         routes,

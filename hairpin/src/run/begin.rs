@@ -10,7 +10,7 @@ use crate::config::{Config, PlaneChoice, Settings};
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
-use hairpin_core::flow::{Direction, FlowKey, Steering};
+use hairpin_core::flow::{Direction, FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Header, Opened, SharedTable};
@@ -66,7 +66,7 @@ pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
     let socket = config.settings.socket();
     Registry::load(&Record::numbers(&socket))?;
     match SharedTable::open(&table_path(&config.settings))? {
-        Opened::Table(table) => Ok(Steering { key: table.header().steering_key, workers }),
+        Opened::Table(table) => Ok(Steering::by_hash(table.header().steering_key, workers)),
         Opened::Absent => bail!("there is no connection table at {}", table_path(&config.settings).display()),
         Opened::Incompatible(why) => bail!("{}", incompatible(&why)),
     }
@@ -140,7 +140,7 @@ fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Op
         Some(table) => table.header().steering_key,
         None => host::secret::<2>()?,
     };
-    let steering = Steering { key, workers: cpus.len() as u16 };
+    let steering = Steering::by_hash(key, cpus.len() as u16);
     let counts = match &mut old {
         Some(table) => connections_by_backend(table)?,
         None => Vec::new(),
@@ -157,31 +157,39 @@ fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Op
             .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
     }
     let had_table = old.is_some();
+    // What its ports' rules can do decides by what workers are told apart, and with it where connections lie.
+    let driven = driven(settings, &merged.snapshot, steering)?;
+    let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
     let (passed, legacy) = match handed {
         Some(Handed { passed, legacy }) => (passed, legacy),
         None => Default::default(),
     };
-    let mut plane = plane(settings, machine, &merged.snapshot, (steering, had_table), passed)?;
+    let mut plane: Box<dyn Plane> = match driven {
+        Some((plane, _)) => plane,
+        None => {
+            let interfaces = machine.interfaces.to_vec();
+            Box::new(LinuxPlane::make(settings, interfaces, &merged.snapshot, (steering, had_table), passed)?)
+        }
+    };
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
     Ok(Base { began, record, registry, merged, plane, table, steering, resteered, held, legacy })
 }
 
-/// The plane of the configuration.
-fn plane(
-    settings: &Settings,
-    machine: Machine<'_>,
-    snapshot: &Snapshot,
-    (steering, had_table): (Steering, bool),
-    passed: Passed,
-) -> Result<Box<dyn Plane>> {
-    #[cfg(feature = "dpdk")]
-    if let Some(dpdk) = &settings.dpdk {
-        return Ok(Box::new(super::plane::dpdk::DpdkPlane::make(settings, dpdk, snapshot, steering)?));
-    }
-    let interfaces = machine.interfaces.to_vec();
-    Ok(Box::new(LinuxPlane::make(settings, interfaces, snapshot, (steering, had_table), passed)?))
+/// The plane that drives its ports itself, if the configuration has it, and how it tells workers apart.
+#[cfg(feature = "dpdk")]
+fn driven(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<Option<(Box<dyn Plane>, Steering)>> {
+    let Some(dpdk) = &settings.dpdk else { return Ok(None) };
+    let plane = super::plane::dpdk::DpdkPlane::make(settings, dpdk, snapshot, steering)?;
+    let steering = plane.steering();
+    Ok(Some((Box::new(plane), steering)))
+}
+
+/// The same without DPDK: reading the configuration has refused it.
+#[cfg(not(feature = "dpdk"))]
+fn driven(_: &Settings, _: &Snapshot, _: Steering) -> Result<Option<(Box<dyn Plane>, Steering)>> {
+    Ok(None)
 }
 
 /// How many connections each backend has, by its number.
@@ -270,6 +278,7 @@ pub(crate) fn table(
         workers: steering.workers,
         slots_per_worker: settings.connections_max.div_ceil(u32::from(steering.workers)),
         steering_key: steering.key,
+        steer_by: steering.by,
     };
     let Some(old) = old else {
         return Ok((SharedTable::create(path, &header)?, false));
@@ -278,9 +287,18 @@ pub(crate) fn table(
     if there == header {
         return Ok((old, false));
     }
+    let by = |header: &Header| match header.steer_by {
+        SteerBy::Hash => "by address and port",
+        SteerBy::Port => "by port",
+    };
     log(&format!(
-        "the connection table is dealt out anew: from {} to {} workers, from {} to {} connections each",
-        there.workers, header.workers, there.slots_per_worker, header.slots_per_worker
+        "the connection table is dealt out anew: from {} workers {} to {} workers {}, from {} to {} connections each",
+        there.workers,
+        by(&there),
+        header.workers,
+        by(&header),
+        there.slots_per_worker,
+        header.slots_per_worker
     ));
     let worker_of = |connection: &Connection| hairpin_core::worker::home(connection, &steering);
     let (table, dropped) = SharedTable::rebuild(old, path, &header, worker_of)?;
@@ -290,7 +308,7 @@ pub(crate) fn table(
             dropped.established, dropped.others
         ));
     }
-    Ok((table, there.workers != header.workers))
+    Ok((table, (there.workers, there.steer_by) != (header.workers, header.steer_by)))
 }
 
 /// The workers' devices, on a plane that makes some.

@@ -105,7 +105,7 @@ fn worker<P: OffloadPolicy>(
     caps: EngineCaps,
 ) -> Result<Unit<P>> {
     let seeds = [11, 12, 13, 14];
-    let steering = Steering { key: [11, 12], workers: 1 };
+    let steering = Steering::by_hash([11, 12], 1);
     let options =
         BalancerOptions { backends: 4, connections_each: connections, method: choice.method(), steering, seeds };
     let tables = choice.tables(1, options.connections(), seeds, &None)?;

@@ -221,7 +221,7 @@ pub fn generate(
     let link = Link { destination: options.destination, source: out.port.mac() };
     let session = session(trial.seed);
     let lanes = options.port.cpus.len() as u16;
-    let steering = Steering { key: [session, !session], workers: lanes };
+    let steering = Steering::by_hash([session, !session], lanes);
     let made = sources(&Trial { run: 1, ..trial.clone() }, session, steering, link)?;
     let duration = trial.duration.as_nanos() as u64;
     let balanced = trial.device == Device::Balancer;

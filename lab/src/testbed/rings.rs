@@ -142,7 +142,7 @@ impl RingTestbed {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Measurement> {
         let seeds = seeds(trial.seed);
-        let steering = Steering { key: [seeds[0], seeds[1]], workers: trial.cores };
+        let steering = Steering::by_hash([seeds[0], seeds[1]], trial.cores);
         let session = seeds[2] ^ clock::now();
         let made = sources(trial, session, steering, Link::default())?;
         let cores = device_cores(trial, trial.seed, &self.eal)?;
@@ -290,7 +290,7 @@ struct Done {
 /// There is no such table, or it cannot be made.
 pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
     let seeds = seeds(seed);
-    let steering = Steering { key: [seeds[0], seeds[1]], workers: trial.cores };
+    let steering = Steering::by_hash([seeds[0], seeds[1]], trial.cores);
     let lanes = usize::from(trial.cores);
     Ok(match trial.device {
         Device::Wire => (0..lanes).map(|_| Core::Wire).collect(),

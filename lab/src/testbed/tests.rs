@@ -133,7 +133,7 @@ fn core(trial: &Trial, steering: Steering) -> Core {
 
 /// Measures `trial`; what comes back is treated so.
 fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measurement> {
-    let steering = Steering { key: [1, 2], workers: 1 };
+    let steering = Steering::by_hash([1, 2], 1);
     let made = sources(trial, SESSION, steering, Link::default())?;
     let (there, mut back) = (Queue::default(), Queue { fault, ..Queue::default() });
     let mut generator = Generator::new(there.clone(), made.lanes.into_iter().next().unwrap(), SESSION);

@@ -39,7 +39,7 @@ pub struct Lane {
 impl Lane {
     /// The only lane there is.
     pub fn only() -> Lane {
-        Lane { number: 0, steering: Steering { key: [0; 2], workers: 1 } }
+        Lane { number: 0, steering: Steering::by_hash([0; 2], 1) }
     }
 
     /// Whether flows from this end are its own.
@@ -273,7 +273,7 @@ mod tests {
         for ipv6 in [false, true] {
             let lanes: Vec<FlowSet> = (0..3)
                 .map(|number| {
-                    let lane = Lane { number, steering: Steering { key: [1, 2], workers: 3 } };
+                    let lane = Lane { number, steering: Steering::by_hash([1, 2], 3) };
                     FlowSet::clients(0, 3000, ipv6, &lane, 0)
                 })
                 .collect();

@@ -1,6 +1,7 @@
 //! The first page of a connection table's file: what it holds and how.
 
 use anyhow::{Context, Result, ensure};
+use hairpin_core::flow::SteerBy;
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::table::entry::LAYOUT;
 use hairpin_core::table::slab::Slot;
@@ -32,6 +33,8 @@ pub struct Header {
     /// The steering key (`Steering::key`), which has to outlive the process as well: connections lie with the worker
     /// that it steers them to.
     pub steering_key: [u64; 2],
+    /// What of a connection's end has decided whose it is.
+    pub steer_by: SteerBy,
 }
 
 /// Why bytes are no header of a table that can be adopted.
@@ -76,6 +79,7 @@ impl Header {
         self.steering_key.iter().for_each(|word| put(&word.to_le_bytes()));
         put(&padded::<BOOT_BYTES>(boot.as_bytes()));
         put(&padded::<INSTANCE_MAX>(self.instance.as_bytes()));
+        put(&(self.steer_by as u32).to_le_bytes());
         let sum = checksum(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -106,10 +110,13 @@ impl Header {
         }
         let name = parts.take::<INSTANCE_MAX>();
         let instance = name.get(..length).and_then(|name| std::str::from_utf8(name).ok());
-        let (Some(instance), Ok(workers)) = (instance, u16::try_from(workers)) else {
+        // Earlier versions left zero here.
+        let by = parts.u32();
+        let steer_by = [SteerBy::Hash, SteerBy::Port].into_iter().find(|known| *known as u32 == by);
+        let (Some(instance), Ok(workers), Some(steer_by)) = (instance, u16::try_from(workers), steer_by) else {
             return Err(Refusal::Unusable("its header makes no sense".into()));
         };
-        Ok(Header { instance: instance.into(), workers, slots_per_worker, steering_key })
+        Ok(Header { instance: instance.into(), workers, slots_per_worker, steering_key, steer_by })
     }
 }
 
@@ -155,7 +162,8 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-const _: () = assert!(8 + 8 + 4 * 4 + 16 + BOOT_BYTES + INSTANCE_MAX <= CHECKSUM_AT && CLEAN_AT + 8 <= HEADER_BYTES);
+const _: () =
+    assert!(8 + 8 + 4 * 4 + 16 + BOOT_BYTES + INSTANCE_MAX + 4 <= CHECKSUM_AT && CLEAN_AT + 8 <= HEADER_BYTES);
 
 #[cfg(test)]
 mod tests {
@@ -164,14 +172,22 @@ mod tests {
     const BOOT: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
     fn header() -> Header {
-        Header { instance: "edge".into(), workers: 3, slots_per_worker: 1000, steering_key: [5, u64::MAX] }
+        Header {
+            instance: "edge".into(),
+            workers: 3,
+            slots_per_worker: 1000,
+            steering_key: [5, u64::MAX],
+            steer_by: SteerBy::Hash,
+        }
     }
 
     #[test]
     fn what_was_written_is_read() {
         assert_eq!(Header::decode(&header().encode(BOOT), BOOT), Ok(header()));
         let longest = Header { instance: "x".repeat(INSTANCE_MAX), ..header() };
-        assert_eq!(Header::decode(&longest.encode(BOOT), BOOT), Ok(longest));
+        assert_eq!(Header::decode(&longest.encode(BOOT), BOOT), Ok(longest.clone()));
+        let by_port = Header { steer_by: SteerBy::Port, ..longest };
+        assert_eq!(Header::decode(&by_port.encode(BOOT), BOOT), Ok(by_port));
     }
 
     #[test]

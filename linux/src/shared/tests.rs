@@ -1,7 +1,7 @@
 //! The file: made whole, read back, refused when anything is wrong with it, dealt out anew.
 
 use super::*;
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::{Endpoint, Protocol, SteerBy};
 use hairpin_core::time::Time;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{chown, symlink};
@@ -33,7 +33,7 @@ impl Drop for Place {
 }
 
 fn header(workers: u16, slots_per_worker: u32) -> Header {
-    Header { instance: "test".into(), workers, slots_per_worker, steering_key: [3, 4] }
+    Header { instance: "test".into(), workers, slots_per_worker, steering_key: [3, 4], steer_by: SteerBy::Hash }
 }
 
 fn connection(port: u16, state: State) -> Connection {

@@ -14,7 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) const STEERING: Steering = Steering { key: KEY, workers: 1 };
+pub(crate) const STEERING: Steering = Steering::by_hash(KEY, 1);
 const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
 pub(crate) fn adopted(options: &Options) -> Plane {
@@ -208,7 +208,7 @@ fn what_is_not_understood_is_left_alone() {
         assert!(with(&|block| block.abi_version += 1).contains("version"));
         assert!(with(&|block| block.abi_layout ^= 1).contains("layout"));
         assert!(with(&|block| block.network ^= 1).contains("network namespace"));
-        let other_key = Steering { key: [1, 2], workers: 1 };
+        let other_key = Steering::by_hash([1, 2], 1);
         let Adopted::Incompatible(why) = Plane::adopt(options, other_key).unwrap() else { panic!() };
         assert!(why.contains("key"), "{why}");
 
@@ -400,7 +400,7 @@ fn the_number_of_workers_changes_when_it_is_said_to() {
             (0..abi::WORKERS_MAX).filter(|&worker| after[worker] != before[worker]).collect()
         };
         assert_eq!(workers(), [0]);
-        let more = Steering { key: KEY, workers: 3 };
+        let more = Steering::by_hash(KEY, 3);
         let Adopted::Plane(plane) = Plane::adopt(&rig.options, more).unwrap() else { panic!() };
         for worker in 1..3u32 {
             rig.write("workers", &worker, &1u32);
@@ -409,7 +409,7 @@ fn the_number_of_workers_changes_when_it_is_said_to() {
         plane.steer(more).unwrap();
         assert_eq!(workers(), [0, 1, 2]);
         assert_eq!(plane.steering().workers, 3);
-        assert!(plane.steer(Steering { key: KEY, workers: 0 }).is_err());
+        assert!(plane.steer(Steering::by_hash(KEY, 0)).is_err());
     });
 }
 

@@ -158,7 +158,7 @@ const DROPPED: (i32, Option<u16>) = (SHOT, None);
 fn data_with_a_right_cookie_goes_to_its_worker_and_with_none_nowhere() {
     in_namespace(|| {
         let rig = rig(8);
-        let steering = Steering { key: KEY, workers: 8 };
+        let steering = Steering::by_hash(KEY, 8);
         // What is right passes the policer by.
         (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
         let cookies = cookies(&rig);
@@ -242,7 +242,7 @@ fn who_closes_without_having_said_anything_gets_to_a_worker_with_the_right_cooki
 fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
     in_namespace(|| {
         let rig = rig(1);
-        let steering = Steering { key: KEY, workers: 1 };
+        let steering = Steering::by_hash(KEY, 1);
         for (number, ipv4) in [(1, true), (2, false)] {
             let key = client(number, ipv4);
             let bare = Packet { payload: Vec::new(), ..Packet::new(key) };

@@ -65,7 +65,7 @@ fn a_dead_instance_leaves_working_objects_that_the_next_one_or_flush_removes() {
 
             let mut again = Options::default();
             options(&mut again);
-            let mut plane = Plane::load(&again, Steering { key: [1, 2], workers: 1 }).unwrap();
+            let mut plane = Plane::load(&again, Steering::by_hash([1, 2], 1)).unwrap();
             assert_eq!(attached(), (0, 0));
             plane.attach(0, left.index, left.mac).unwrap();
             assert_eq!(attached(), attached_by(mode));
@@ -116,7 +116,7 @@ fn a_new_configuration_replaces_the_old() {
 #[test]
 fn what_cannot_be_is_refused() {
     in_namespace(|| {
-        let steering = |workers| Steering { key: [1, 2], workers };
+        let steering = |workers| Steering::by_hash([1, 2], workers);
         let bad = Options { instance: "../elsewhere".to_string(), ..Options::default() };
         assert!(Plane::load(&bad, steering(1)).is_err());
         assert!(Plane::load(&Options::default(), steering(0)).is_err());

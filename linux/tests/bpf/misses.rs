@@ -48,7 +48,7 @@ fn what_is_not_ours_goes_on_untouched() {
 fn both_directions_meet_on_the_worker_that_core_says() {
     in_namespace(|| {
         let rig = Rig::new(64, |_| ());
-        let steering = Steering { key: KEY, workers: 64 };
+        let steering = Steering::by_hash(KEY, 64);
         let vip6 = |port| v6("fd01::abcd", port, "2001:db8::10", 80, Protocol::Tcp);
         let mut workers = std::collections::BTreeSet::new();
         for port in 1..200u16 {
@@ -105,7 +105,7 @@ fn a_flood_of_strangers_is_held_back_and_acquaintances_are_not() {
         let from_backend = v4(BACKEND, 8080, CLIENT, 1, Protocol::Tcp);
         assert_eq!(admitted(from_backend, 100), (0, [("policed-backend", 100)].into()));
 
-        let hash = Steering { key: KEY, workers: 1 }.hash(&client(1).source) as usize;
+        let hash = Steering::by_hash(KEY, 1).hash(&client(1).source) as usize;
         let known = rig.plane.control().known();
         known[hash & (known.len() - 1)].store(1, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(admitted(client(1), 100).0, 100);
@@ -206,7 +206,7 @@ fn icmp(rig: &Rig, kind: u8, quoted: FlowKey) -> Vec<u8> {
 fn icmp_errors_go_to_the_worker_of_the_connection_they_are_about() {
     in_namespace(|| {
         let rig = Rig::new(64, |_| ());
-        let steering = Steering { key: KEY, workers: 64 };
+        let steering = Steering::by_hash(KEY, 64);
         let to_client6 = v6("2001:db8::10", 80, "fd01::5", 4000, Protocol::Tcp);
         for (kind, quoted, steered_by_source) in [
             (3, v4(VIP, 80, CLIENT, 4000, Protocol::Tcp), Some(false)),

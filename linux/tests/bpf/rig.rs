@@ -160,7 +160,7 @@ impl Rig {
         let mut options = Options { instance: format!("test-{number}"), ..Options::default() };
         options.policer_backend_pps = u32::MAX;
         change(&mut options);
-        let mut plane = Plane::load(&options, Steering { key: KEY, workers }).unwrap();
+        let mut plane = Plane::load(&options, Steering::by_hash(KEY, workers)).unwrap();
         plane.configure(&snapshot()).unwrap();
         plane.attach(0, left.index, left.mac).unwrap();
         plane.attach(1, right.index, right.mac).unwrap();

@@ -232,7 +232,7 @@ impl Testbed {
     pub fn new(options: Options) -> Result<Testbed, String> {
         check(&options)?;
         let mut random = Rng::with_seed(options.seed);
-        let steering = Steering { key: [random.u64(..), random.u64(..)], workers: options.cores };
+        let steering = Steering::by_hash([random.u64(..), random.u64(..)], options.cores);
         let seeds = [(); 4].map(|()| random.u64(..));
         let card = match &options.device {
             Device::Balancer(Balancer { offload: Some(offload), .. }) => {

@@ -36,7 +36,7 @@ pub(super) fn measure(results: &mut Results, repetitions: usize) -> Result<()> {
         rules_v6_max: 1,
         ..Options::default()
     };
-    let plane = Plane::load(&options, Steering { key: [1, 2], workers: 1 })?;
+    let plane = Plane::load(&options, Steering::by_hash([1, 2], 1))?;
     let measured = on(&plane, results, repetitions);
     // What was pinned goes in any case.
     plane.detach()?;

@@ -14,7 +14,7 @@ const TICK: u64 = 1 << TICK_SHIFT;
 const REST: u64 = 5;
 
 fn steering(workers: u16) -> Steering {
-    Steering { key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210], workers }
+    Steering::by_hash([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210], workers)
 }
 
 fn pool(port_first: u16, port_last: u16) -> Pool {

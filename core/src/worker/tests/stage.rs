@@ -149,7 +149,7 @@ impl Stage {
     ) -> WorkerOptions<AnyPolicy> {
         WorkerOptions {
             snapshot,
-            steering: Steering { key: [1, 2], workers: 1 },
+            steering: Steering::by_hash([1, 2], 1),
             worker: 0,
             seeds: [1, 2, 3, 4],
             table: AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4])),
@@ -194,7 +194,7 @@ impl Stage {
         &self.snapshot
     }
     pub(super) fn steering(&self) -> Steering {
-        Steering { key: [1, 2], workers: 1 }
+        Steering::by_hash([1, 2], 1)
     }
     pub(super) fn vip(&self) -> Endpoint {
         self.snapshot.services[0].endpoint

@@ -1,10 +1,12 @@
 //! The arrays of every shape of rule, as they stand in `tests/golden`; `HAIRPIN_GOLDEN=write` writes those.
 
-use super::world::{TERMS, TestHops, end, ports, rules};
+use super::world::{TERMS, TestHops, address, end, ports, rules};
 use crate::flow::description::{Description, Does, How, NoText};
+use crate::flow::steering::{Stream, steering_rules};
 use crate::flow::translate::{EnginePort, Terms, Turn, place, standing};
 use hairpin_core::engine::Rule;
-use hairpin_core::flow::Protocol;
+use hairpin_core::flow::{Protocol, SteerBy, Steering};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -132,6 +134,31 @@ fn what_stands_before() {
     let spread = EnginePort { queues: 4, rss_types: 0x38, ..port.clone() };
     compare("standing-several-queues", &all(&TERMS, &spread));
     compare("standing-mark", &all(&Terms { turn: Turn::Mark, ..TERMS }, port));
+}
+
+#[test]
+fn what_brings_packets_to_their_worker() {
+    let streams = |protocol, [vip, backend, pool]: [&str; 3]| {
+        let all =
+            [Stream::ToService(end(vip, 80)), Stream::FromBackend(end(backend, 8080)), Stream::ToPool(address(pool))];
+        all.into_iter().map(|stream| (stream, protocol)).collect::<BTreeSet<_>>()
+    };
+    let v4 = streams(Protocol::Tcp, ["203.0.113.1", "192.168.0.7", "192.168.0.1"]);
+    let v6 = streams(Protocol::Udp, ["2001:db8:1::1", "fd00::7", "fd00::1"]);
+    let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([1, 2], 2) };
+    let text = |streams: &BTreeSet<_>, terms: Option<&Terms>| {
+        let rules: Vec<String> = steering_rules(streams, &steering, terms).iter().map(arrays).collect();
+        rules.join("--\n")
+    };
+    compare("steering-tcp4", &text(&v4, None));
+    compare("steering-udp6", &text(&v6, None));
+    // Beside flows' rules: after them, in their group, if there is one and these packets come there.
+    compare("steering-beside-flows", &text(&v4, Some(&TERMS)));
+    compare("steering-one-group", &text(&v4, Some(&Terms { jumps: false, ..TERMS })));
+    let terms = Terms { carries: [false, true, true, true], ..TERMS };
+    assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&Terms { jumps: false, ..TERMS })));
+    // The switch's rules are elsewhere.
+    assert_eq!(text(&v4, Some(&Terms { turn: Turn::RepresentedPort, ..TERMS })), text(&v4, None));
 }
 
 #[test]

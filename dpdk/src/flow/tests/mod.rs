@@ -5,5 +5,6 @@ mod fake;
 mod golden;
 mod life;
 mod probing;
+mod steering;
 mod thread;
 mod world;

@@ -56,6 +56,15 @@ pub const DPDK: Section = Section {
              in the measurements of papers/003 that was more than it saved.",
         ),
         field(
+            "port_rules",
+            Kind::Boolean,
+            Value("true"),
+            "false",
+            "Whether rules of the ports bring both directions of a connection to its worker's queue, where their cards take such rules \
+             and every worker has a queue: no packet then has to be handed from worker to worker. Some bits of the client's \
+             port decide whose a connection is, so clients can choose their worker. Not yet run on hardware.",
+        ),
+        field(
             "health",
             Kind::Choice(&[
                 (

@@ -302,7 +302,7 @@ fn reload(stage: &mut Stage, change: impl FnOnce(&mut Http)) {
     change(&mut kind);
     let snapshot = Arc::new(snapshot(1, Kind::Http(kind.into())));
     let tables = Tables::new(&snapshot, &Tables::default());
-    let steering = crate::flow::Steering { key: [1, 2], workers: 1 };
+    let steering = crate::flow::Steering::by_hash([1, 2], 1);
     let update = Update::new(snapshot, &tables, &Loads::default(), &steering, 0, 4);
     stage.worker.reconfigure(stage.now, update);
 }

@@ -149,7 +149,7 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
 fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Always> {
     let mut options = WorkerOptions {
         snapshot: Arc::new(snapshot),
-        steering: Steering { key: [1, 2], workers: 1 },
+        steering: Steering::by_hash([1, 2], 1),
         worker: 0,
         seeds: [1, 2, 3, 4],
         table: AnyTable::new(64, Hasher::new([7, 2, 3, 4])),

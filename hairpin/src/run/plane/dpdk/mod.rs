@@ -1,8 +1,9 @@
 //! The dpdk plane: ports that this process drives itself, a link layer around each worker's queues, and where the
 //! ports have one a flow engine ([`offload`]).
 //!
-//! Each port has a pair of queues for each worker, as far as its device has them. Whatever queue a packet comes on, the
-//! worker that takes it from there works out whose connection it is ([`spread`]) and hands it over if it is not its own.
+//! Each port has a pair of queues for each worker, as far as its device has them. Rules of the ports bring packets to their
+//! worker's, where they can be had ([`steer`]). Whatever queue a packet comes on, the worker that takes it from there works
+//! out whose connection it is ([`spread`]) and hands it over if it is not its own.
 //! Workers without queues send through one that has some.
 
 mod device;
@@ -10,6 +11,7 @@ mod engine;
 mod offload;
 mod secrets;
 mod spread;
+mod steer;
 mod way;
 
 use super::super::crew::{Crew, Making, Memory, Post};
@@ -38,6 +40,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+use steer::Steer;
 use way::Links;
 
 /// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
@@ -55,8 +58,9 @@ const DATA_ROOM_MIN: u16 = 2048;
 
 /// Ports, and what their workers share.
 pub(crate) struct DpdkPlane {
-    /// Dropped before the ports: its rules are in them.
+    /// Dropped before the ports, as is what follows: their rules are in them.
     engine: Engine,
+    steer: Steer,
     settings: DpdkSettings,
     eal: Eal,
     pool: Pool,
@@ -65,7 +69,8 @@ pub(crate) struct DpdkPlane {
     links: Arc<Links>,
     /// What each port had counted when it was last asked.
     counted: RefCell<Vec<PortStatistics>>,
-    steering: Steering,
+    /// Workers that have a queue of every port.
+    queues: u16,
     ways: Arc<Ways>,
     neighbours: Arc<Neighbours>,
     secrets: Secrets,
@@ -98,39 +103,30 @@ impl DpdkPlane {
         let ways = Arc::new(ways(settings, opened.iter().map(|(port, _)| port), snapshot)?);
         let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
         let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&ways.plan, &neighbours))?;
+        let queues = ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, steering.workers);
+        let steer = Steer::probe(settings.port_rules, (steering, queues), &ports, snapshot, &engine);
         let links = Arc::new(Links::of(&ports));
         let counted = RefCell::new(vec![PortStatistics::default(); ports.len()]);
         let secrets = Secrets::draw(cpu::now())?;
         Ok(DpdkPlane {
             engine,
+            steer,
             settings: settings.clone(),
             eal,
             pool,
             ports,
             links,
             counted,
-            steering,
+            queues,
             ways,
             neighbours,
             secrets,
         })
     }
 
-    /// How packets find their worker, in words.
-    fn steering(&self) -> String {
-        match self.steering.workers {
-            1 => "one worker".to_string(),
-            workers => {
-                let queues = self.queues();
-                let by_address = self.ports.iter().filter(|port| port.rss_abilities().one_address).count();
-                let could = match by_address {
-                    0 => "no port can bring both directions to one worker",
-                    all if all == self.ports.len() => "the ports could spread by one address, which is not used",
-                    _ => "some of the ports could spread by one address, which is not used",
-                };
-                format!("{workers} workers hand over to each other, {queues} of them with queues ({could})")
-            }
-        }
+    /// By what workers are told apart.
+    pub(crate) fn steering(&self) -> Steering {
+        self.steer.steering()
     }
 
     /// What a port has counted. Without a peer memif's driver says that it was nothing, and knows better when it has one.
@@ -141,11 +137,6 @@ impl DpdkPlane {
             known[number] = counted;
         }
         known[number]
-    }
-
-    /// Workers that have a queue of every port.
-    fn queues(&self) -> u16 {
-        self.ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, self.steering.workers)
     }
 }
 
@@ -220,11 +211,17 @@ impl Plane for DpdkPlane {
     }
 
     fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
-        let ways =
-            way::of_workers(&self.eal, (&self.ports, &self.links), &self.pool, (self.queues(), self.steering.workers))?;
-        let spreads = spread::of_workers(&self.eal, &self.ways, self.steering)?;
+        let steering = self.steering();
+        let ways = way::of_workers(&self.eal, (&self.ports, &self.links), &self.pool, (self.queues, steering.workers))?;
+        let spreads = spread::of_workers(&self.eal, &self.ways, steering)?;
         let (eal, idle) = (self.eal, self.settings.idle);
-        let engines = self.engine.start(eal, &self.ports, &self.settings.ports, self.steering.workers);
+        // The engine takes everything out of its ports when it begins.
+        self.steer.take_out();
+        let engines = self.engine.start(eal, &self.ports, &self.settings.ports, steering.workers);
+        self.steer.install(&self.ports, &self.engine);
+        if steering.workers > 1 {
+            log(&format!("steering: {}", self.steer.words()));
+        }
         let marks = self.engine.name() == MARKS;
         // A policy has nothing to say where there is nothing to hand connections to.
         let mut making = making.clone();
@@ -248,6 +245,8 @@ impl Plane for DpdkPlane {
         let ways = Arc::new(ways(&self.settings, self.ports.iter(), snapshot)?);
         self.ways = Arc::clone(&ways);
         self.engine.follow(&ways.plan);
+        self.steer.follow(snapshot);
+        self.steer.install(&self.ports, &self.engine);
         self.neighbours.announce();
         Ok(Some(ways))
     }
@@ -284,7 +283,7 @@ impl Plane for DpdkPlane {
     }
 
     fn ports(&self) -> Vec<PortStatus> {
-        let steering = self.steering();
+        let steering = self.steer.words();
         let status = |(number, (port, settings)): (usize, (&Port, &PortSettings))| {
             let counted = self.counted(number, port);
             PortStatus {

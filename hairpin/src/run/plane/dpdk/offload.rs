@@ -13,7 +13,7 @@ use hairpin_core::link::{Neighbours, Plan};
 use hairpin_core::time::Time;
 use hairpin_dpdk::flow::{
     Agreement, Depth, EnginePort, Findings, LinkHops, Offload, OffloadOptions, OffloadReader, Probed, RteFlowEngine,
-    Turn, Way,
+    Terms, Turn, Way,
 };
 use hairpin_dpdk::{Eal, Pool, Port, PortOptions};
 use hairpin_linux::cpu;
@@ -67,12 +67,12 @@ impl Engine {
         let why_not = unwanted(settings).map(str::to_string);
         let (mut open, mut findings) = (Vec::new(), Vec::new());
         for (number, (port, options)) in (0..).zip(ports) {
+            #[cfg(feature = "fake-flow")]
+            crate::fake_flow::stand_in(&port)?;
             if why_not.is_some() {
                 open.push(port);
                 continue;
             }
-            #[cfg(feature = "fake-flow")]
-            crate::fake_flow::stand_in(&port)?;
             // Nobody uses the ports yet, so rules may be put in to see whether they are taken.
             let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create)).with_context(|| {
                 format!("cannot open {} again with what its driver says that it has", options.device)
@@ -163,6 +163,19 @@ impl Engine {
                 None
             }
         }
+    }
+
+    /// In what terms there are rules of this engine's in a port, or will be once it has started.
+    pub(super) fn terms_of(&self, number: usize) -> Option<&Terms> {
+        let failed = self.offload().is_some_and(|offload| offload.statistics().failed > 0);
+        let agreement = self.agreement.as_ref().filter(|_| self.why_not.is_none() && !failed)?;
+        let takes_part = agreement.takes_part.get(number).is_some_and(|takes_part| *takes_part);
+        (takes_part && (self.marks || !self.only_marks())).then_some(&agreement.terms)
+    }
+
+    /// The thread that has its rules.
+    pub(super) fn offload(&self) -> Option<&Offload> {
+        self.running.as_ref().map(|running| &running.offload)
     }
 
     /// Goes by other addresses and routes from now on.

@@ -166,7 +166,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for port in 4000..4100 {
             let client = (CLIENT.0, port);
-            let steering = Steering { key: [1, 2], workers: 4 };
+            let steering = Steering::by_hash([1, 2], 4);
             let of = |frame: &[u8]| owner(&ways, &steering, frame).unwrap();
             let worker = of(&segment(client, VIP));
             assert_eq!(worker, steering.worker(&Endpoint::new(IpAddr::from(client.0), client.1)));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_of_no_flow_stays() {
-        let steering = Steering { key: [1, 2], workers: 4 };
+        let steering = Steering::by_hash([1, 2], 4);
         let mut arp = segment(CLIENT, VIP);
         arp[12..14].copy_from_slice(&[8, 6]);
         for frame in [&arp[..], &[], &[0; 60]] {
