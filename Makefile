@@ -111,9 +111,14 @@ reproduce: deps
 	$(CARGO) build --release --package hairpin
 	target/release/hairpin lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
 
+# What has come of the whole scale so far is kept in results/, and not done again unless REPRODUCE=--fresh.
 reproduce-full: deps
 	$(CARGO) build --release --package hairpin
-	target/release/hairpin lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full $(REPRODUCE)
+	mkdir -p target/reproduce-full
+	test -e target/reproduce-full/cases.jsonl || \
+		gzip --decompress --stdout results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
+	target/release/hairpin lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
+		--document docs/reproduction-full.md $(REPRODUCE)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:
