@@ -44,7 +44,10 @@ fn again() -> Result<()> {
         link(&net, false).with_context(|| format!("before server {round}"))?;
         others(&net).with_context(|| format!("before server {round}"))?;
         let mut server = serving(&net).with_context(|| format!("server {round}"))?;
-        works(&net).with_context(|| format!("server {round}: {}", server.log()))?;
+        works(&net).with_context(|| {
+            let status = status(&net.hairpin).map_or_else(|error| format!("{error:#}"), |status| status.to_string());
+            format!("server {round}: {}\n{}\n{status}", server.log(), net.hairpin.logs())
+        })?;
         logged(&net, "is up", round + 1)?;
         let now = received()?;
         ensure!(now > before + 100, "{before} frames, then {now}");
