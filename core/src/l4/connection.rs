@@ -10,7 +10,7 @@
 //! - `state` with flags of before or after: [`Flags::COUNTED`] there or missing in any state (it follows from the state),
 //!   [`Flags::PROVEN`] missing in an established one (it is then among those that give way when the table is full),
 //!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
-//! - `proof` of before, in any state: the handshake is recognised at the next SYN-ACK.
+//! - `proof` and [`Flags::CHALLENGED`] of before, in any state: the handshake is recognised at the next SYN-ACK.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
 //! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
 //! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
@@ -173,6 +173,8 @@ impl Flags {
     pub const MISSTEERED: u16 = 256;
     /// The policy has heard of its end.
     pub const TOLD: u16 = 512;
+    /// The backend's SYN-ACK has passed, so the client's next word may prove the connection (see `proof`).
+    pub const CHALLENGED: u16 = 1024;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

@@ -240,8 +240,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = self.slab.at_mut(position);
         connection.created = now;
         connection.proof = 0;
-        connection.flags.clear(Flags::PROVEN | Flags::REVIVED | Flags::BACKEND_CLOSED_FIRST);
-        connection.flags.clear(Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
+        connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
+        connection.flags.clear(Flags::BACKEND_CLOSED_FIRST | Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
         let service = usize::from(connection.service);
         self.remember_embryo(position);
         self.statistics.services[service].created += 1;

@@ -21,14 +21,17 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 #[inline(always)]
 fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> bool {
     match connection.state {
-        State::Established | State::FinClient | State::FinBackend => {
-            tcp_flags & (SYN | FIN | RST | ACK) == ACK && connection.flags.has(Flags::PROVEN)
+        State::Established | State::FinClient | State::FinBackend | State::SynSent => {
+            // What may prove the connection is no plain matter. Where only the client's packets come by, or the backend's
+            // SYN-ACK did not, nothing proves it.
+            let doubt = connection.flags.0 & (Flags::PROVEN | Flags::CHALLENGED);
+            tcp_flags & (SYN | FIN | RST | ACK) == ACK && doubt != Flags::CHALLENGED
         }
         // the backend's first answer counts
         State::UdpEstablished => {
             direction == Direction::FromClient || connection.carried[Direction::FromBackend as usize].packets > 0
         }
-        State::SynSent | State::SynReceived | State::Closed | State::Reset | State::UdpNew | State::Pass => false,
+        State::SynReceived | State::Closed | State::Reset | State::UdpNew | State::Pass => false,
     }
 }
 

@@ -76,6 +76,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         match (direction, at.tcp_flags & (SYN | ACK | RST)) {
             (Direction::FromBackend, answer) if answer == SYN | ACK => {
+                connection.flags.set(Flags::CHALLENGED);
                 connection.proof = tcp::proof(word(bytes, at.l4 + SEQUENCE));
                 // the backend's word moves the state, whoever the client may be
                 true
