@@ -36,6 +36,13 @@ impl Line {
         Some(Line { burst_ns: (ns / count - packet_ns * packets / count).max(0.0), packet_ns })
     }
 
+    /// The line through what turns of one packet take, and each packet of turns of `many`; neither is below 0. Noise may
+    /// have tilted it: then the turn itself costs nothing, or nearly everything.
+    pub fn through(one: f64, (many, each): (f64, f64)) -> Line {
+        let packet_ns = ((many * each - one) / (many - 1.0)).clamp(each / 16.0, each);
+        Line { burst_ns: (each - packet_ns) * many, packet_ns }
+    }
+
     /// Nanoseconds of a packet in turns of so many.
     pub fn each(&self, burst: f64) -> f64 {
         self.packet_ns + self.burst_ns / burst.max(1.0)
@@ -69,6 +76,13 @@ mod tests {
             let line = Line::of(&work(&turns)).unwrap();
             prop_assert!((line.burst_ns - burst).abs() < 1e-3 * (1.0 + burst), "{line:?}");
             prop_assert!((line.packet_ns - packet).abs() < 1e-3 * packet, "{line:?}");
+        }
+
+        #[test]
+        fn a_line_goes_through_what_it_says_itself(burst in 0.0f64..500.0, packet in 5.0f64..300.0) {
+            let line = Line { burst_ns: burst, packet_ns: packet };
+            let again = Line::through(line.each(1.0), (32.0, line.each(32.0)));
+            prop_assert!((again.burst_ns - burst).abs() < 1e-6 && (again.packet_ns - packet).abs() < 1e-6, "{again:?}");
         }
 
         #[test]

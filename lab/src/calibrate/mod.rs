@@ -12,7 +12,8 @@
 //!
 //! [`check`] puts a profile to the test: it simulates what was measured, at other points.
 //!
-//! Each repetition measures everything in turn, every other one backwards. The profile has the repetition in the middle.
+//! Each repetition measures everything in turn, every other one backwards. The profile has what is in the middle: of what
+//! a packet takes by itself, and of what it takes among many, one by one, as a machine may change its pace between these.
 
 pub mod check;
 pub mod fit;
@@ -50,7 +51,7 @@ pub struct Options {
     pub tables: Vec<String>,
     /// Numbers of known flows, rising.
     pub flows: Vec<u32>,
-    /// Measurements of everything; an odd number has one in the middle.
+    /// Measurements of everything; an odd number has ones in the middle.
     pub repetitions: usize,
     /// How long each takes at each rate.
     pub duration: Duration,
@@ -217,12 +218,12 @@ impl Sampled {
         self.polls.extend(work.poll_ns());
     }
 
-    /// The line in the middle, by packets in turns of [`BURST`], and the spread.
+    /// The line in the middle, and the spread of packets in turns of [`BURST`].
     fn line(&self) -> Option<(Line, f64)> {
-        let mut lines = self.lines.clone();
-        lines.sort_by(|one, other| one.each(BURST).total_cmp(&other.each(BURST)));
-        let (middle, first, last) = (*lines.get(lines.len() / 2)?, lines.first()?, lines.last()?);
-        Some((middle, (last.each(BURST) - first.each(BURST)) / 2.0 / middle.each(BURST)))
+        let of = |burst| Summary::of(&self.lines.iter().map(|line| line.each(burst)).collect::<Vec<f64>>());
+        let (one, many) = (of(1.0)?, of(BURST)?);
+        let spread = (many.most - many.least) / 2.0 / many.median;
+        Some((Line::through(one.median, (BURST, many.median)), spread))
     }
 }
 

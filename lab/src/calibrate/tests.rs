@@ -66,6 +66,22 @@ fn a_machine_s_costs_are_found_and_can_be_read_again() {
 }
 
 #[test]
+fn a_pace_that_changes_between_small_turns_and_large_ones_tilts_nothing() {
+    let of = |one: f64, many: f64| {
+        let turn = |packets: usize, each: f64| Turns { packets, count: 500, ns: each * packets as f64 * 500.0 };
+        Work { turns: vec![turn(1, one), turn(32, many)], ..Work::default() }
+    };
+    let mut sampled = Sampled::default();
+    // Of the second repetition the large turns were fast, of the third the small ones.
+    for (one, many) in [(400.0, 80.0), (410.0, 30.0), (150.0, 82.0)] {
+        sampled.push(&of(one, many));
+    }
+    let (line, spread) = sampled.line().unwrap();
+    assert!((line.each(1.0) - 400.0).abs() < 1e-6 && (line.each(BURST) - 80.0).abs() < 1e-6, "{line:?}");
+    assert!((spread - 26.0 / 80.0).abs() < 1e-6, "{spread}");
+}
+
+#[test]
 fn without_rings_there_is_a_profile_too_and_it_says_so() {
     let options = Options { flows: vec![1000], repetitions: 1, ..Options::quick() };
     let done = calibrate(&options, &mut InMemory, &mut |_| ()).unwrap();
