@@ -7,8 +7,10 @@
 use super::description::{Description, Does, Family, How, Match};
 use super::device::{self, FlowError};
 use super::raw::{self, RawError};
+use super::steering::{Stream, steering_rules};
 use super::translate::{EnginePort, KINDS, Terms, Turn, matching, standing, to_software};
-use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol, SteerBy, Steering};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -54,6 +56,8 @@ pub enum Subject {
     Together(Family, Protocol),
     /// All rules that stand before the flows'.
     Standing,
+    /// To bring what clients send to the queue that some bits of their port name.
+    Steer(Family),
 }
 
 /// Whether there is an engine without it.
@@ -96,6 +100,7 @@ impl Subject {
             Subject::Mark => "packets cannot be classified for the worker either",
             Subject::Templates => "rules are put in one at a time",
             Subject::Standing => "nothing is offloaded",
+            Subject::Steer(_) => "workers hand over to each other what comes to the wrong one",
         }
     }
 }
@@ -139,6 +144,8 @@ impl fmt::Display for Subject {
             Subject::Templates => f.write_str("templates"),
             Subject::Together(family, protocol) => write!(f, "a whole rule: {}", kind(*family, *protocol)),
             Subject::Standing => f.write_str("rules before the flows'"),
+            Subject::Steer(Family::V6) => f.write_str("bring packets to workers by bits of a port: IPv6"),
+            Subject::Steer(_) => f.write_str("bring packets to workers by bits of a port: IPv4"),
         }
     }
 }
@@ -331,6 +338,15 @@ impl Prober<'_> {
         self.try_rule(Subject::Count, doing(Does::COUNT));
         self.try_rule(Subject::Age, doing(Does::AGE));
         self.try_rule(Subject::Mark, doing(Does::MARK));
+        for family in [Family::V4, Family::V6] {
+            let FlowKey { destination, protocol, .. } = nobody(family, Protocol::Tcp);
+            let stream = BTreeSet::from([(Stream::ToService(destination), protocol)]);
+            let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([0; 2], 2) };
+            // The rule of the first worker's queue, which every port has.
+            if let Some(rule) = steering_rules(&stream, &steering, None).first() {
+                self.try_rule(Subject::Steer(family), *rule);
+            }
+        }
     }
 
     /// Fills in where a rule's packets go: back out of this port, or by the first hairpin queue.

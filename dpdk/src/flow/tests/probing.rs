@@ -2,7 +2,7 @@
 
 use super::fake::{self, FakeOptions};
 use super::world::{alone, ports};
-use crate::flow::{Agreement, Depth, Does, Findings, How, Match, Subject, Turn, probe};
+use crate::flow::{Agreement, Depth, Does, Family, Findings, How, Match, Subject, Turn, probe};
 
 fn probed(options: &FakeOptions, depth: Depth) -> Findings {
     let _alone = alone(options);
@@ -66,6 +66,7 @@ fn one_family_may_go_without_the_other() {
     assert_eq!(findings.terms.map(|terms| terms.carries), Some([true, true, false, false]));
     assert!(reason(&findings, "UDP over IPv6").expect("why").contains("no IPv6 here"));
     assert_eq!(reason(&findings, "UDP over IPv4"), None);
+    assert!(findings.has(Subject::Steer(Family::V4)) && !findings.has(Subject::Steer(Family::V6)));
 }
 
 #[test]
