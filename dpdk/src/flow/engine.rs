@@ -196,7 +196,8 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
         rules_max: options.rules_max,
         families_apart: false,
         ops_in_flight_max: OPS_MAX as u32,
-        rewrites_sequence: terms.numbers.has(Does::SEQUENCE),
+        // A rule of a splice changes both, and acknowledgement numbers only where there can be no SACK blocks.
+        rewrites_sequence: terms.numbers.has(Does::NUMBERS) && terms.options,
         rewrites_sack: false,
         rewrites_window: false,
         checks_guards: false,
