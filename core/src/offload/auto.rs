@@ -62,10 +62,10 @@ impl Window {
     /// Answered within so many seconds, or so many times what it takes alone, it may be more: engines that take requests in
     /// batches answer one alone soon and are slow all the same.
     const SOON_S: f32 = 0.002;
-    const SOON: f32 = 3.0;
+    const SOON: f32 = 6.0;
     /// Answered later than that, it must be fewer.
     const LATE_S: f32 = 0.008;
-    const LATE: f32 = 6.0;
+    const LATE: f32 = 12.0;
     /// By what the time that it takes alone is taken to grow with each answer.
     const FADING: f32 = 1.000_001;
     const LEAST: f32 = 16.0;
@@ -167,6 +167,9 @@ pub struct Auto {
     window: Window,
     /// In packets.
     requests: Price,
+    /// When rules were last asked for. All packets of a burst come at one time, and at that no more than one connection goes:
+    /// no packet is to wait for the rules of many others, and whoever sends again may go then.
+    asked: Option<Time>,
     room: Rent,
 }
 
@@ -179,6 +182,7 @@ impl Auto {
             costs: Costs::default(),
             window: Window::new(),
             requests: Price::hasty(1.0, 3.0),
+            asked: None,
             room: Rent::default(),
         }
     }
@@ -221,8 +225,10 @@ impl OffloadPolicy for Auto {
         if wanted {
             self.room.wanted(room);
         }
-        match (wanted, room.has_room() && !busy) {
+        let its_turn = self.asked != Some(now);
+        match (wanted, room.has_room() && !busy && its_turn) {
             (true, true) => {
+                self.asked = Some(now);
                 self.sizes.leave(flow.packets);
                 self.rates.carries(flow, Carrier::Engine);
                 Verdict::Offload

@@ -186,6 +186,20 @@ fn as_many_are_asked_for_as_are_answered_soon() {
 }
 
 #[test]
+fn no_packet_of_a_burst_waits_for_the_rules_of_many() {
+    let mut policy = Auto::new(10);
+    let mut ask = |at: u64, position| {
+        let now = Time::from_nanos(100_000 * MS + at);
+        policy.on_packet(now, &flow(position, Time::ZERO, 1000), room(0))
+    };
+    assert_eq!(ask(0, 0), Verdict::Offload);
+    assert_eq!(ask(0, 1), Verdict::Keep(Reason::Room));
+    assert_eq!(ask(0, 2), Verdict::Keep(Reason::Room));
+    assert_eq!(ask(1, 1), Verdict::Offload);
+    assert_eq!(ask(2, 2), Verdict::Offload);
+}
+
+#[test]
 fn whatever_it_is_told_any_policy_answers() {
     for choice in [
         Choice::Always,
