@@ -104,7 +104,7 @@ bench-papers002: build
 
 # papers/001's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/reproduction.md.
-# More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job.
+# More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
 REPRODUCE ?=
 
 reproduce: deps
