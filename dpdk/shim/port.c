@@ -320,7 +320,6 @@ int hairpin_port_info(uint16_t port, struct hairpin_port_info *info)
 	info->queues = device.nb_rx_queues;
 	info->max_queues = RTE_MIN(device.max_rx_queues, device.max_tx_queues);
 	info->numa_node = rte_eth_dev_socket_id(port);
-	info->promiscuous = rte_eth_promiscuous_get(port) == 1;
 	info->rss_types = device.flow_type_rss_offloads;
 	info->rss_key_length = device.hash_key_size;
 	if (rte_eth_dev_conf_get(port, &conf) == 0) {

@@ -76,7 +76,6 @@ struct hairpin_port_info {
 	uint8_t rss_key_length, rss_key_symmetric;
 	/* The device fills in the checksums of TCP and UDP. */
 	uint8_t checksums;
-	uint8_t promiscuous;
 };
 
 struct hairpin_port_statistics {

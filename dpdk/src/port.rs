@@ -277,11 +277,6 @@ impl Port {
         self.0.info.raw.checksums != 0
     }
 
-    /// Whether it receives frames to others' addresses.
-    pub fn is_promiscuous(&self) -> bool {
-        self.0.info.raw.promiscuous != 0
-    }
-
     /// How it spreads flows over its queues, as far as the driver says.
     pub fn rss(&self) -> Spread {
         self.0.info.spread

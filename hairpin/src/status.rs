@@ -89,6 +89,12 @@ pub struct PortStatus {
     pub spread: String,
     /// How packets find the worker of their connection.
     pub steering: String,
+    /// Rules in its device that bring packets to their worker.
+    #[serde(default)]
+    pub steering_rules: u64,
+    /// Such rules that are wanted and not there: refused, or beyond what a port may have. Workers hand their packets over.
+    #[serde(default)]
+    pub steering_rules_missing: u64,
     /// What rules its device takes from a flow engine, or why none.
     #[serde(default)]
     pub rules: String,

@@ -296,5 +296,9 @@ fn steering_refused() -> Result<()> {
     let (table, logs) = (net.hairpin.status_table()?, net.hairpin.logs());
     ensure!(table.contains("the table is full"), "{table}");
     ensure!(logs.contains("workers hand the rest over"), "{logs}");
+    let ports = status(&net.hairpin)?["ports"].as_array().context("ports")?.clone();
+    let sum = |field: &str| ports.iter().filter_map(|port| port[field].as_u64()).sum::<u64>();
+    let (counted, missing) = (sum("steering_rules"), sum("steering_rules_missing"));
+    ensure!((counted, missing) == (there, wanted - there), "{there} of {wanted}: {ports:?}");
     Ok(())
 }

@@ -23,8 +23,6 @@ pub const RST: u8 = 0x04;
 pub const PSH: u8 = 0x08;
 /// The acknowledgement number is valid.
 pub const ACK: u8 = 0x10;
-/// The urgent pointer is valid.
-pub const URG: u8 = 0x20;
 
 /// Option kind: nothing, one byte.
 pub const OPTION_PADDING: u8 = 1;

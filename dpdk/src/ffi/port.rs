@@ -101,7 +101,6 @@ pub(crate) struct RawInfo {
     pub(crate) rss_key_length: u8,
     pub(crate) rss_key_symmetric: u8,
     pub(crate) checksums: u8,
-    pub(crate) promiscuous: u8,
 }
 
 impl RawInfo {
@@ -121,7 +120,6 @@ impl RawInfo {
         rss_key_length: 0,
         rss_key_symmetric: 0,
         checksums: 0,
-        promiscuous: 0,
     };
 }
 

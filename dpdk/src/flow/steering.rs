@@ -112,7 +112,16 @@ impl SteeringRules {
 
     /// How many are in the ports.
     pub fn count(&self) -> usize {
-        if *self.flushes.lock() == self.flushed { self.held.len() } else { 0 }
+        self.those(|_| true)
+    }
+
+    /// How many are in a port, by DPDK's number.
+    pub fn count_of(&self, port: u16) -> usize {
+        self.those(|held| held.port == port)
+    }
+
+    fn those(&self, wanted: impl Fn(&Held) -> bool) -> usize {
+        if *self.flushes.lock() == self.flushed { self.held.iter().filter(|held| wanted(held)).count() } else { 0 }
     }
 
     /// Brings what is in the ports in line with `wanted`, pairs of DPDK's number of a port and a rule, each once: new rules

@@ -65,6 +65,16 @@ impl Writing<'_> {
         true
     }
 
+    /// Of one that has not answered: it is asked for at once, if somebody waits for it.
+    pub(super) fn begin_anew(&self, now: Time, slot: &Slot) {
+        let entry = slot.owned();
+        let anew = match entry.state {
+            Some(State::Failed) if !entry.kept => Entry::default(),
+            _ => Entry { state: Some(State::Incomplete), tries: 0, confirmed: now, due: now, ..entry },
+        };
+        self.write(slot, &anew);
+    }
+
     /// Remembers who asked for us, if there is a place that no frame of ours needs.
     fn learn(&self, now: Time, claim: &Claim, places: Places<'_>) -> bool {
         let Some(mac) = claim.mac else { return false };

@@ -8,7 +8,7 @@
 //! | reachable | answered within the last 30 s | 30 s: stale (kept ones: probe) |
 //! | stale | usable; the next frame asks after it | a frame: probe; 10 minutes without one: gone |
 //! | probe | usable; asked for by unicast | an answer: reachable; 3 requests without one: incomplete |
-//! | failed | not to be asked for yet | 3 s: gone (kept ones, 5 s: incomplete) |
+//! | failed | not to be asked for yet | 3 s, or its port's link is back: gone (kept ones, 5 s: incomplete) |
 //!
 //! RFC 4861's state *delay* is missing: nobody here knows from upper layers that a neighbour hears us, so waiting for
 //! that is of no use. Times are fixed, not drawn.
@@ -263,6 +263,22 @@ impl Neighbours {
     /// been relieved.
     pub fn announce(&self) {
         self.announcements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A port's link is back: who was asked for in vain meanwhile is asked for anew. From any thread. (What a worker holds
+    /// the lock against stays as it is: its time ends soon anyway.)
+    pub fn ask_anew(&self, now: Time, port: u16) {
+        let in_vain = |entry: &Entry| {
+            let unanswered = matches!(entry.state, Some(State::Incomplete | State::Failed));
+            unanswered && entry.segment.port() == port
+        };
+        for slot in self.slots.iter().filter(|slot| slot.read().is_none_or(|entry| in_vain(&entry))) {
+            if let Some(writing) = self.lock(LOCK_TRIES)
+                && in_vain(&slot.owned())
+            {
+                writing.begin_anew(now, slot);
+            }
+        }
     }
 
     /// Whether announcements are wanted; to one worker only.

@@ -147,6 +147,43 @@ fn who_gives_way() {
     assert!(there(20));
 }
 
+/// While a link is down nobody answers over it; once it is back nobody waits until it would have been time to ask again.
+#[test]
+fn who_did_not_answer_is_asked_anew() {
+    let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
+    let table = Neighbours::new(64, [3; 4]);
+    let [needed, kept, waiting, answering] = [1, 2, 3, 4].map(address);
+    let elsewhere = Segment::untagged(4);
+    table.need(second(0), &needed, SEGMENT);
+    table.need(second(0), &needed, elsewhere);
+    assert!(table.keep(second(0), &[(kept, 3)]));
+    let mut asks = Asks::new();
+    for at in 1..=4 {
+        table.sweep(second(at), &mut asks);
+        asks.clear();
+    }
+    table.need(second(4), &answering, SEGMENT);
+    assert!(table.hear(second(4), &claim(answering, [2; 6])));
+    table.need(second(4), &waiting, SEGMENT);
+    assert_eq!([needed, kept].map(|address| table.find(&address, SEGMENT)), [Found::Failed; 2]);
+    let before = table.find(&answering, SEGMENT);
+    let now = second(4) + Duration::from_millis(500);
+    table.ask_anew(now, 3);
+    assert_eq!(table.find(&needed, SEGMENT), Found::Unknown);
+    assert!(matches!(table.need(now, &needed, SEGMENT), Needed::Ask(_)));
+    assert_eq!([kept, waiting].map(|address| table.find(&address, SEGMENT)), [Found::Asked; 2]);
+    assert_eq!((table.find(&answering, SEGMENT), table.find(&needed, elsewhere)), (before, Found::Failed));
+    table.sweep(now, &mut asks);
+    let asked: Vec<Address> = asks.iter().map(|ask| ask.address).collect();
+    assert!(asked.contains(&kept) && asked.contains(&waiting) && asked.len() == 2, "{asked:?}");
+    // all of their tries are before them
+    for (at, tries) in [(6, 2), (7, 2), (8, 0)] {
+        asks.clear();
+        table.sweep(second(at), &mut asks);
+        assert_eq!(asks.iter().filter(|ask| [kept, waiting].contains(&ask.address)).count(), tries, "{at} s");
+    }
+}
+
 #[test]
 fn the_same_address_elsewhere_is_another() {
     let table = Neighbours::new(WAYS, [3; 4]);

@@ -43,6 +43,17 @@ pub(super) const FAMILIES: &[Family] = &[
             emit(&[event], (*count).into());
         })
     ),
+    family!(
+        Gauge,
+        "port_steering_rules",
+        &["port", "state"],
+        "Rules of a port that bring packets to their worker: in (it has them), missing (refused, or too many for a port: \
+         workers hand these packets over).",
+        |view, emit| each(view, |port| {
+            emit(&[name(port), "in"], port.steering_rules.into());
+            emit(&[name(port), "missing"], port.steering_rules_missing.into());
+        })
+    ),
     family!(Gauge, "port_up", &["port"], "Whether the port's link is up: 1 or 0.", |view, emit| each(view, |port| {
         emit(&[name(port)], u64::from(port.up).into());
     })),

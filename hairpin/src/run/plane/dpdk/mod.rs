@@ -256,7 +256,8 @@ impl Plane for DpdkPlane {
         Ok(())
     }
 
-    /// Announces our addresses to who has just been connected, and says so. Ports that are clients ask for their links.
+    /// Announces our addresses to who has just been connected, asks anew for who could not answer, and says so. Ports that
+    /// are clients ask for their links.
     fn beat(&self) {
         self.engine.beat();
         for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
@@ -265,6 +266,7 @@ impl Plane for DpdkPlane {
                 log(&format!("the link of {} is {}", settings.device, if up { "up" } else { "down" }));
                 if up {
                     self.neighbours.announce();
+                    self.neighbours.ask_anew(cpu::now(), number as u16);
                 }
             }
         }
@@ -286,6 +288,7 @@ impl Plane for DpdkPlane {
         let steering = self.steer.words();
         let status = |(number, (port, settings)): (usize, (&Port, &PortSettings))| {
             let counted = self.counted(number, port);
+            let (steering_rules, steering_rules_missing) = self.steer.of_port(number, port);
             PortStatus {
                 device: settings.device.clone(),
                 driver: port.driver().to_string(),
@@ -296,6 +299,8 @@ impl Plane for DpdkPlane {
                 queues: port.queues(),
                 spread: port.rss().to_string(),
                 steering: steering.clone(),
+                steering_rules,
+                steering_rules_missing,
                 rules: self.engine.of_port(number),
                 received: counted.received,
                 received_bytes: counted.received_bytes,

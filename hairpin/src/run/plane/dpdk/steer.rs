@@ -18,8 +18,8 @@ pub(super) struct Steer {
     /// Workers with a queue of every port.
     queues: u16,
     streams: BTreeSet<(Stream, Protocol)>,
-    /// Rules that there should be, of all ports.
-    wanted: usize,
+    /// Rules that there should be, by port.
+    wanted: Vec<usize>,
     rules: SteeringRules,
     /// Why there are none, or not all.
     why_not: Option<String>,
@@ -38,7 +38,7 @@ impl Steer {
         let by_port = Steering { by: SteerBy::Port, ..by_hash };
         let rules = SteeringRules::default();
         let streams = streams(snapshot);
-        let mut steer = Steer { steering: by_port, queues, streams, wanted: 0, rules, why_not: None };
+        let mut steer = Steer { steering: by_port, queues, streams, wanted: Vec::new(), rules, why_not: None };
         let why_not = match by_hash.workers {
             0 | 1 => Some("there is one worker".to_string()),
             _ if !port_rules => Some("`port_rules` in [dpdk] is false".to_string()),
@@ -73,7 +73,7 @@ impl Steer {
         if self.steering.by != SteerBy::Port {
             return;
         }
-        if self.wanted == 0 || self.rules.count() == 0 {
+        if self.wanted.is_empty() || self.rules.count() == 0 {
             self.rules = SteeringRules::new(engine.offload());
         }
         let before = self.why_not.take();
@@ -81,33 +81,41 @@ impl Steer {
         if self.why_not != before
             && let Some(why_not) = &self.why_not
         {
-            let count = self.rules.count();
+            let (count, wanted) = (self.rules.count(), self.wanted.iter().sum::<usize>());
             log(&format!(
-                "warning: {count} of {} rules that bring packets to their worker are in the ports, workers hand the rest \
-                 over: {why_not}",
-                self.wanted
+                "warning: {count} of {wanted} rules that bring packets to their worker are in the ports, workers hand the \
+                 rest over: {why_not}"
             ));
         }
     }
 
     fn put_in(&mut self, ports: &[Port], engine: &Engine) -> Result<(), String> {
         let mut wanted: Vec<(u16, Description)> = Vec::new();
-        let mut most = 0;
-        self.wanted = 0;
+        self.wanted.clear();
         for (number, port) in ports.iter().enumerate() {
             let rules = steering_rules(&self.streams, &self.steering, engine.terms_of(number));
-            self.wanted += rules.len();
-            most = most.max(rules.len());
+            self.wanted.push(rules.len());
             wanted.extend(rules.into_iter().take(STEERING_RULES_MAX).map(|rule| (port.id(), rule)));
         }
         self.rules.replace(&wanted).map_err(|refused| {
             let device = ports.iter().find(|port| port.id() == refused.port).map(Port::driver).unwrap_or_default();
             format!("a port ({device}) refused one: {}", refused.error)
         })?;
-        if most > STEERING_RULES_MAX {
-            return Err(format!("a port would need {most}, and has {STEERING_RULES_MAX} at most"));
+        match self.wanted.iter().max() {
+            Some(most) if *most > STEERING_RULES_MAX => {
+                Err(format!("a port would need {most}, and has {STEERING_RULES_MAX} at most"))
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Of a port: how many rules it has, and how many it should have and has not.
+    pub(super) fn of_port(&self, number: usize, port: &Port) -> (u64, u64) {
+        if self.steering.by != SteerBy::Port {
+            return (0, 0);
+        }
+        let (there, wanted) = (self.rules.count_of(port.id()), self.wanted.get(number).copied().unwrap_or_default());
+        (there as u64, wanted.saturating_sub(there) as u64)
     }
 
     /// What there is to say of it.
@@ -121,12 +129,11 @@ impl Steer {
                 self.queues
             ),
             SteerBy::Port => {
-                let count = self.rules.count();
+                let (count, wanted) = (self.rules.count(), self.wanted.iter().sum::<usize>());
                 let colon = if why_not.is_empty() { "" } else { ": " };
                 format!(
-                    "{workers} workers, told apart by bits of the client's port; {count} of {} rules of the ports bring \
-                     packets to them, and they hand over the rest{colon}{why_not} (not yet run on hardware)",
-                    self.wanted
+                    "{workers} workers, told apart by bits of the client's port; {count} of {wanted} rules of the ports \
+                     bring packets to them, and they hand over the rest{colon}{why_not} (not yet run on hardware)"
                 )
             }
         }
