@@ -111,7 +111,7 @@ reproduce: deps
 	$(CARGO) build --release --package hairpin
 	target/release/hairpin lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
 
-# What has come of the whole scale so far is kept in results/, and not done again unless REPRODUCE=--fresh.
+# What was carried out of the whole scale, all of it, is kept in results/, and not done again unless REPRODUCE=--fresh.
 reproduce-full: deps
 	$(CARGO) build --release --package hairpin
 	mkdir -p target/reproduce-full
