@@ -144,6 +144,16 @@ impl Process {
         }
     }
 
+    /// Has it stand still until SIGCONT, and waits, at most `timeout`, until all of its threads do: they are told by the
+    /// one that takes the signal, when that gets its turn.
+    pub fn pause(&mut self, timeout: Duration) -> Result<()> {
+        self.signal(Signal::SIGSTOP);
+        let id = self.id;
+        self.wait_until(timeout, || {
+            threads(id).is_ok_and(|all| all.iter().all(|status| status.contains("\nState:\tT")))
+        })
+    }
+
     /// Asks it to end and waits for that; kills it if it does not within ten seconds.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.status()? {

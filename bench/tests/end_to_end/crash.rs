@@ -88,8 +88,12 @@ impl Scene {
         Ok(())
     }
 
-    fn signal_load(&self, signal: Signal) {
-        self.load.iter().for_each(|process| process.signal(signal));
+    fn pause_load(&mut self) -> Result<()> {
+        self.load.iter_mut().try_for_each(|process| process.pause(TIMEOUT))
+    }
+
+    fn go_on_with_load(&self) {
+        self.load.iter().for_each(|process| process.signal(Signal::SIGCONT));
     }
 
     /// The load stands still, and what the ledger says is what the engine holds.
@@ -129,7 +133,17 @@ impl Scene {
         ensure!(clients.len() == all.len(), "{} connections are there twice", all.len() - clients.len());
         // While the load stands still connections go, and no more come than its kernel tries to make again.
         let counted = control::count(&socket, &json!({}))?;
-        ensure!(counted <= all.len() as u64 + LOAD as u64, "{counted} are counted and {} listed", all.len());
+        if counted > all.len() as u64 + LOAD as u64 {
+            let mut more = self.hairpin.connections(&json!({}))?;
+            let listed = more.len();
+            more.retain(|view| clients.binary_search(&(&view.client, &view.vip)).is_err());
+            bail!(
+                "{counted} are counted and {} listed, and then {listed}, {} of them new: {:?}",
+                all.len(),
+                more.len(),
+                more.iter().take(5).collect::<Vec<_>>()
+            );
+        }
         let software = control::count(&socket, &json!({"offloaded": false}))?;
         let offloaded = control::count(&socket, &json!({"offloaded": true}))?;
         let sum = software + offloaded;
@@ -234,9 +248,9 @@ fn crash(scene: &mut Scene, number: usize, random: &mut fastrand::Rng) -> Result
     scene.hairpin.start_again(&scene.topology, &[])?;
     let began = scene.hairpin.status()?.began;
     ensure!(began == "restart", "it began as {began:?}");
-    scene.signal_load(Signal::SIGSTOP);
+    scene.pause_load()?;
     let right = scene.ledger_is_right().and_then(|()| scene.table_is_whole());
-    scene.signal_load(Signal::SIGCONT);
+    scene.go_on_with_load();
     right?;
     scene.works()
 }

@@ -30,8 +30,8 @@ const SPLICES_MAX: u32 = 65_536;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to make themselves: 67 million connections take half a minute.
 const START_PATIENCE: Duration = Duration::from_secs(120);
-/// How long workers may take to carry an order out.
-const ORDER_PATIENCE: Duration = Duration::from_secs(2);
+/// How long workers may take to carry an order out: one that shares its core with others may not get a turn for seconds.
+const ORDER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What every worker is made from.
 #[derive(Clone)]
