@@ -73,9 +73,12 @@ impl Splices {
         self.send_owned_front(cx, position);
     }
 
-    /// Closes a client's connection in order.
+    /// Closes a client's connection in order. Its back is others' to take, if need be as soon as the engine has let go of it.
     pub(super) fn close_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.detach(cx, position, Fate::Keep);
+        match self.fronts.get(position).map(|front| front.ledger) {
+            Some(Ledger::Software) => self.detach(cx, position, Fate::Keep),
+            _ => self.remove_rules(cx, position),
+        }
         let Some(front) = self.fronts.get_mut(position) else { return };
         front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, None, true));
         front.peer.was_closed = true;
@@ -134,7 +137,7 @@ impl Splices {
         if !front.uploads_by_engine() && !expected.contains(&segment.sequence) {
             return self.challenge(cx, position);
         }
-        let idle = matches!(front.state, FrontState::Reading);
+        let idle = front.is_between_exchanges();
         self.detach(cx, position, if idle { Fate::Keep } else { Fate::Reset });
         self.remove_front(cx, position);
     }
@@ -173,7 +176,7 @@ impl Splices {
             }
             return self.remove_rules(cx, position);
         }
-        if front.state == FrontState::Reading || front.state == FrontState::Waiting {
+        if front.is_between_exchanges() || front.state == FrontState::Waiting {
             return self.remove_rules(cx, position);
         }
         if front.state != FrontState::Joined || !matches!(front.exchange.response, Message::Head) {
@@ -370,16 +373,14 @@ impl Splices {
 
     /// Forgets a front, as soon as the engine holds no rule of it.
     pub(super) fn remove_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Fate::Keep);
         let Some(front) = self.fronts.get_mut(position) else { return };
         let (key, was, service, first) = (front.key, front.state, front.service, front.first);
         front.state = FrontState::Doomed;
         front.peer.disown(&mut self.buffers);
         let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
         kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
-        let (ledger, back) = (front.ledger, front.back.take());
-        if let Some(back) = back.and_then(|back| self.backs.get_mut(back)) {
-            back.front = None;
-        }
+        let ledger = front.ledger;
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);
             self.ended.add(cx.now, &key, first);

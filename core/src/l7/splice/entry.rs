@@ -339,6 +339,11 @@ impl Front {
         self.peer.reach = later(self.peer.reach, acknowledged.wrapping_add(ahead as u32));
     }
 
+    /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
+    pub(super) fn is_between_exchanges(&self) -> bool {
+        matches!(self.state, FrontState::Reading | FrontState::Closing | FrontState::TimeWait)
+    }
+
     /// How many bytes wait to be used.
     pub(super) fn waiting(&self) -> usize {
         self.input.as_ref().map_or(0, Buffer::len)

@@ -288,6 +288,7 @@ impl Splices {
             || front.is_carried_down_only() && front.state != FrontState::Joined
             || is_endless && (front.peer.has_closed || front.peer.was_closed)
             || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
+            || front.peer.was_closed && front.is_between_exchanges()
             || front.back.is_none();
         if unwanted {
             let (keys, rules) = ([front.key, front.rule_key], front.rules);
@@ -322,7 +323,9 @@ impl Splices {
             FrontState::Doomed => self.release_front(position),
             FrontState::Waiting => self.ready.push_back(position),
             // Its back is others' to take now.
-            FrontState::Reading if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
+            _ if front.is_between_exchanges() && self.ready.len() < self.ready.capacity() => {
+                self.ready.push_back(position);
+            }
             _ => {}
         }
     }

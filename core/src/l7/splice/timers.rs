@@ -68,7 +68,7 @@ impl Splices {
         if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
             return self.acknowledge_back(cx, back);
         }
-        if front.state == FrontState::Reading {
+        if front.is_between_exchanges() {
             return self.settle_back(cx, position);
         }
         if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {

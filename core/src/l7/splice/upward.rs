@@ -346,8 +346,8 @@ impl Splices {
             self.acknowledge_back(cx, back);
         }
         let Some(front) = self.fronts.get(position) else { return };
-        if front.state == FrontState::Reading && front.waiting() == 0 && front.ledger == Ledger::Software {
-            // A client that has nothing to ask now needs no backend.
+        if front.is_between_exchanges() && front.waiting() == 0 && front.ledger == Ledger::Software {
+            // A client that has nothing to ask now, or has closed, needs no backend.
             self.detach(cx, position, Fate::Keep);
         }
     }

@@ -4,7 +4,7 @@ use super::stage::{Script, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Guard, Refusal, Rule, RuleOp};
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, FIN, RST};
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -95,6 +95,57 @@ fn a_large_response_goes_to_the_engine_with_guards() {
     }
     assert_eq!(stage.worker.ledger().count(), 0);
     stage.over();
+}
+
+#[test]
+fn a_client_that_closes_leaves_the_backend_to_others_once_the_engine_has_let_go() {
+    // The client says that it will, or closes of itself when it has it all; the engine answers before that or late.
+    for (says, installed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut stage = Stage::new(|_| {});
+        let connection = if says { "\r\nConnection: close\r\n\r\n" } else { "\r\n\r\n" };
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, &REQUEST.replace("\r\n\r\n", connection));
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n0123456789");
+        let text = client.receives(&backend.sends(&mut stage, &head));
+        assert_eq!(text.contains("Connection: close"), says);
+        if says {
+            // The head is another one, and ours until it is acknowledged.
+            client.acknowledges(&mut stage);
+            client.receives(&backend.sends(&mut stage, "abcdefghij"));
+        }
+        let rules = installs(&mut stage);
+        let installs = |stage: &mut Stage| {
+            rules.iter().for_each(|rule| complete(stage, Completion::Installed(rule.id)));
+        };
+        if installed {
+            installs(&mut stage);
+        }
+        let carried = LENGTH - if says { 20 } else { 10 };
+        client.expected = client.expected.wrapping_add(carried);
+        backend.next = backend.next.wrapping_add(carried);
+        let sent = client.says(&mut stage, if says { ACK } else { ACK | FIN }, b"");
+        let (to_client, to_backend): (Vec<_>, Vec<_>) = sent.into_iter().partition(|sent| sent.to == client.own);
+        client.receives(&to_client);
+        assert!(to_client.iter().any(|sent| sent.segment.has(FIN)), "says {says}: {to_client:?}");
+        assert!(to_backend.iter().all(|sent| sent.segment.flags == ACK), "says {says}: {to_backend:?}");
+        client.says(&mut stage, if says { ACK | FIN } else { ACK }, b"");
+        if !installed {
+            installs(&mut stage);
+        }
+        // Until then the engine would take another's response for the last one's.
+        let mut other = Script::client(&mut stage, 1001);
+        let syn = only(other.sends(&mut stage, REQUEST));
+        assert_eq!(syn.segment.flags, SYN);
+        assert_eq!(removals(&mut stage), 2);
+        for rule in &rules {
+            complete(&mut stage, Completion::Removed(rule.id, None));
+        }
+        let sent = stage.wait(Duration::from_millis(10));
+        backend.receives(&sent);
+        let mut third = Script::client(&mut stage, 1002);
+        assert_eq!(backend.receives(&third.sends(&mut stage, REQUEST)), REQUEST);
+        third.receives(&backend.sends(&mut stage, RESPONSE));
+        stage.over();
+    }
 }
 
 #[test]
