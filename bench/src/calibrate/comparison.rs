@@ -6,7 +6,8 @@ use crate::suite::samples::Samples;
 use anyhow::{Context, Result, ensure};
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::calibrate::check::{
-    BOUND, Beside, Case, FULL_BURSTS, IDLE_MAX, Load, PACKETS, capacity, compare, of_turns, simulate, write_sizes,
+    BOUND, Beside, Case, FULL_BURSTS, IDLE_MAX, Load, PACKETS, by_size, capacity, compare, of_turns, simulate,
+    write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
 use hairpin_lab::calibrate::{Bench, Options, calibrate_beside};
@@ -161,6 +162,7 @@ fn row(profile: &CoreProfile, checked: &Checked) -> Result<Option<Row>> {
     let packets = if case.moving { offered.packets } else { PACKETS };
     let simulated = simulate(profile, case, (pps, bursts), packets)?;
     let (ratio, held) = compare(&simulated, &measured);
+    println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checked.turns));
     let mut title = case.to_string();
     if case.load == Load::Full && measured.idle > IDLE_MAX {
         title.push_str(&format!(" (generator is the limit, device {:.0} % idle)", measured.idle * 100.0));

@@ -166,13 +166,38 @@ impl Beside {
 /// Packets for each second that a core of this profile is busy with turns such as were measured: what it says of the work
 /// alone, however packets came.
 pub fn of_turns(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
-    let each = |packets| match case.device {
+    let turns = work.turns.iter().filter(|turns| turns.packets > 0);
+    let busy: f64 = turns.map(|turns| turns.count as f64 * turn_ns(profile, case, turns.packets)).sum();
+    work.packets() as f64 * 1e9 / busy
+}
+
+/// Nanoseconds of a turn of known packets, by a profile.
+fn turn_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
+    let each = match case.device {
         Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), packets),
         Device::Forwarder | Device::Wire => profile.forward_ns(packets),
     };
-    let turns = work.turns.iter().filter(|turns| turns.packets > 0);
-    let busy: f64 = turns.map(|turns| (turns.packets as u64 * turns.count) as f64 * each(turns.packets)).sum();
-    work.packets() as f64 * 1e9 / busy
+    packets as f64 * each
+}
+
+/// What packets in turns of one, of two and three, of four to seven and so on took, and what the profile says they do, with how
+/// many of all packets were in such turns: for people.
+pub fn by_size(profile: &CoreProfile, case: &Case, work: &Work) -> String {
+    let all = work.packets().max(1) as f64;
+    let classes = (0..8).filter_map(|class| {
+        let of_class = work.turns.iter().filter(|turns| turns.packets.checked_ilog2() == Some(class));
+        let (mut packets, mut measured, mut said) = (0.0, 0.0, 0.0);
+        for turns in of_class {
+            packets += turns.count as f64 * turns.packets as f64;
+            measured += turns.ns;
+            said += turns.count as f64 * turn_ns(profile, case, turns.packets);
+        }
+        (packets > 0.0).then(|| {
+            let part = 100.0 * packets / all;
+            format!("{}+: {:.0} ns, profile {:.0} ({part:.0} %)", 1 << class, measured / packets, said / packets)
+        })
+    });
+    classes.collect::<Vec<_>>().join(", ")
 }
 
 /// Simulated over measured, by packets of a busy second, and whether it is within [`BOUND`] of 1; no number never is.

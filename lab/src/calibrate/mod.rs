@@ -6,7 +6,8 @@
 //! each packet. It is the device's own time: a generator that is slower than the device only makes turns smaller, and a
 //! machine that others use too only leaves fewer turns.
 //!
-//! What a flow's first packet costs, its end, and a rule, is measured between frames in memory ([`memory`]), beside the
+//! What a flow costs beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
+//! silence, and a rule, is measured between frames in memory ([`memory`]), beside the
 //! same work without. So is everything where there are no rings, and the profile says so; what receives and sends costs
 //! nothing like rings there.
 //!

@@ -71,7 +71,7 @@ pub struct MethodCost {
     pub source: String,
     /// Turns with packets of known flows.
     pub known: Vec<Known>,
-    /// What the first packet of a flow costs on top of that; nothing, if there are no points.
+    /// What a flow that comes and goes costs on top of that; nothing, if there are no points.
     #[serde(default)]
     pub new: Vec<New>,
 }
@@ -139,7 +139,7 @@ impl CoreProfile {
         each(at(|point| point.burst_ns), at(|point| point.packet_ns), burst)
     }
 
-    /// Nanoseconds that the first packet of a new flow costs on top of that, with `flows` flows in use on this core.
+    /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core.
     pub fn new_ns(&self, method: Method, flows: f64) -> f64 {
         between(flows, self.of(method).new.iter().map(|point| (point.flows, point.ns)))
     }
