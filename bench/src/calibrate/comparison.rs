@@ -20,6 +20,11 @@ use std::path::Path;
 /// A generator is asked for this part of what it can do at most.
 const GENERATOR: f64 = 0.8;
 
+/// Measurements of everything, unless something else is asked for.
+const REPETITIONS: usize = 5;
+/// Trials that do not count, before the others.
+const WARM_UP: usize = 3;
+
 /// A run, and what was measured of it.
 struct Checked {
     case: Case,
@@ -51,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = if arguments.quick { Options::quick() } else { Options::default() };
     // rte_hash is no table of the data plane's: it is in no profile.
     options.tables.retain(|table| !table.starts_with("rte-hash"));
-    options.repetitions = arguments.repetitions.unwrap_or(options.repetitions);
+    options.repetitions = arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { REPETITIONS });
     let wanted = |case: &Case| {
         arguments.only.is_empty() || arguments.only.iter().any(|word| case.to_string().contains(word.as_str()))
     };
@@ -106,6 +111,11 @@ fn measure(
         order.reverse();
     }
     order.sort_by_key(|&at| checked[at].case.load != Load::Full);
+    // What was measured before that left a processor idle, and whoever gives out processors (a virtual machine's host, too) moves
+    // threads when that changes: the first trial would find another machine than all others.
+    for _ in 0..WARM_UP {
+        bench.trial(&checked[order[0]].case.trial(Rate::Max, options.duration, sizes, 1)).context("warming up")?;
+    }
     for at in order {
         let case = checked[at].case.clone();
         let rate = match case.load.part() {

@@ -15,7 +15,7 @@ pub struct Arguments {
     /// A look only: few points, once.
     #[arg(long)]
     quick: bool,
-    /// Measurements of everything; 3.
+    /// Measurements of everything; 5, or 1 of a quick look.
     #[arg(long)]
     repetitions: Option<usize>,
     /// Only these runs: those whose name contains one of the words.
