@@ -25,31 +25,24 @@ const REPETITIONS: usize = 5;
 /// Trials that do not count, before the others.
 const WARM_UP: usize = 3;
 
-/// A run, and what was measured of it.
+/// A run, and what was measured of it, in each repetition.
 struct Checked {
     case: Case,
-    /// What was offered, and what came of it.
-    measured: Vec<(Sent, Beside)>,
-    /// The turns of all measurements together.
-    turns: Work,
-    /// How many packets were sent at a time, and how often, in all of them.
-    bursts: BTreeMap<u32, u64>,
+    measured: Vec<Checkup>,
 }
 
-/// What was offered.
-#[derive(Clone, Copy)]
-struct Sent {
+/// A run that was measured once.
+#[derive(Clone)]
+struct Checkup {
+    /// Packets that were offered, and how many per second.
     packets: u64,
     pps: f64,
-}
-
-impl Checked {
-    /// The measurement in the middle, by packets of a busy second.
-    fn middle(&self) -> Option<(Sent, Beside)> {
-        let mut sorted = self.measured.clone();
-        sorted.sort_by(|one, other| one.1.busy_pps.total_cmp(&other.1.busy_pps));
-        sorted.get(sorted.len() / 2).copied()
-    }
+    /// How many were sent at a time, and how often.
+    bursts: Vec<(u32, u64)>,
+    came: Beside,
+    turns: Work,
+    /// What the machine's costs were in this repetition.
+    profile: CoreProfile,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
@@ -62,9 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     };
     let measures = |case: &Case| options.tables.iter().any(|table| table == case.table.name());
     let cases = Case::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
-    let mut checked: Vec<Checked> = cases
-        .map(|case| Checked { case, measured: Vec::new(), turns: Work::default(), bursts: BTreeMap::new() })
-        .collect();
+    let mut checked: Vec<Checked> = cases.map(|case| Checked { case, measured: Vec::new() }).collect();
     ensure!(!checked.is_empty(), "there is no such run");
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
     let sizes = arguments.directory.join("calibrate-sizes.csv");
@@ -72,25 +63,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let eal = Eal::start(EalOptions::default()).context("DPDK")?;
     let mut bench = OverRings::new(eal, options.duration);
     println!("calibrate: {}", crate::tables::machine_name());
-    let mut beside = |repetition: usize, bench: &mut dyn Bench| {
-        measure(&mut checked, bench, &options, &sizes, repetition).context("the runs to be compared")
+    let mut beside = |repetition: usize, profile: &CoreProfile, bench: &mut dyn Bench| {
+        measure(&mut checked, bench, (&options, profile), &sizes, repetition).context("the runs to be compared")
     };
-    let profile = match &arguments.profile {
+    match &arguments.profile {
         Some(file) => {
-            (0..options.repetitions).try_for_each(|repetition| beside(repetition, &mut bench))?;
             let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-            CoreProfile::parse(&text).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?
+            let profile =
+                CoreProfile::parse(&text).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
+            (0..options.repetitions).try_for_each(|repetition| beside(repetition, &profile, &mut bench))?;
         }
         None => {
             let done = calibrate_beside(&options, &mut bench, &mut beside, &mut |what| println!("  {what}"))?;
             let text = done.text();
             std::fs::write(arguments.directory.join("this-machine.toml"), &text).context("the profile")?;
             println!("{text}");
-            done.profile
         }
-    };
+    }
     let _ = std::fs::remove_file(&sizes);
-    let rows = checked.iter().filter_map(|checked| row(&profile, checked).transpose()).collect::<Result<Vec<Row>>>()?;
+    let rows = checked.iter().filter_map(|checked| row(checked).transpose()).collect::<Result<Vec<Row>>>()?;
     report::write(&arguments.directory, "calibrate", &rows)?;
     println!("\n{}", report::table(&rows));
     let held = rows.iter().filter(|row| row.held).count();
@@ -102,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 fn measure(
     checked: &mut [Checked],
     bench: &mut dyn Bench,
-    options: &Options,
+    (options, profile): (&Options, &CoreProfile),
     sizes: &Path,
     repetition: usize,
 ) -> Result<()> {
@@ -131,11 +122,10 @@ fn measure(
             metric(beside.pps),
             beside.idle * 100.0
         );
-        checked[at].turns.add(&measured.work.unwrap_or_default());
-        for (packets, count) in &measured.bursts {
-            *checked[at].bursts.entry(*packets).or_default() += count;
-        }
-        checked[at].measured.push((Sent { packets: measured.sent, pps: measured.tx_pps }, beside));
+        let bursts = measured.bursts.clone();
+        let (packets, pps, turns) = (measured.sent, measured.tx_pps, measured.work.unwrap_or_default());
+        let profile = profile.clone();
+        checked[at].measured.push(Checkup { packets, pps, bursts, came: beside, turns, profile });
     }
     Ok(())
 }
@@ -149,9 +139,9 @@ fn lower(
     sizes: &Path,
 ) -> Result<f64> {
     let full = Case { load: Load::Full, ..case.clone() };
-    let known = checked.iter().find(|other| other.case == full).and_then(|other| other.measured.last().copied());
+    let known = checked.iter().find(|other| other.case == full).and_then(|other| other.measured.last());
     let beside = match known {
-        Some((_, beside)) => beside,
+        Some(checkup) => checkup.came,
         None => Beside::measured(&bench.trial(&full.trial(Rate::Max, options.duration, sizes, 1))?)
             .with_context(|| format!("{full}: no packet came"))?,
     };
@@ -159,20 +149,32 @@ fn lower(
     Ok((beside.busy_pps * part).min(generator))
 }
 
-/// What there is to say of a run; `None` if it was not measured.
-fn row(profile: &CoreProfile, checked: &Checked) -> Result<Option<Row>> {
-    let Some((offered, measured)) = checked.middle() else { return Ok(None) };
-    let case = &checked.case;
-    let measured_bursts: Vec<(u32, u64)> = checked.bursts.iter().map(|(&packets, &count)| (packets, count)).collect();
+/// A run that was measured once, simulated with the costs of the same repetition.
+fn simulated(case: &Case, checkup: &Checkup) -> Result<Beside> {
     let (pps, bursts) = match case.load {
-        Load::Full => (1.5 * capacity(profile, case), FULL_BURSTS),
-        Load::Half | Load::Tenth => (offered.pps, &measured_bursts[..]),
+        Load::Full => (1.5 * capacity(&checkup.profile, case), FULL_BURSTS),
+        Load::Half | Load::Tenth => (checkup.pps, &checkup.bursts[..]),
     };
     // Where flows come and go the table fills as it goes.
-    let packets = if case.moving { offered.packets } else { PACKETS };
-    let simulated = simulate(profile, case, (pps, bursts), packets)?;
-    let (ratio, held) = compare(&simulated, &measured);
-    println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checked.turns));
+    let packets = if case.moving { checkup.packets } else { PACKETS };
+    simulate(&checkup.profile, case, (pps, bursts), packets)
+}
+
+/// What there is to say of a run: that of the repetition whose ratio is in the middle. `None` if it was not measured.
+fn row(checked: &Checked) -> Result<Option<Row>> {
+    let case = &checked.case;
+    let mut all = Vec::new();
+    for checkup in &checked.measured {
+        let simulated = simulated(case, checkup)?;
+        let (ratio, held) = compare(&simulated, &checkup.came);
+        all.push((ratio, held, simulated, checkup));
+    }
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let Some(&(ratio, held, simulated, checkup)) = all.get(all.len() / 2) else { return Ok(None) };
+    let ratios: Vec<String> = all.iter().map(|(ratio, ..)| format!("{ratio:.2}")).collect();
+    println!("  {case}: simulated over measured by repetition: {}", ratios.join(", "));
+    println!("  {case}, a packet in turns of: {}", by_size(&checkup.profile, case, &checkup.turns));
+    let measured = checkup.came;
     let mut title = case.to_string();
     if case.load == Load::Full && measured.idle > IDLE_MAX {
         title.push_str(&format!(" (generator is the limit, device {:.0} % idle)", measured.idle * 100.0));
@@ -181,11 +183,11 @@ fn row(profile: &CoreProfile, checked: &Checked) -> Result<Option<Row>> {
         ("measured".to_owned(), measured.busy_pps),
         ("measured, wall clock".to_owned(), measured.pps),
         ("simulated, wall clock".to_owned(), simulated.pps),
-        ("profile, turns as measured".to_owned(), of_turns(profile, case, &checked.turns)),
+        ("profile, turns as measured".to_owned(), of_turns(&checkup.profile, case, &checkup.turns)),
     ]);
-    let all: Vec<f64> = checked.measured.iter().map(|(_, measured)| measured.busy_pps).collect();
     let ours = Samples::from(vec![simulated.busy_pps]);
     let row = Row::new(title, "packet/s", &ours, &beside, "measured", Bar::Within(BOUND));
     ensure!(row.held == held && (row.ratio - ratio).abs() < 1e-9, "{case}: two ratios");
-    Ok(Some(Row { spread: Samples::from(all).spread(), ..row }))
+    let spread = Samples::from(all.iter().map(|(ratio, ..)| *ratio).collect::<Vec<f64>>()).spread();
+    Ok(Some(Row { spread, ..row }))
 }

@@ -233,23 +233,29 @@ impl Sampled {
 /// # Errors
 /// Something could not be measured.
 pub fn calibrate(options: &Options, bench: &mut dyn Bench, progress: &mut dyn FnMut(&str)) -> Result<Calibrated> {
-    calibrate_beside(options, bench, &mut |_, _| Ok(()), progress)
+    calibrate_beside(options, bench, &mut |_, _, _| Ok(()), progress)
 }
 
-/// The same, with something else that is measured in each repetition: `beside` hears of its number, from 0.
+/// What is measured in each repetition beside all the rest: it hears of its number, from 0, and of the profile that this
+/// repetition alone has found.
+pub type Besides<'a> = dyn FnMut(usize, &CoreProfile, &mut dyn Bench) -> Result<()> + 'a;
+
+/// The same, with something else that is measured in each repetition.
 ///
 /// # Errors
 /// Something could not be measured.
 pub fn calibrate_beside(
     options: &Options,
     bench: &mut dyn Bench,
-    beside: &mut dyn FnMut(usize, &mut dyn Bench) -> Result<()>,
+    beside: &mut Besides<'_>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Calibrated> {
     options.check()?;
     let points = options.points();
     let mut measured = Measured::new(options);
+    let once = Options { repetitions: 1, ..options.clone() };
     for repetition in 0..options.repetitions {
+        let mut now = Measured::new(options);
         let mut order: Vec<usize> = (0..points.len()).collect();
         if repetition % 2 == 1 {
             order.reverse();
@@ -259,10 +265,11 @@ pub fn calibrate_beside(
             let said = format!("[{}/{}] {}/{all} {point}", repetition + 1, options.repetitions, done + 1);
             progress(&said);
             let work = bench.work(point, &mut |what| progress(&format!("{said}: {what}")));
-            measured.points[at].push(&work.with_context(|| point.to_string())?);
+            now.points[at].push(&work.with_context(|| point.to_string())?);
         }
-        measured.others(options, progress)?;
-        beside(repetition, bench)?;
+        now.others(options, progress)?;
+        beside(repetition, &now.put_together(&once, &points, &bench.place())?.profile, bench)?;
+        measured.add(now);
     }
     measured.put_together(options, &points, &bench.place())
 }
@@ -287,6 +294,19 @@ impl Measured {
         let new = tables.flat_map(|table| flows().map(move |&flows| (table.clone(), flows, Vec::new())));
         let points = options.points().iter().map(|_| Sampled::default()).collect();
         Measured { points, new: new.collect(), end: Vec::new(), rule: Vec::new() }
+    }
+
+    /// Adds the samples of another repetition.
+    fn add(&mut self, other: Measured) {
+        for (own, new) in self.points.iter_mut().zip(other.points) {
+            own.lines.extend(new.lines);
+            own.polls.extend(new.polls);
+        }
+        for (own, new) in self.new.iter_mut().zip(other.new) {
+            own.2.extend(new.2);
+        }
+        self.end.extend(other.end);
+        self.rule.extend(other.rule);
     }
 
     /// Once, what is measured in memory.
