@@ -3,7 +3,7 @@
 
 mod http;
 
-use crate::load::{self, IperfOptions, WrkOptions};
+use crate::load::{self, Amount, IperfOptions, WrkOptions};
 use crate::peer::status::ServiceStatus;
 use crate::peer::{self, Kind, Peer, Service, Transport};
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
@@ -155,7 +155,7 @@ fn iperf(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outc
         _ => server_address(service.family, service.servers[0]),
     };
     let udp_mbit_s = (service.transport == Transport::Udp).then_some(UDP_MBIT_S);
-    let options = IperfOptions { streams: 4, duration: DURATION, udp_mbit_s, reverse: false };
+    let options = IperfOptions { streams: 4, amount: Amount::For(DURATION), udp_mbit_s, reverse: false };
     let iperf = load::iperf(topology, to, service.port, &options)?;
     Ok(Outcome { bits_per_s: Some(iperf.bits_per_s), ..Outcome::default() })
 }

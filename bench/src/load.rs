@@ -130,12 +130,21 @@ fn milliseconds(text: &str) -> Option<f64> {
 pub struct IperfOptions {
     /// Streams at the same time.
     pub streams: usize,
-    /// How long.
-    pub duration: Duration,
+    /// How much.
+    pub amount: Amount,
     /// UDP at this many Mbit/s per stream; TCP if `None`.
     pub udp_mbit_s: Option<u32>,
     /// From the server to the client.
     pub reverse: bool,
+}
+
+/// How much iperf3 carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// What it can in this time, whole seconds of it.
+    For(Duration),
+    /// So many MB, all streams together, however long it takes (but not for ever).
+    Megabytes(u32),
 }
 
 /// What iperf3 measured.
@@ -153,7 +162,10 @@ pub struct Iperf {
 pub fn iperf_command(client: &Namespace, to: IpAddr, port: u16, options: &IperfOptions) -> std::process::Command {
     let mut iperf = client.command_on("0", "iperf3");
     iperf.args(["--client", &to.to_string(), "--port", &port.to_string(), "--json"]);
-    iperf.args(["--time", &options.duration.as_secs().max(1).to_string()]);
+    match options.amount {
+        Amount::For(duration) => iperf.args(["--time", &duration.as_secs().max(1).to_string()]),
+        Amount::Megabytes(megabytes) => iperf.args(["--bytes", &(u64::from(megabytes) * 1_000_000).to_string()]),
+    };
     iperf.args(["--parallel", &options.streams.to_string(), "--connect-timeout", "5000"]);
     if let Some(rate) = options.udp_mbit_s {
         iperf.args(["--udp", "--bitrate", &format!("{rate}M"), "--length", "1400"]);
@@ -169,7 +181,8 @@ pub fn iperf(topology: &Topology, to: IpAddr, port: u16, options: &IperfOptions)
     let command = iperf_command(&topology.client, to, port, options);
     let log = topology.scratch.file(format!("iperf3-client-{port}-{}", options.udp_mbit_s.is_some()));
     let mut process = topology.client.start(command, &log)?;
-    let status = process.wait(options.duration + GRACE)?;
+    let planned = if let Amount::For(duration) = options.amount { duration } else { GRACE };
+    let status = process.wait(planned + GRACE)?;
     let text = process.log();
     if !status.success() {
         bail!("`{}` to {} failed: {text}", process.line(), end(to, port));

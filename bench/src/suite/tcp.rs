@@ -4,7 +4,7 @@ use super::report::{Bar, Row};
 use super::samples::{Samples, interleaved};
 use super::{Plan, progress};
 use crate::command;
-use crate::load::{self, IperfOptions};
+use crate::load::{self, Amount, IperfOptions};
 use crate::peer::{self, Hairpin, HairpinOptions, Kind, Service};
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use crate::tool::flood;
@@ -19,7 +19,7 @@ fn service() -> Service {
 }
 
 fn options(plan: &Plan, streams: usize) -> IperfOptions {
-    IperfOptions { streams, duration: plan.duration, udp_mbit_s: None, reverse: false }
+    IperfOptions { streams, amount: Amount::For(plan.duration), udp_mbit_s: None, reverse: false }
 }
 
 /// iperf3 through `nat` to one server, beside the same server's own address routed by the kernel.

@@ -59,7 +59,8 @@ impl Networks {
             let log = network.hairpin.process().log();
             // The next trial gets a fresh one.
             *current = None;
-            bail!("{error:#}\nhairpin printed:\n{log}\nhairpin status:\n{status}");
+            // The error comes last: of a long output the end is what is kept and read.
+            bail!("hairpin printed:\n{log}\nhairpin status:\n{status}\n{error:#}");
         }
         Ok(())
     }
