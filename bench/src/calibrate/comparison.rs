@@ -10,9 +10,9 @@ use hairpin_lab::calibrate::check::{
     write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
-use hairpin_lab::calibrate::{Bench, Options, calibrate_beside};
-use hairpin_lab::testbed::Rate;
+use hairpin_lab::calibrate::{self, Bench, Options, Point, calibrate_beside};
 use hairpin_lab::testbed::meter::Work;
+use hairpin_lab::testbed::{Device, Rate};
 use hairpin_sim::testbed::cores::CoreProfile;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,13 +22,35 @@ const GENERATOR: f64 = 0.8;
 
 /// Measurements of everything, unless something else is asked for.
 const REPETITIONS: usize = 5;
-/// Trials that do not count, before the others.
-const WARM_UP: usize = 3;
-
 /// A run, and what was measured of it, in each repetition.
 struct Checked {
     case: Case,
     measured: Vec<Checkup>,
+}
+
+impl Checked {
+    /// Whether all points have been measured that its costs are taken from: of a table the two numbers of flows nearest to
+    /// its own.
+    fn is_due(&self, flows: &[u32], seen: &[&Point]) -> bool {
+        let Case { device, table, flows: own, .. } = &self.case;
+        let is_seen = |number: Option<&u32>| {
+            let same = |point: &&Point| *device != Device::Balancer || point.table == table.name();
+            let mut seen = seen.iter().filter(|point| point.device == *device && same(point));
+            match number {
+                Some(&number) if *device == Device::Balancer => seen.any(|point| point.flows == number),
+                Some(_) => seen.next().is_some(),
+                None => true,
+            }
+        };
+        is_seen(flows.iter().rfind(|flows| *flows <= own)) && is_seen(flows.iter().find(|flows| *flows > own))
+    }
+}
+
+/// All runs, measured in turns with the costs that they are simulated with.
+struct Runs<'a> {
+    checked: Vec<Checked>,
+    options: &'a Options,
+    sizes: &'a Path,
 }
 
 /// A run that was measured once.
@@ -41,8 +63,8 @@ struct Checkup {
     bursts: Vec<(u32, u64)>,
     came: Beside,
     turns: Work,
-    /// What the machine's costs were in this repetition.
-    profile: CoreProfile,
+    /// What the machine's costs were in this repetition, which is known at its end.
+    profile: Option<CoreProfile>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
@@ -55,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     };
     let measures = |case: &Case| options.tables.iter().any(|table| table == case.table.name());
     let cases = Case::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
-    let mut checked: Vec<Checked> = cases.map(|case| Checked { case, measured: Vec::new() }).collect();
+    let checked: Vec<Checked> = cases.map(|case| Checked { case, measured: Vec::new() }).collect();
     ensure!(!checked.is_empty(), "there is no such run");
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
     let sizes = arguments.directory.join("calibrate-sizes.csv");
@@ -63,25 +85,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let eal = Eal::start(EalOptions::default()).context("DPDK")?;
     let mut bench = OverRings::new(eal, options.duration);
     println!("calibrate: {}", crate::tables::machine_name());
-    let mut beside = |repetition: usize, profile: &CoreProfile, bench: &mut dyn Bench| {
-        measure(&mut checked, bench, (&options, profile), &sizes, repetition).context("the runs to be compared")
-    };
+    let mut runs = Runs { checked, options: &options, sizes: &sizes };
     match &arguments.profile {
         Some(file) => {
             let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
             let profile =
                 CoreProfile::parse(&text).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
-            (0..options.repetitions).try_for_each(|repetition| beside(repetition, &profile, &mut bench))?;
+            for repetition in 0..options.repetitions {
+                runs.measure(repetition, &mut bench, |_| true)?;
+                calibrate::Beside::found(&mut runs, &profile);
+            }
         }
         None => {
-            let done = calibrate_beside(&options, &mut bench, &mut beside, &mut |what| println!("  {what}"))?;
+            let done = calibrate_beside(&options, &mut bench, &mut runs, &mut |what| println!("  {what}"))?;
             let text = done.text();
             std::fs::write(arguments.directory.join("this-machine.toml"), &text).context("the profile")?;
             println!("{text}");
         }
     }
     let _ = std::fs::remove_file(&sizes);
-    let rows = checked.iter().filter_map(|checked| row(checked).transpose()).collect::<Result<Vec<Row>>>()?;
+    let rows = runs.checked.iter().map(row).collect::<Result<Vec<Row>>>()?;
     report::write(&arguments.directory, "calibrate", &rows)?;
     println!("\n{}", report::table(&rows));
     let held = rows.iter().filter(|row| row.held).count();
@@ -89,91 +112,93 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// All runs once; lower loads after the full speeds that they are parts of.
-fn measure(
-    checked: &mut [Checked],
-    bench: &mut dyn Bench,
-    (options, profile): (&Options, &CoreProfile),
-    sizes: &Path,
-    repetition: usize,
-) -> Result<()> {
-    let mut order: Vec<usize> = (0..checked.len()).collect();
-    if repetition % 2 == 1 {
-        order.reverse();
+impl calibrate::Beside for Runs<'_> {
+    fn after(&mut self, repetition: usize, points: &[&Point], bench: &mut dyn Bench) -> Result<()> {
+        let flows = &self.options.flows;
+        self.measure(repetition, bench, |checked| checked.is_due(flows, points))
     }
-    order.sort_by_key(|&at| checked[at].case.load != Load::Full);
-    // What was measured before that left a processor idle, and whoever gives out processors (a virtual machine's host, too) moves
-    // threads when that changes: the first trial would find another machine than all others.
-    for _ in 0..WARM_UP {
-        bench.trial(&checked[order[0]].case.trial(Rate::Max, options.duration, sizes, 1)).context("warming up")?;
+
+    fn found(&mut self, profile: &CoreProfile) {
+        let all = self.checked.iter_mut().flat_map(|checked| &mut checked.measured);
+        all.filter(|checkup| checkup.profile.is_none()).for_each(|checkup| checkup.profile = Some(profile.clone()));
     }
-    for at in order {
-        let case = checked[at].case.clone();
+}
+
+impl Runs<'_> {
+    /// Those that are due and have not been measured in this repetition; lower loads after the full speeds that they are
+    /// parts of.
+    fn measure(&mut self, repetition: usize, bench: &mut dyn Bench, due: impl Fn(&Checked) -> bool) -> Result<()> {
+        let is_due = |checked: &Checked| checked.measured.len() == repetition && due(checked);
+        let mut order: Vec<usize> = (0..self.checked.len()).filter(|&at| is_due(&self.checked[at])).collect();
+        if repetition % 2 == 1 {
+            order.reverse();
+        }
+        order.sort_by_key(|&at| self.checked[at].case.load != Load::Full);
+        order.into_iter().try_for_each(|at| self.run(at, repetition, bench).context("the runs to be compared"))
+    }
+
+    fn run(&mut self, at: usize, repetition: usize, bench: &mut dyn Bench) -> Result<()> {
+        let case = self.checked[at].case.clone();
         let rate = match case.load.part() {
             None => Rate::Max,
-            Some(part) => Rate::Packets(lower(checked, (&case, part), bench, options, sizes)?),
+            Some(part) => Rate::Packets(self.lower((&case, part), bench)?),
         };
-        let trial = case.trial(rate, options.duration, sizes, 100 + repetition as u64);
+        let trial = case.trial(rate, self.options.duration, self.sizes, 100 + repetition as u64);
         let measured = bench.trial(&trial).with_context(|| case.to_string())?;
-        let beside = Beside::measured(&measured).with_context(|| format!("{case}: no packet came"))?;
+        let came = Beside::measured(&measured).with_context(|| format!("{case}: no packet came"))?;
         println!(
             "  {case}: {}packet/s of a busy second, {}packet/s through, {:.0} % idle",
-            metric(beside.busy_pps),
-            metric(beside.pps),
-            beside.idle * 100.0
+            metric(came.busy_pps),
+            metric(came.pps),
+            came.idle * 100.0
         );
         let bursts = measured.bursts.clone();
         let (packets, pps, turns) = (measured.sent, measured.tx_pps, measured.work.unwrap_or_default());
-        let profile = profile.clone();
-        checked[at].measured.push(Checkup { packets, pps, bursts, came: beside, turns, profile });
+        self.checked[at].measured.push(Checkup { packets, pps, bursts, came, turns, profile: None });
+        Ok(())
     }
-    Ok(())
-}
 
-/// A part of what the device takes at full speed, if the generator can do that.
-fn lower(
-    checked: &[Checked],
-    (case, part): (&Case, f64),
-    bench: &mut dyn Bench,
-    options: &Options,
-    sizes: &Path,
-) -> Result<f64> {
-    let full = Case { load: Load::Full, ..case.clone() };
-    let known = checked.iter().find(|other| other.case == full).and_then(|other| other.measured.last());
-    let beside = match known {
-        Some(checkup) => checkup.came,
-        None => Beside::measured(&bench.trial(&full.trial(Rate::Max, options.duration, sizes, 1))?)
-            .with_context(|| format!("{full}: no packet came"))?,
-    };
-    let generator = if beside.idle > IDLE_MAX { GENERATOR * beside.pps } else { f64::INFINITY };
-    Ok((beside.busy_pps * part).min(generator))
+    /// A part of what the device takes at full speed, if the generator can do that.
+    fn lower(&self, (case, part): (&Case, f64), bench: &mut dyn Bench) -> Result<f64> {
+        let full = Case { load: Load::Full, ..case.clone() };
+        let known = self.checked.iter().find(|other| other.case == full).and_then(|other| other.measured.last());
+        let came = match known {
+            Some(checkup) => checkup.came,
+            None => Beside::measured(&bench.trial(&full.trial(Rate::Max, self.options.duration, self.sizes, 1))?)
+                .with_context(|| format!("{full}: no packet came"))?,
+        };
+        let generator = if came.idle > IDLE_MAX { GENERATOR * came.pps } else { f64::INFINITY };
+        Ok((came.busy_pps * part).min(generator))
+    }
 }
 
 /// A run that was measured once, simulated with the costs of the same repetition.
-fn simulated(case: &Case, checkup: &Checkup) -> Result<Beside> {
+fn simulated(case: &Case, checkup: &Checkup, profile: &CoreProfile) -> Result<Beside> {
     let (pps, bursts) = match case.load {
-        Load::Full => (1.5 * capacity(&checkup.profile, case), FULL_BURSTS),
+        Load::Full => (1.5 * capacity(profile, case), FULL_BURSTS),
         Load::Half | Load::Tenth => (checkup.pps, &checkup.bursts[..]),
     };
     // Where flows come and go the table fills as it goes.
     let packets = if case.moving { checkup.packets } else { PACKETS };
-    simulate(&checkup.profile, case, (pps, bursts), packets)
+    simulate(profile, case, (pps, bursts), packets)
 }
 
-/// What there is to say of a run: that of the repetition whose ratio is in the middle. `None` if it was not measured.
-fn row(checked: &Checked) -> Result<Option<Row>> {
+/// What there is to say of a run: that of the repetition whose ratio is in the middle.
+fn row(checked: &Checked) -> Result<Row> {
     let case = &checked.case;
     let mut all = Vec::new();
     for checkup in &checked.measured {
-        let simulated = simulated(case, checkup)?;
+        let profile = checkup.profile.as_ref().with_context(|| format!("{case}: a repetition without a profile"))?;
+        let simulated = simulated(case, checkup, profile)?;
         let (ratio, held) = compare(&simulated, &checkup.came);
-        all.push((ratio, held, simulated, checkup));
+        all.push((ratio, held, simulated, (checkup, profile)));
     }
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let Some(&(ratio, held, simulated, checkup)) = all.get(all.len() / 2) else { return Ok(None) };
+    let middle = all.get(all.len() / 2).with_context(|| format!("{case} was not measured"))?;
+    let &(ratio, held, simulated, (checkup, profile)) = middle;
     let ratios: Vec<String> = all.iter().map(|(ratio, ..)| format!("{ratio:.2}")).collect();
     println!("  {case}: simulated over measured by repetition: {}", ratios.join(", "));
-    println!("  {case}, a packet in turns of: {}", by_size(&checkup.profile, case, &checkup.turns));
+    println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checkup.turns));
     let measured = checkup.came;
     let mut title = case.to_string();
     if case.load == Load::Full && measured.idle > IDLE_MAX {
@@ -183,11 +208,38 @@ fn row(checked: &Checked) -> Result<Option<Row>> {
         ("measured".to_owned(), measured.busy_pps),
         ("measured, wall clock".to_owned(), measured.pps),
         ("simulated, wall clock".to_owned(), simulated.pps),
-        ("profile, turns as measured".to_owned(), of_turns(&checkup.profile, case, &checkup.turns)),
+        ("profile, turns as measured".to_owned(), of_turns(profile, case, &checkup.turns)),
     ]);
     let ours = Samples::from(vec![simulated.busy_pps]);
     let row = Row::new(title, "packet/s", &ours, &beside, "measured", Bar::Within(BOUND));
     ensure!(row.held == held && (row.ratio - ratio).abs() < 1e-9, "{case}: two ratios");
     let spread = Samples::from(all.iter().map(|(ratio, ..)| *ratio).collect::<Vec<f64>>()).spread();
-    Ok(Some(Row { spread, ..row }))
+    Ok(Row { spread, ..row })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_due_when_its_costs_have_been_measured() {
+        let options = Options::default();
+        let points = options.points();
+        for case in Case::all() {
+            let checked = Checked { case: case.clone(), measured: Vec::new() };
+            for mut points in [points.iter().collect::<Vec<_>>(), points.iter().rev().collect()] {
+                let due = |count: usize| checked.is_due(&options.flows, &points[..count]);
+                let first = (0..=points.len()).find(|&count| due(count)).expect("it is never due");
+                let last = points[first - 1];
+                assert_eq!(last.device, case.device, "{case}");
+                if case.device == Device::Balancer {
+                    assert_eq!(last.table, case.table.name(), "{case}");
+                    let between = options.flows.iter().position(|&flows| flows > case.flows).expect("beyond the last");
+                    assert!(options.flows[between - 1..=between].contains(&last.flows), "{case}: {last}");
+                }
+                points.truncate(first - 1);
+                assert!(!checked.is_due(&options.flows, &points), "{case}");
+            }
+        }
+    }
 }

@@ -233,21 +233,37 @@ impl Sampled {
 /// # Errors
 /// Something could not be measured.
 pub fn calibrate(options: &Options, bench: &mut dyn Bench, progress: &mut dyn FnMut(&str)) -> Result<Calibrated> {
-    calibrate_beside(options, bench, &mut |_, _, _| Ok(()), progress)
+    calibrate_beside(options, bench, &mut Nothing, progress)
 }
 
-/// What is measured in each repetition beside all the rest: it hears of its number, from 0, and of the profile that this
-/// repetition alone has found.
-pub type Besides<'a> = dyn FnMut(usize, &CoreProfile, &mut dyn Bench) -> Result<()> + 'a;
+/// What is measured beside all the rest.
+pub trait Beside {
+    /// These have been measured in this repetition (the first is 0), the last of them just now.
+    ///
+    /// # Errors
+    /// Something could not be measured.
+    fn after(&mut self, repetition: usize, points: &[&Point], bench: &mut dyn Bench) -> Result<()>;
+    /// A repetition is over, and has found this profile by itself.
+    fn found(&mut self, profile: &CoreProfile);
+}
 
-/// The same, with something else that is measured in each repetition.
+struct Nothing;
+
+impl Beside for Nothing {
+    fn after(&mut self, _: usize, _: &[&Point], _: &mut dyn Bench) -> Result<()> {
+        Ok(())
+    }
+    fn found(&mut self, _: &CoreProfile) {}
+}
+
+/// The same, with something else that is measured in turns with it.
 ///
 /// # Errors
 /// Something could not be measured.
 pub fn calibrate_beside(
     options: &Options,
     bench: &mut dyn Bench,
-    beside: &mut Besides<'_>,
+    beside: &mut dyn Beside,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Calibrated> {
     options.check()?;
@@ -260,15 +276,21 @@ pub fn calibrate_beside(
         if repetition % 2 == 1 {
             order.reverse();
         }
-        for (done, at) in order.into_iter().enumerate() {
+        // What was measured before that left a processor idle, and whoever gives out processors (a virtual machine's host,
+        // too) moves threads when that changes: the first point would find another machine than all others.
+        bench.work(&points[0], &mut |_| ()).context("warming up")?;
+        let mut seen: Vec<&Point> = Vec::new();
+        for at in order {
             let (point, all) = (&points[at], points.len());
-            let said = format!("[{}/{}] {}/{all} {point}", repetition + 1, options.repetitions, done + 1);
+            seen.push(point);
+            let said = format!("[{}/{}] {}/{all} {point}", repetition + 1, options.repetitions, seen.len());
             progress(&said);
             let work = bench.work(point, &mut |what| progress(&format!("{said}: {what}")));
             now.points[at].push(&work.with_context(|| point.to_string())?);
+            beside.after(repetition, &seen, bench)?;
         }
         now.others(options, progress)?;
-        beside(repetition, &now.put_together(&once, &points, &bench.place())?.profile, bench)?;
+        beside.found(&now.put_together(&once, &points, &bench.place())?.profile);
         measured.add(now);
     }
     measured.put_together(options, &points, &bench.place())
