@@ -6,8 +6,7 @@ use crate::suite::samples::Samples;
 use anyhow::{Context, Result, ensure};
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::calibrate::check::{
-    BOUND, Beside, Case, FULL_BURSTS, IDLE_MAX, Load, PACKETS, by_size, capacity, compare, of_turns, simulate,
-    write_sizes,
+    BOUND, Beside, Case, IDLE_MAX, Load, Offered, PACKETS, by_size, capacity, compare, of_turns, simulate, write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
 use hairpin_lab::calibrate::{self, Bench, Options, Point, calibrate_beside};
@@ -56,11 +55,9 @@ struct Runs<'a> {
 /// A run that was measured once.
 #[derive(Clone)]
 struct Checkup {
-    /// Packets that were offered, and how many per second.
+    /// Packets that were offered, and when.
     packets: u64,
-    pps: f64,
-    /// How many were sent at a time, and how often.
-    bursts: Vec<(u32, u64)>,
+    handed: Vec<(u64, u32)>,
     came: Beside,
     turns: Work,
     /// What the machine's costs were in this repetition, which is known at its end.
@@ -152,9 +149,10 @@ impl Runs<'_> {
             metric(came.pps),
             came.idle * 100.0
         );
-        let bursts = measured.bursts.clone();
-        let (packets, pps, turns) = (measured.sent, measured.tx_pps, measured.work.unwrap_or_default());
-        self.checked[at].measured.push(Checkup { packets, pps, bursts, came, turns, profile: None });
+        // At full speed it is the simulated device that sets the pace.
+        let handed = if case.load == Load::Full { Vec::new() } else { measured.handed };
+        let (packets, turns) = (measured.sent, measured.work.unwrap_or_default());
+        self.checked[at].measured.push(Checkup { packets, handed, came, turns, profile: None });
         Ok(())
     }
 
@@ -174,13 +172,13 @@ impl Runs<'_> {
 
 /// A run that was measured once, simulated with the costs of the same repetition.
 fn simulated(case: &Case, checkup: &Checkup, profile: &CoreProfile) -> Result<Beside> {
-    let (pps, bursts) = match case.load {
-        Load::Full => (1.5 * capacity(profile, case), FULL_BURSTS),
-        Load::Half | Load::Tenth => (checkup.pps, &checkup.bursts[..]),
+    let offered = match case.load {
+        Load::Full => Offered::in_bursts(1.5 * capacity(profile, case)),
+        Load::Half | Load::Tenth => Offered::Recorded(&checkup.handed),
     };
     // Where flows come and go the table fills as it goes.
     let packets = if case.moving { checkup.packets } else { PACKETS };
-    simulate(profile, case, (pps, bursts), packets)
+    simulate(profile, case, offered, packets)
 }
 
 /// What there is to say of a run: that of the repetition whose ratio is in the middle.

@@ -223,17 +223,27 @@ pub fn capacity(profile: &CoreProfile, case: &Case) -> f64 {
     }
 }
 
-/// Simulates a case on one core: as many packets as there are flows, or `packets` if that is more. `pps`: how many come per
-/// second, so many at a time, drawn by how often each number was sent; one by one if that is empty.
+/// When packets come.
+#[derive(Clone, Copy, Debug)]
+pub enum Offered<'a> {
+    /// So many per second, so many at a time.
+    Evenly(f64, u32),
+    /// As a generator of real packets handed them over ([`Measurement::handed`]), again and again.
+    Recorded(&'a [(u64, u32)]),
+}
+
+impl Offered<'_> {
+    /// As many per second, in full bursts: what a generator sends that fills bursts before it sends them.
+    pub fn in_bursts(pps: f64) -> Offered<'static> {
+        Offered::Evenly(pps, GENERATOR)
+    }
+}
+
+/// Simulates a case on one core: as many packets as there are flows, or `packets` if that is more.
 ///
 /// # Errors
 /// The testbed refuses it, or finds itself wrong.
-pub fn simulate(
-    profile: &CoreProfile,
-    case: &Case,
-    (pps, bursts): (f64, &[(u32, u64)]),
-    packets: u64,
-) -> Result<Beside> {
+pub fn simulate(profile: &CoreProfile, case: &Case, offered: Offered<'_>, packets: u64) -> Result<Beside> {
     const SEED: u64 = 1;
     let device = match case.device {
         Device::Balancer => bed::Device::Balancer(bed::Balancer {
@@ -257,14 +267,19 @@ pub fn simulate(
     };
     let mut testbed = bed::Testbed::new(options).map_err(anyhow::Error::msg)?;
     if case.device == Device::Balancer && !case.moving {
-        let flows = f64::from(case.flows);
-        let slowly = 0.5e9 / (profile.known_ns(case.table, flows, 1) + profile.new_ns(case.table, flows));
-        let mut first = Steady::new(case, u64::from(case.flows), (slowly, &[]), SEED);
+        // At any time on the way there, whatever noise there is in the profile.
+        let cost = |flows: u32| {
+            let flows = f64::from(flows);
+            let (new, turn) = profile.new_ns(case.table, flows);
+            profile.known_ns(case.table, flows, 1) + new + turn
+        };
+        let slowly = 0.5e9 / (0..=case.flows.ilog2()).map(|bits| cost(case.flows >> bits)).fold(0.0, f64::max);
+        let mut first = Steady::new(case, u64::from(case.flows), Offered::Evenly(slowly, 1), SEED);
         let results = testbed.run(&mut first, &mut |_, _| ());
         ensure!(results.lost.is_empty(), "{case}: {:?} were lost before the beginning", results.lost);
     }
     let packets = packets.max(u64::from(case.flows));
-    let results = testbed.run(&mut Steady::new(case, packets, (pps, bursts), SEED), &mut |_, _| ());
+    let results = testbed.run(&mut Steady::new(case, packets, offered, SEED), &mut |_, _| ());
     ensure!(results.failures.is_empty(), "{case}: {:?}", results.failures);
     let seconds = results.duration.as_secs_f64();
     let busy: f64 = results.busy.iter().map(|busy| busy.as_secs_f64()).sum();
@@ -273,59 +288,52 @@ pub fn simulate(
     Ok(Beside { busy_pps: received / busy, pps: received / seconds, idle: (1.0 - busy / seconds).max(0.0) })
 }
 
-/// What a generator of real packets sends at full speed: it fills bursts before it sends them.
-pub const FULL_BURSTS: &[(u32, u64)] = &[(GENERATOR, 1)];
-
 /// What a generator of real packets sends, in virtual time: flows in turn, in rounds.
-struct Steady {
+struct Steady<'a> {
     left: u64,
-    sent: u64,
-    pps: f64,
-    bursts: Bursts,
+    times: Times<'a>,
     protocol: Protocol,
     population: Population,
 }
 
-/// How many packets come at a time.
-struct Bursts {
-    /// So many, and how often; and how often in all.
-    sizes: Vec<(u32, u64)>,
-    all: u64,
-    random: Rng,
+/// When its packets come.
+struct Times<'a> {
+    offered: Offered<'a>,
+    /// Bursts that have come, and packets in them.
+    bursts: u64,
+    packets: u64,
     /// Packets of the one at hand that are still to come, and when it comes.
     left: u32,
-    at: Time,
+    at: u64,
 }
 
-impl Bursts {
-    fn new(sizes: &[(u32, u64)], seed: u64) -> Bursts {
-        let sizes: Vec<(u32, u64)> =
-            sizes.iter().copied().filter(|&(packets, count)| packets > 0 && count > 0).collect();
-        let all = sizes.iter().map(|(_, count)| count).sum();
-        Bursts { sizes, all, random: Rng::with_seed(seed), left: 0, at: Time::ZERO }
+impl<'a> Times<'a> {
+    fn new(offered: Offered<'a>) -> Times<'a> {
+        Times { offered, bursts: 0, packets: 0, left: 0, at: 0 }
     }
 
-    /// When the next packet comes; `at`: when it would if they came one by one.
-    fn next(&mut self, at: Time) -> Time {
+    /// When the next packet comes.
+    fn next(&mut self) -> Time {
         if self.left == 0 {
-            (self.left, self.at) = (self.draw(), at);
+            (self.at, self.left) = self.burst();
+            self.bursts += 1;
+            self.packets += u64::from(self.left);
         }
         self.left -= 1;
-        self.at
+        Time::from_nanos(self.at)
     }
 
-    fn draw(&mut self) -> u32 {
-        if self.all == 0 {
-            return 1;
-        }
-        let mut left = self.random.u64(..self.all);
-        for &(packets, count) in &self.sizes {
-            match left.checked_sub(count) {
-                None => return packets,
-                Some(rest) => left = rest,
+    fn burst(&self) -> (u64, u32) {
+        match self.offered {
+            Offered::Evenly(pps, burst) => ((self.packets as f64 * 1e9 / pps) as u64, burst.max(1)),
+            Offered::Recorded(handed) => {
+                let count = handed.len().max(1) as u64;
+                let Some(&(at, packets)) = handed.get((self.bursts % count) as usize) else { return (self.at + 1, 1) };
+                // From the last of a round to the first of the next it is as long as between two on average.
+                let last = handed.last().map_or(0, |&(at, _)| at);
+                (self.bursts / count * (last + last / count + 1) + at, packets.max(1))
             }
         }
-        1
     }
 }
 
@@ -341,8 +349,8 @@ fn size(random: &mut Rng) -> u32 {
     (SIZES.0 * (SIZES.1 / SIZES.0).powf(random.f64()) / PAYLOAD).ceil() as u32
 }
 
-impl Steady {
-    fn new(case: &Case, packets: u64, (pps, bursts): (f64, &[(u32, u64)]), seed: u64) -> Steady {
+impl<'a> Steady<'a> {
+    fn new(case: &Case, packets: u64, offered: Offered<'a>, seed: u64) -> Steady<'a> {
         let mut random = Rng::with_seed(seed);
         let population = match case.moving {
             true => {
@@ -358,15 +366,14 @@ impl Steady {
             Transport::Tcp => Protocol::Tcp,
             Transport::Udp => Protocol::Udp,
         };
-        Steady { left: packets, sent: 0, pps, bursts: Bursts::new(bursts, seed), protocol, population }
+        Steady { left: packets, times: Times::new(offered), protocol, population }
     }
 }
 
-impl bed::Traffic for Steady {
+impl bed::Traffic for Steady<'_> {
     fn next(&mut self) -> Option<bed::Offered> {
         self.left = self.left.checked_sub(1)?;
-        let at = self.bursts.next(Time::from_nanos((self.sent as f64 * 1e9 / self.pps) as u64));
-        self.sent += 1;
+        let at = self.times.next();
         let (flow, part) = match &mut self.population {
             Population::Known(rounds, _) => (rounds.step() as u32, bed::Part::Middle),
             Population::Moving { open, at, next, random, .. } => {
@@ -438,12 +445,12 @@ mod tests {
         assert!(differ.iter().any(|case| case.moving) && differ.iter().any(|case| case.table == Method::Stateless));
         for case in differ {
             let pps = 2.0 * capacity(&profile(), &case);
-            let true_one = simulate(&profile(), &case, (pps, FULL_BURSTS), 20_000).unwrap();
+            let true_one = simulate(&profile(), &case, Offered::in_bursts(pps), 20_000).unwrap();
             assert_eq!(compare(&true_one, &true_one), (1.0, true));
-            let nearly = simulate(&slower(1.1), &case, (pps, FULL_BURSTS), 20_000).unwrap();
+            let nearly = simulate(&slower(1.1), &case, Offered::in_bursts(pps), 20_000).unwrap();
             assert!(compare(&nearly, &true_one).1, "{case}: {nearly:?} {true_one:?}");
             for times in [0.5, 2.0] {
-                let wrong = simulate(&slower(times), &case, (pps, FULL_BURSTS), 20_000).unwrap();
+                let wrong = simulate(&slower(times), &case, Offered::in_bursts(pps), 20_000).unwrap();
                 let (ratio, held) = compare(&wrong, &true_one);
                 assert!(!held && !(0.7..=1.4).contains(&ratio), "{case}, costs times {times}: {ratio}");
             }
@@ -465,15 +472,17 @@ mod tests {
     fn full_speed_is_the_limit_and_a_tenth_of_it_leaves_time() {
         let case = |load| Case { load, ..Case::all().remove(4) };
         let limit = capacity(&profile(), &case(Load::Full));
-        let full = simulate(&profile(), &case(Load::Full), (2.0 * limit, FULL_BURSTS), 20_000).unwrap();
+        let full = simulate(&profile(), &case(Load::Full), Offered::in_bursts(2.0 * limit), 20_000).unwrap();
         assert!(full.idle < 0.02 && (0.95..1.02).contains(&(full.pps / limit)), "{full:?}, {limit}");
         for (load, idle) in [(Load::Half, 0.0..0.6), (Load::Tenth, 0.3..0.95)] {
             let pps = limit * load.part().unwrap();
-            let part = simulate(&profile(), &case(load), (pps, &[]), 20_000).unwrap();
+            let part = simulate(&profile(), &case(load), Offered::Evenly(pps, 1), 20_000).unwrap();
             assert!((0.98..1.02).contains(&(part.pps / pps)) && idle.contains(&part.idle), "{part:?}");
             assert!(part.busy_pps <= full.busy_pps, "{part:?} {full:?}");
             // Several at a time cost less each, and leave more time.
-            let together = simulate(&profile(), &case(load), (pps, &[(4, 1), (12, 1)]), 20_000).unwrap();
+            let handed: Vec<(u64, u32)> =
+                (1..=200_u64).map(|n| (n * (8e9 / pps) as u64, 4 + n as u32 % 2 * 8)).collect();
+            let together = simulate(&profile(), &case(load), Offered::Recorded(&handed), 20_000).unwrap();
             assert!((0.98..1.02).contains(&(together.pps / pps)), "{together:?}");
             assert!(together.busy_pps > 1.05 * part.busy_pps && together.idle > part.idle, "{together:?} {part:?}");
         }
@@ -482,7 +491,7 @@ mod tests {
     #[test]
     fn one_in_a_hundred_begins_and_one_ends() {
         let case = Case { moving: true, flows: 1000, ..Case::all().remove(4) };
-        let mut steady = Steady::new(&case, 500_000, (1e6, FULL_BURSTS), 3);
+        let mut steady = Steady::new(&case, 500_000, Offered::in_bursts(1e6), 3);
         let mut parts: BTreeMap<u32, Vec<bed::Part>> = BTreeMap::new();
         let (mut last, mut new) = (Time::ZERO, 0);
         while let Some(offered) = steady.next() {

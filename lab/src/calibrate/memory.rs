@@ -23,8 +23,12 @@ const FRAME: usize = 64;
 const BURST: usize = 32;
 /// Virtual time between bursts.
 const STEP: Duration = Duration::from_micros(4);
-/// New flows in one measurement.
+/// New flows in one measurement, each in a burst of known ones.
 const NEW: u32 = 4096;
+/// New flows in one measurement, in bursts of nothing else.
+const TOGETHER: u32 = 4 * NEW;
+/// A measurement is made in so many parts, in turns with what it is compared with.
+const PARTS: u32 = 64;
 /// Longer than any embryo lives.
 const PATIENCE: Duration = Duration::from_secs(31);
 /// Time of ends goes on by so much at a time.
@@ -119,18 +123,19 @@ fn worker<P: OffloadPolicy>(
 
 /// Room for so many flows and for new ones beside.
 fn room(flows: u32) -> usize {
-    super::entries(flows + NEW) as usize
+    super::entries(flows + NEW + TOGETHER) as usize
 }
 
 /// Nanoseconds that a TCP flow takes more than as many packets of a known one, with `flows` flows there: what a worker does for
-/// its SYN, its first acknowledgement and its FIN alone, and that it does not take the bursts of known flows that these come
-/// in as one. The first time meets memory that nobody has touched, and does not count.
-pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<f64> {
+/// its SYN, its first acknowledgement and its FIN. The first number is of flows that begin together, in bursts of nothing
+/// else; the second what it is more for one that begins alone, as the worker does not take the bursts of known flows that
+/// these come in as one. The first time meets memory that nobody has touched, and does not count.
+pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<(f64, f64)> {
     new_flow_once(choice, flows)?;
     new_flow_once(choice, flows)
 }
 
-fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
+fn new_flow_once(choice: Choice, flows: u32) -> Result<(f64, f64)> {
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
     let mut unit = worker(choice, room(known), || Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
@@ -140,23 +145,41 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<f64> {
     let mut of_known = fastrand::Rng::with_seed(u64::from(flows));
     let store: Vec<[u8; FRAME]> = (0..packets).map(|_| packet(of_known.u32(..known))).collect();
     let mut without = Frames::new(store.clone(), BURST);
-    // Twice, so that the second finds all known flows as it leaves them.
-    let rounds = [(); 2].map(|()| run(&mut without, Body::Worker(&mut unit), &mut clock, packets).0);
-    drop(without);
+    // All known flows are as it leaves them.
+    run(&mut without, Body::Worker(&mut unit), &mut clock, packets);
     // Of each new flow one packet in a burst, three bursts one after the other.
-    let mut mixed = store;
-    for (burst, flags) in [SYN, ACK | PSH, ACK | FIN].into_iter().enumerate() {
+    let parts = [SYN, ACK | PSH, ACK | FIN];
+    let mut alone = store;
+    for (burst, flags) in parts.into_iter().enumerate() {
         let packet = packets_of(flags);
-        let places = mixed[burst * (BURST + BURST / 3)..].iter_mut().step_by(BURST);
+        let places = alone[burst * (BURST + BURST / 3)..].iter_mut().step_by(BURST);
         places.zip(known..known + NEW).for_each(|(place, number)| *place = packet(number));
     }
-    let (with, _) = run(&mut Frames::new(mixed, BURST), Body::Worker(&mut unit), &mut clock, packets);
-    let (there, wanted) = (unit.statistics().connections_now, u64::from(known + NEW));
+    let together: Vec<u32> = (known + NEW..known + NEW + TOGETHER).collect();
+    let bursts = together.chunks(BURST).flat_map(|burst| parts.map(|flags| (flags, burst)));
+    let together = bursts.flat_map(|(flags, burst)| burst.iter().copied().map(packets_of(flags)));
+    let mut with = [Frames::new(alone, BURST), Frames::new(together.collect(), BURST)];
+    let mut more: [Vec<f64>; 2] = Default::default();
+    for _ in 0..PARTS {
+        let plain = run(&mut without, Body::Worker(&mut unit), &mut clock, packets / PARTS).0;
+        for (at, packets, of_flow) in
+            [(0, packets, BURST as f64), (1, parts.len() as u32 * TOGETHER, parts.len() as f64)]
+        {
+            let each = run(&mut with[at], Body::Worker(&mut unit), &mut clock, packets / PARTS).0;
+            more[at].push((each - plain) * of_flow);
+        }
+    }
+    let (there, wanted) = (unit.statistics().connections_now, u64::from(known + NEW + TOGETHER));
     retire(unit);
     if choice.method().is_none_or(|method| method.tracks_connections()) {
         ensure!(there == wanted, "{there} connections of {wanted} flows");
     }
-    Ok(((with - rounds[1]) * BURST as f64).max(0.0))
+    let middle = |more: &mut Vec<f64>| {
+        more.sort_by(f64::total_cmp);
+        more[more.len() / 2].max(0.0)
+    };
+    let [alone, together] = more.each_mut().map(middle);
+    Ok((together, (alone - together).max(0.0)))
 }
 
 /// Nanoseconds of a flow's end by silence.
@@ -238,7 +261,8 @@ mod tests {
     #[test]
     fn each_cost_can_be_measured_and_is_one() {
         let choice = Choice::Own(Default::default());
-        assert!(new_flow(choice, 1000).unwrap() >= 0.0);
+        let (each, turn) = new_flow(choice, 1000).unwrap();
+        assert!(each >= 0.0 && turn >= 0.0);
         assert!(end(5000).unwrap() > 0.0);
         assert!(rule(5000).unwrap() >= 0.0);
         for what in [None, Some(choice), Some(Choice::named("stateless").unwrap())] {

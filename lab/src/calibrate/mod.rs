@@ -172,6 +172,13 @@ pub trait Bench {
     /// # Errors
     /// It could not be measured.
     fn work(&mut self, point: &Point, progress: &mut dyn FnMut(&str)) -> Result<Work>;
+    /// Has the machine do the like, before anything is measured.
+    ///
+    /// # Errors
+    /// It could not be done.
+    fn warm_up(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Measures a trial of real packets, with its turns.
     ///
     /// # Errors
@@ -276,9 +283,7 @@ pub fn calibrate_beside(
         if repetition % 2 == 1 {
             order.reverse();
         }
-        // What was measured before that left a processor idle, and whoever gives out processors (a virtual machine's host,
-        // too) moves threads when that changes: the first point would find another machine than all others.
-        bench.work(&points[0], &mut |_| ()).context("warming up")?;
+        bench.warm_up().context("warming up")?;
         let mut seen: Vec<&Point> = Vec::new();
         for at in order {
             let (point, all) = (&points[at], points.len());
@@ -296,11 +301,13 @@ pub fn calibrate_beside(
     measured.put_together(options, &points, &bench.place())
 }
 
+/// A table, flows that it has, and what new ones cost then, each and each turn.
+type NewFlows = (String, u32, Vec<(f64, f64)>);
+
 /// Samples of everything.
 struct Measured {
     points: Vec<Sampled>,
-    /// By table and flows.
-    new: Vec<(String, u32, Vec<f64>)>,
+    new: Vec<NewFlows>,
     end: Vec<f64>,
     rule: Vec<f64>,
 }
@@ -402,8 +409,10 @@ impl Measured {
     fn new_of(&self, table: &str, found: &mut Vec<Found>) -> Result<Vec<New>> {
         let own = self.new.iter().filter(|(of, ..)| of == table);
         own.map(|(_, flows, samples)| {
-            let ns = median(&format!("new flow of {table}, {flows} there"), samples, found)?;
-            Ok(New { flows: (*flows).into(), ns })
+            let (each, turn): (Vec<f64>, Vec<f64>) = samples.iter().copied().unzip();
+            let ns = median(&format!("new flow of {table}, {flows} there"), &each, found)?;
+            let turn_ns = median("  and a turn in which any begins", &turn, found)?;
+            Ok(New { flows: (*flows).into(), ns, turn_ns })
         })
         .collect()
     }

@@ -85,7 +85,7 @@ impl Books<'_> {
             received: counts.received,
             lost_by_reason,
             behind: self.behind,
-            bursts: (1..).zip(self.sent.bursts).filter(|&(_, count)| count > 0).collect(),
+            handed: Vec::new(),
             tx_pps: per_second(self.sent.packets),
             rx_pps: per_second(received),
             tx_bps: per_second(self.sent.bytes * 8),

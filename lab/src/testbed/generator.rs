@@ -22,8 +22,6 @@ pub struct Sent {
     pub refused: u64,
     /// Times that the pool had no frame when a packet was due.
     pub no_frame: u64,
-    /// How often it has handed over one packet at a time, two, and so on.
-    pub bursts: [u64; BURST],
 }
 
 impl Sent {
@@ -33,7 +31,6 @@ impl Sent {
         self.bytes += other.bytes;
         self.refused += other.refused;
         self.no_frame += other.no_frame;
-        self.bursts.iter_mut().zip(other.bursts).for_each(|(all, count)| *all += count);
     }
 }
 
@@ -53,6 +50,8 @@ pub struct Generator<O: Outlet, T: Traffic> {
     left: u64,
     sent: Sent,
     timeline: Timeline,
+    /// When it handed over how many, up to the capacity.
+    handed: Vec<(u64, u32)>,
 }
 
 impl<O: Outlet, T: Traffic> Generator<O, T> {
@@ -72,7 +71,14 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
             left: 0,
             sent: Sent::default(),
             timeline,
+            handed: Vec::new(),
         }
+    }
+
+    /// Has it keep when it hands over how many packets, the first so many times.
+    pub fn record(&mut self, most: usize) {
+        // Memory that has been written to: sending is not to wait for it.
+        self.handed = vec![(1, 1); most];
     }
 
     /// Sends a burst of what makes the flows known; `false` once all have been sent.
@@ -112,6 +118,7 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
         self.until = start + duration;
         self.stopped = u64::MAX;
         self.sent = Sent::default();
+        self.handed.clear();
         self.left = 0;
     }
 
@@ -138,8 +145,8 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
         self.pace.sent(filled.packets, filled.bytes);
         self.sent.packets += filled.packets as u64;
         self.sent.bytes += filled.bytes as u64;
-        if let Some(count) = filled.packets.checked_sub(1).and_then(|place| self.sent.bursts.get_mut(place)) {
-            *count += 1;
+        if filled.packets > 0 && self.handed.len() < self.handed.capacity() {
+            self.handed.push((now - self.started, filled.packets as u32));
         }
         self.timeline.sent(now, filled.packets as u64);
         if !self.held.is_empty() {
@@ -197,6 +204,11 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
     /// Packets that were due and could not be sent.
     pub fn behind(&self) -> u64 {
         self.pace.behind(self.traffic.mean_length()) + self.left
+    }
+
+    /// When it handed over how many packets, in nanoseconds from the start, if that was to be kept.
+    pub fn handed(&self) -> &[(u64, u32)] {
+        &self.handed
     }
 
     /// When it has sent how much.

@@ -88,9 +88,9 @@ pub struct Measurement {
     pub lost_by_reason: Vec<(String, u64)>,
     /// Packets that an open loop should have sent and could not, because the generator or the ring behind it was too slow.
     pub behind: u64,
-    /// Packets that the generator handed over at a time, and how often it did.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bursts: Vec<(u32, u64)>,
+    /// When the generator handed over how many packets, in nanoseconds from its start, where the device's turns are measured.
+    #[serde(skip)]
+    pub handed: Vec<(u64, u32)>,
     /// Packets sent per second.
     pub tx_pps: f64,
     /// Packets received per second.

@@ -34,6 +34,8 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 use threads::{Both, Collector, In, LaneGenerator, Leave, Out, Served, Stage, Tasks, introduce, serve, test, watch};
 
+/// Times that a generator's handing over is kept, where turns are measured.
+const HANDED_MAX: usize = 1 << 20;
 /// Frames that wait for a device's core, or for a sink, at most: as many as a NIC's queue has descriptors.
 const RING: u32 = 1024;
 /// Frames that are in nobody's ring: in bursts, and in the caches of lcores.
@@ -154,7 +156,9 @@ impl RingTestbed {
         for (traffic, core) in made.lanes.into_iter().zip(cores) {
             let (ring, from) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             let (to, back) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
-            generators.push(Generator::new(Out { ring, pool: pool.clone() }, traffic, session));
+            let mut generator = Generator::new(Out { ring, pool: pool.clone() }, traffic, session);
+            generator.record(if self.metered && generators.is_empty() { HANDED_MAX } else { 0 });
+            generators.push(generator);
             let io = Both { from, to, pool: pool.clone() };
             devices.push(match &trial.offload {
                 Some(offload) => {
@@ -172,7 +176,8 @@ impl RingTestbed {
         });
         let Done { generators, collectors, handled, work, ran } = done?;
         let measured = close(trial, &generators, collectors, handled)?;
-        Ok(Measurement { work, ran: Some(ran), ..measured })
+        let handed = generators.first().map_or_else(Vec::new, |generator| generator.handed().to_vec());
+        Ok(Measurement { work, ran: Some(ran), handed, ..measured })
     }
 
     /// Runs all threads, the calling one among them until the clock starts.

@@ -94,8 +94,12 @@ pub struct Known {
 pub struct New {
     /// Flows in use on the core.
     pub flows: f64,
-    /// Nanoseconds more than a packet of a known flow.
+    /// Nanoseconds more than as many packets of a known flow.
     pub ns: f64,
+    /// Nanoseconds more for each turn in which any begins: what a burst of known flows' packets loses by the first packets
+    /// among them, and by those that follow these.
+    #[serde(default)]
+    pub turn_ns: f64,
 }
 
 fn method_by_name<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
@@ -139,9 +143,13 @@ impl CoreProfile {
         each(at(|point| point.burst_ns), at(|point| point.packet_ns), burst)
     }
 
-    /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core.
-    pub fn new_ns(&self, method: Method, flows: f64) -> f64 {
-        between(flows, self.of(method).new.iter().map(|point| (point.flows, point.ns)))
+    /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core; and beside these each
+    /// turn in which any begins.
+    pub fn new_ns(&self, method: Method, flows: f64) -> (f64, f64) {
+        let at = |value: fn(&New) -> f64| {
+            between(flows, self.of(method).new.iter().map(|point| (point.flows, value(point))))
+        };
+        (at(|point| point.ns), at(|point| point.turn_ns))
     }
 
     /// Nanoseconds of a flow's end or expiry.
@@ -202,7 +210,10 @@ impl CoreProfile {
                     return Err(format!("{name}.known.packet_ns is above 0"));
                 }
             }
-            cost.new.iter().try_for_each(|point| time(&format!("{name}.new.ns"), point.ns))?;
+            for point in &cost.new {
+                time(&format!("{name}.new.ns"), point.ns)?;
+                time(&format!("{name}.new.turn_ns"), point.turn_ns)?;
+            }
         }
         Ok(())
     }

@@ -26,12 +26,13 @@ pub(super) struct Remembered {
     flows: u32,
     /// Of a turn with so many packets of known flows.
     known: [f64; BURST + 1],
-    new: f64,
+    /// Of a new flow, and of a turn in which any begins.
+    new: (f64, f64),
 }
 
 impl Default for Remembered {
     fn default() -> Remembered {
-        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: 0.0 }
+        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: (0.0, 0.0) }
     }
 }
 
@@ -55,7 +56,9 @@ impl Costs {
     /// A turn of the balancer: packets, flows that began and ended in it, flows in use.
     pub(super) fn turn(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
         self.refresh(flows, remembered);
-        remembered.known[burst.min(BURST)] + new as f64 * remembered.new + self.ends(ended)
+        let (each, turn) = remembered.new;
+        let begun = if new == 0 { 0.0 } else { new as f64 * each + turn };
+        remembered.known[burst.min(BURST)] + begun + self.ends(ended)
     }
 
     /// Flows' ends.
@@ -97,10 +100,8 @@ impl Costs {
         }
         let in_use = self.at_full_scale(flows);
         let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
-        *remembered = Remembered {
-            flows,
-            known: std::array::from_fn(known),
-            new: self.profile.new_ns(self.method, in_use) * self.factor,
-        };
+        let (each, turn) = self.profile.new_ns(self.method, in_use);
+        *remembered =
+            Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, turn * self.factor) };
     }
 }

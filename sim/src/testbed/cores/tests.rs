@@ -18,7 +18,7 @@ known = [
     { flows = 100000, burst_ns = 80, packet_ns = 60 },
     { flows = 1000000, burst_ns = 200, packet_ns = 100 },
 ]
-new = [{ flows = 1000, ns = 300 }, { flows = 1000000, ns = 600 }]
+new = [{ flows = 1000, ns = 300 }, { flows = 1000000, ns = 600, turn_ns = 80 }]
 
 [[method]]
 table = "stateless"
@@ -52,7 +52,7 @@ fn the_profiles_that_come_along_are_right() {
         // What receives and sends as well costs more than that alone, and tracking connections more than forwarding.
         assert!(profile.forward_ns(32) >= each(profile.io.burst_ns, profile.io.packet_ns, 32), "{name}");
         assert!(profile.known_ns(Method::DEFAULT, 4e6, 32) >= profile.forward_ns(32), "{name}");
-        assert!(profile.new_ns(Method::DEFAULT, 1e6) > 0.0, "{name}");
+        assert!(profile.new_ns(Method::DEFAULT, 1e6).0 > 0.0, "{name}");
     }
     assert!(profiles.iter().any(|(name, _)| name == "this-machine"));
 }
@@ -81,7 +81,8 @@ fn points_are_met_and_between_them_the_logarithm_counts() {
     assert_eq!((known(1.0, 8), known(0.0, 8), known(f64::NAN, 8)), (known(1e3, 8), known(1e3, 8), known(1e3, 8)));
     assert_eq!((known(1e9, 8), known(f64::INFINITY, 8)), (known(1e6, 8), known(1e6, 8)));
     assert_eq!(known(1e3, 0), known(1e3, 1));
-    assert!((profile.new_ns(Method::CuckooPlusPlus, 10f64.powf(4.5)) - 450.0).abs() < 1e-6);
+    let (new, turn) = profile.new_ns(Method::CuckooPlusPlus, 10f64.powf(4.5));
+    assert!((new - 450.0).abs() < 1e-6 && (turn - 40.0).abs() < 1e-6);
     assert_eq!((profile.forward_ns(1), profile.forward_ns(40)), (60.0, 21.0));
     assert_eq!((profile.poll_ns(), profile.end_ns(), profile.rule_ns()), (20.0, 90.0, 150.0));
 }
@@ -109,7 +110,7 @@ fn a_table_without_points_costs_what_the_nearest_of_its_kind_does() {
     assert_eq!(at(Method::Concurrent), at(Method::CuckooPlusPlus));
     assert_eq!(at(Method::Maglev), at(Method::Stateless));
     assert_eq!((profile.has(Method::Stateless), profile.has(Method::Maglev)), (true, false));
-    assert_eq!(profile.new_ns(Method::Maglev, 1e4), 0.0);
+    assert_eq!(profile.new_ns(Method::Maglev, 1e4), (0.0, 0.0));
 }
 
 #[test]

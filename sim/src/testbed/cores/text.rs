@@ -22,7 +22,8 @@ impl CoreProfile {
             if !method.new.is_empty() {
                 text.push_str("new = [\n");
                 for point in &method.new {
-                    let _ = writeln!(text, "    {{ flows = {}, ns = {:.2} }},", point.flows, point.ns);
+                    let (flows, each, turn) = (point.flows, point.ns, point.turn_ns);
+                    let _ = writeln!(text, "    {{ flows = {flows}, ns = {each:.2}, turn_ns = {turn:.2} }},");
                 }
                 text.push_str("]\n");
             }
