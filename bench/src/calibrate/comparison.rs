@@ -21,6 +21,7 @@ const GENERATOR: f64 = 0.8;
 
 /// Measurements of everything, unless something else is asked for.
 const REPETITIONS: usize = 5;
+
 /// A run, and what was measured of it, in each repetition.
 struct Checked {
     case: Case,
@@ -32,16 +33,12 @@ impl Checked {
     /// its own.
     fn is_due(&self, flows: &[u32], seen: &[&Point]) -> bool {
         let Case { device, table, flows: own, .. } = &self.case;
-        let is_seen = |number: Option<&u32>| {
-            let same = |point: &&Point| *device != Device::Balancer || point.table == table.name();
-            let mut seen = seen.iter().filter(|point| point.device == *device && same(point));
-            match number {
-                Some(&number) if *device == Device::Balancer => seen.any(|point| point.flows == number),
-                Some(_) => seen.next().is_some(),
-                None => true,
-            }
-        };
-        is_seen(flows.iter().rfind(|flows| *flows <= own)) && is_seen(flows.iter().find(|flows| *flows > own))
+        if *device != Device::Balancer {
+            return seen.iter().any(|point| point.device == *device);
+        }
+        let is_seen = |number: &u32| seen.iter().any(|point| point.table == table.name() && point.flows == *number);
+        let (below, above) = (flows.iter().rfind(|flows| *flows <= own), flows.iter().find(|flows| *flows > own));
+        below.is_none_or(is_seen) && above.is_none_or(is_seen)
     }
 }
 
@@ -53,7 +50,6 @@ struct Runs<'a> {
 }
 
 /// A run that was measured once.
-#[derive(Clone)]
 struct Checkup {
     /// Packets that were offered, and when.
     packets: u64,

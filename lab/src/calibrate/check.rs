@@ -489,6 +489,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_recorded_comes_again_and_again_at_its_times() {
+        let handed = [(100, 2), (150, 1), (400, 3)];
+        let mut times = Times::new(Offered::Recorded(&handed));
+        let came: Vec<u64> = (0..9).map(|_| times.next().as_nanos()).collect();
+        // 133 ns between two on average.
+        assert_eq!(came, [100, 100, 150, 400, 400, 400, 634, 634, 684]);
+        let mut nothing = Times::new(Offered::Recorded(&[]));
+        assert!(nothing.next() < nothing.next());
+    }
+
+    #[test]
     fn one_in_a_hundred_begins_and_one_ends() {
         let case = Case { moving: true, flows: 1000, ..Case::all().remove(4) };
         let mut steady = Steady::new(&case, 500_000, Offered::in_bursts(1e6), 3);

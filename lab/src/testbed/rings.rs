@@ -157,7 +157,9 @@ impl RingTestbed {
             let (ring, from) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             let (to, back) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             let mut generator = Generator::new(Out { ring, pool: pool.clone() }, traffic, session);
-            generator.record(if self.metered && generators.is_empty() { HANDED_MAX } else { 0 });
+            if self.metered && generators.is_empty() {
+                generator.record(HANDED_MAX);
+            }
             generators.push(generator);
             let io = Both { from, to, pool: pool.clone() };
             devices.push(match &trial.offload {

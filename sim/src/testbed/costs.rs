@@ -105,3 +105,23 @@ impl Costs {
             Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, turn * self.factor) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_in_which_flows_begin_costs_that_once() {
+        let mut profile = CoreProfile::parse(include_str!("../../../profiles/cores/xeon-5217.toml")).unwrap();
+        for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
+            (point.ns, point.turn_ns) = (300.0, 80.0);
+        }
+        let costs = Costs::new(profile, Method::DEFAULT, 0.5);
+        let mut remembered = Remembered::default();
+        let mut turn = |new| costs.turn(32, new, 0, 1000, &mut remembered);
+        let known = turn(0);
+        for (new, more) in [(1, 380.0), (2, 680.0), (32, 9680.0)] {
+            assert!((turn(new) - known - 2.0 * more).abs() < 1e-6, "{new}");
+        }
+    }
+}
