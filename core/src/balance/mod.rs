@@ -38,7 +38,7 @@ enum Chooser {
 }
 
 /// What a packet of IPv4 that goes to a backend is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The backend's address; the last four bytes of it if it is one of IPv6.
     pub address: [u8; 4],

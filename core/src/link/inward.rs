@@ -9,7 +9,6 @@ use super::segment::Segment;
 use super::{DEFEND_INTERVAL, Drop, Link, Positions, echo, is_returned};
 use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
-use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
 
 /// What becomes of a frame.
@@ -37,26 +36,16 @@ pub(super) fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
     if u64::from_le_bytes(*ends) & 0x0001_ffff_ffff_ffff != port.mac_word {
         return false;
     }
-    match (u16::from_be_bytes([start[12], start[13]]), start[14]) {
-        (ethernet::IPV4, 0x45) => is_usual_ipv4(plan, start, bytes.len()),
-        (ethernet::IPV6, _) => header::check_ipv6(bytes, ethernet::HEADER)
+    match u16::from_be_bytes([start[12], start[13]]) {
+        ethernet::IPV4 => start.last_chunk().is_some_and(|header: &[u8; ipv4::HEADER]| {
+            header::is_usual_ipv4(header, bytes.len() - ethernet::HEADER)
+                && matches!(header[9], 6 | 17)
+                && !plan.is_no_source_v4([header[12], header[13], header[14], header[15]])
+        }),
+        ethernet::IPV6 => header::check_ipv6(bytes, ethernet::HEADER)
             .is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source)),
         _ => false,
     }
-}
-
-/// The checks of [`header::check_ipv4`] on a header of five words, in a frame of so many bytes.
-#[inline(always)]
-fn is_usual_ipv4(plan: &Plan, start: &[u8; ethernet::HEADER + ipv4::HEADER], frame: usize) -> bool {
-    let Some(header) = start.last_chunk::<{ ipv4::HEADER }>() else { return false };
-    let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    let whole = total >= ipv4::HEADER && ethernet::HEADER + total <= frame;
-    let source = [header[12], header[13], header[14], header[15]];
-    whole
-        && matches!(header[9], 6 | 17)
-        && Sum::of_header(header).folded() == 0xffff
-        && ipv4::is_host(source)
-        && !plan.is_no_source_v4(source)
 }
 
 impl<I: FrameIo> Link<I> {

@@ -35,16 +35,24 @@ impl Hasher {
     }
 }
 
-/// A flow is hashed by its two addresses and one word with ports and protocol, never by padding.
+/// A flow is hashed by its two addresses and one word with ports and protocol, never by padding. Two addresses of IPv4 are
+/// one word, so that such a flow takes two multiplications instead of five.
 impl Key for FlowKey {
     #[inline]
     fn hash(&self, hasher: &Hasher) -> Hash {
         let FlowKey { source, destination, protocol } = self;
         let word = u64::from(source.port) | u64::from(destination.port) << 16 | (*protocol as u64) << 32;
+        let (from, to) = (address_words(&source.address), address_words(&destination.address));
         let mut hasher = hasher.state.build_hasher();
-        hasher.write_u128(address_word(&source.address));
-        hasher.write_u128(address_word(&destination.address));
-        hasher.write_u64(word);
+        if from[0] | to[0] == 0 && from[1] as u32 == MAPPED && to[1] as u32 == MAPPED {
+            let addresses = from[1] >> 32 | (to[1] & 0xffff_ffff_0000_0000);
+            hasher.write_u128(u128::from(addresses) | u128::from(word) << 64);
+        } else {
+            for [low, high] in [from, to] {
+                hasher.write_u128(u128::from(low) | u128::from(high) << 64);
+            }
+            hasher.write_u64(word);
+        }
         Hash(hasher.finish())
     }
 }
@@ -73,6 +81,12 @@ impl Key for Hash {
     }
 }
 
-fn address_word(address: &Address) -> u128 {
-    u128::from_le_bytes(address.0)
+/// What comes before an address of IPv4, after eight bytes of zero.
+const MAPPED: u32 = 0xffff_0000;
+
+/// In two words, as whoever wrote the address may just have done: wider reads would have to wait.
+#[inline(always)]
+fn address_words(address: &Address) -> [u64; 2] {
+    let (words, _) = address.0.as_chunks::<8>();
+    [words[0], words[1]].map(u64::from_le_bytes)
 }

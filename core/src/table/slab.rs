@@ -277,6 +277,15 @@ impl<T: Copy + 'static> Slab<T> {
         Some(unsafe { slot.value.assume_init_ref() })
     }
 
+    /// The same, to change by stores of single words (see "Whole or absent").
+    #[inline]
+    pub fn entry_mut(&mut self, position: Position) -> Option<&mut T> {
+        let fresh = self.fresh;
+        let slot = self.slots.get_mut(position as usize).filter(|slot| position < fresh && slot.is_present())?;
+        // SAFETY: as in `at`.
+        Some(unsafe { slot.value.assume_init_mut() })
+    }
+
     /// The positions of all entries, ascending. Goes through all slots ever used.
     pub fn positions(&self) -> impl Iterator<Item = Position> + '_ {
         (0..self.fresh).filter(|&position| self.slots[position as usize].is_present())

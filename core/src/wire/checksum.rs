@@ -39,10 +39,14 @@ impl Sum {
         Sum(u64::from(u16::from_be(fold(total))))
     }
 
-    /// Whether the words of an IPv4 header without options, in the machine's byte order, have a right checksum among them.
+    /// Whether an IPv4 header without options, in three words as they stand in memory, has a right checksum. What is
+    /// carried out of a word goes to its other end.
     #[inline(always)]
-    pub(crate) fn is_right(header: [u32; 5]) -> bool {
-        fold(header.into_iter().map(u64::from).sum()) == 0xffff
+    pub(crate) fn is_right(first: u64, second: u64, third: u32) -> bool {
+        let (sum, carry) = first.overflowing_add(second);
+        let (sum, more) = sum.overflowing_add(u64::from(third) + u64::from(carry));
+        // After the second carry less than 2^33 is left: there is room for it.
+        fold(sum.wrapping_add(u64::from(more))) == 0xffff
     }
 
     /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 3.1, RFC 8200 8.1): `source` and `destination` are

@@ -203,13 +203,6 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
-/// Whether a frame is what nearly all are: an Ethernet header without tags, an IPv4 header without options and in order, a
-/// whole TCP or UDP packet between two addresses. A quick look; [`parse`] says [`Parsed::Transport`] of such a one.
-#[inline]
-pub fn is_plain(frame: &[u8]) -> bool {
-    plain::Plain::of(frame, &mut FlowKey::default()).is_some()
-}
-
 #[inline]
 fn parse_ipv4(frame: &[u8], l3: usize) -> Result<Parsed, Malformed> {
     let header = ipv4::Header(array_at(frame, l3).ok_or(Malformed::Truncated)?);

@@ -1,6 +1,7 @@
 //! Reading what nearly all packets are: Ethernet without tags, IPv4 without options, TCP or UDP, whole and in order. One
 //! look at headers whose places are known beforehand, instead of [`parse`](super::parse)'s way from header to header.
 
+use super::bytes::array_at;
 use super::checksum::Sum;
 use super::{Transport, ethernet, ipv4, tcp, udp};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -38,28 +39,51 @@ pub(crate) struct Plain {
 // So many stand in an array for each burst.
 const _: () = assert!(size_of::<Option<Plain>>() == 8);
 
-impl Plain {
-    /// The packet in `frame`, its flow in `key`; `None`, and no matter what is in `key`, if it is not a plain one, for
-    /// whatever reason. Where there is an answer, [`parse`](super::parse) has the same.
+/// A plain packet's flow, in words: addresses as they stand in packets, ports and protocol as [`FlowKey`] has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    source: u32,
+    /// The address it goes to.
+    pub(crate) destination: u32,
+    source_port: u16,
+    pub(crate) destination_port: u16,
+    pub(crate) protocol: Protocol,
+}
+
+impl Ends {
+    /// The same as others know it.
     #[inline(always)]
-    pub(crate) fn of(frame: &[u8], key: &mut FlowKey) -> Option<Plain> {
+    pub(crate) fn key(self) -> FlowKey {
+        FlowKey {
+            source: Endpoint { address: mapped(self.source), port: self.source_port },
+            destination: Endpoint { address: mapped(self.destination), port: self.destination_port },
+            protocol: self.protocol,
+        }
+    }
+}
+
+impl Plain {
+    /// The packet in `frame` and its flow; `None` if it is not a plain one, for whatever reason. Where there is an answer,
+    /// [`parse`](super::parse) has the same.
+    #[inline(always)]
+    pub(crate) fn of(frame: &[u8]) -> Option<(Plain, Ends)> {
         let head: &Head = frame.first_chunk()?;
         // In words, as they stand: taken byte by byte it would be twice the work.
-        let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let words = [word(L3), word(L3 + 4), word(L3 + 8), word(L3 + 12), word(L3 + 16)];
-        let [first, second, third, ..] = words.map(u32::from_be);
-        let ethertype = u16::from_be_bytes([head[L3 - 2], head[L3 - 1]]);
-        let whole = second & u32::from(ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) == 0;
-        let end = L3 + (first & 0xffff) as usize;
-        let known = ethertype == ethernet::IPV4 && first >> 24 == 0x45;
-        if !known || !whole || end > frame.len() || !Sum::is_right(words) {
+        let (first, second) = (u64::from_le_bytes(array_at(head, L3)?), u64::from_le_bytes(array_at(head, L3 + 8)?));
+        let destination = u32::from_le_bytes(array_at(head, L3 + 16)?);
+        // The EtherType, and version and length of the IPv4 header.
+        let known = u32::from_le_bytes(array_at(head, L3 - 2)?) & 0x00ff_ffff == 0x0045_0008;
+        let whole = (first >> 48) as u16 & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET).swap_bytes() == 0;
+        let end = L3 + usize::from(((first >> 16) as u16).swap_bytes());
+        if !known || !whole || end > frame.len() || !Sum::is_right(first, second, destination) {
             return None;
         }
-        let [source, destination] = [words[3], words[4]].map(u32::to_ne_bytes);
-        if !is_plain_host(source) || !is_plain_host(destination) {
+        let source = (second >> 32) as u32;
+        // Some packets from an address to itself are made to loop.
+        if !is_plain_host(source) || !is_plain_host(destination) || source == destination {
             return None;
         }
-        let (protocol, payload, tcp_flags) = match third >> 16 & 0xff {
+        let (protocol, payload, tcp_flags) = match (second >> 8) as u8 {
             6 => {
                 let length = usize::from(head[L4 + 12] >> 4) * 4;
                 if length < tcp::HEADER || L4 + length > end {
@@ -76,19 +100,10 @@ impl Plain {
             }
             _ => return None,
         };
-        let ports = [head[L4], head[L4 + 1], head[L4 + 2], head[L4 + 3]];
-        // Some packets from an address to itself are made to loop.
-        if source == destination {
-            return None;
-        }
-        let end_of = |address, port| Endpoint { address: mapped(address), port: u16::from_be_bytes(port) };
-        *key = FlowKey {
-            source: end_of(source, [ports[0], ports[1]]),
-            destination: end_of(destination, [ports[2], ports[3]]),
-            protocol,
-        };
+        let [source_port, destination_port] = [L4, L4 + 2].map(|at| u16::from_be_bytes([head[at], head[at + 1]]));
         let payload = NonZeroU8::new(payload as u8)?;
-        Some(Plain { end: end as u32, payload, tcp_flags, ttl: (third >> 24) as u8 })
+        let plain = Plain { end: end as u32, payload, tcp_flags, ttl: second as u8 };
+        Some((plain, Ends { source, destination, source_port, destination_port, protocol }))
     }
 
     /// The same as [`parse`](super::parse) tells it; `key` is what came with it.
@@ -105,18 +120,31 @@ impl Plain {
     }
 }
 
-/// [`Address::from_ipv4`] in two words, as whoever hashes it reads them: a processor hands on what it has just written only
+/// The transport protocol of a plain packet.
+#[inline(always)]
+pub(crate) fn protocol(head: &Head) -> Protocol {
+    if head[L3 + 9] == Protocol::Udp as u8 { Protocol::Udp } else { Protocol::Tcp }
+}
+
+/// Bytes of a plain IP packet.
+#[inline(always)]
+pub(crate) fn length(head: &Head) -> u16 {
+    u16::from_be_bytes([head[L3 + 2], head[L3 + 3]])
+}
+
+/// [`Address::from_ipv4`] of an address as it stands, in two words, as whoever hashes it reads them: a processor hands on what it has just written only
 /// to reads of no more than one write.
 #[inline(always)]
-fn mapped(address: [u8; 4]) -> Address {
-    let word = 0xffff << 80 | u128::from(u32::from_le_bytes(address)) << 96;
+fn mapped(address: u32) -> Address {
+    let word = 0xffff << 80 | u128::from(address) << 96;
     Address(word.to_le_bytes())
 }
 
 /// Addresses of 1.0.0.0 to 223.255.255.255 but for 127.0.0.0/8: all that are somebody's today.
 #[inline(always)]
-fn is_plain_host(address: [u8; 4]) -> bool {
-    address[0].wrapping_sub(1) < 223 && address[0] != 127
+fn is_plain_host(address: u32) -> bool {
+    let first = address as u8;
+    first.wrapping_sub(1) < 223 && first != 127
 }
 
 #[cfg(test)]
@@ -146,16 +174,15 @@ mod tests {
     fn nearly_all_packets_are_plain() {
         for (protocol, length) in [(6, 20), (6, 26), (17, 20), (17, 1400)] {
             let frame = frame(protocol, length);
-            let mut key = FlowKey::default();
-            let plain = Plain::of(&frame, &mut key).expect("plain");
-            assert_eq!(Ok(Parsed::Transport(plain.transport(key))), parse(&frame));
+            let (plain, ends) = Plain::of(&frame).expect("plain");
+            assert_eq!(Ok(Parsed::Transport(plain.transport(ends.key()))), parse(&frame));
         }
     }
 
     #[test]
     fn addresses_are_the_same_in_words() {
         for address in [[1, 2, 3, 4], [0xff, 0, 0x80, 0x7f]] {
-            assert_eq!(mapped(address), Address::from_ipv4(address));
+            assert_eq!(mapped(u32::from_le_bytes(address)), Address::from_ipv4(address));
         }
     }
 
@@ -181,9 +208,8 @@ mod tests {
             if cut < 8 {
                 frame.truncate(frame.len() - cut);
             }
-            let mut key = FlowKey::default();
-            if let Some(plain) = Plain::of(&frame, &mut key) {
-                let at = plain.transport(key);
+            if let Some((plain, ends)) = Plain::of(&frame) {
+                let at = plain.transport(ends.key());
                 prop_assert_eq!(Ok(Parsed::Transport(at)), parse(&frame));
                 prop_assert_eq!(plain.length() as usize, at.end - at.l3);
             }

@@ -7,11 +7,11 @@
 use super::packets::volume_of;
 use super::{Flows, Worker};
 use crate::flow::{Direction, FlowKey};
-use crate::frame::{BATCH_MAX, Frame};
+use crate::frame::{BATCH_MAX, Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
 use crate::offload::{OffloadPolicy, Reason};
 use crate::rewrite::Rewrite;
-use crate::table::{Position, Table};
+use crate::table::Table;
 use crate::time::Time;
 use crate::wire::plain::Plain;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -54,19 +54,37 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         core::hint::black_box(&found);
     }
 
-    /// Carries a packet of a known connection, if that is simple: `frame` is to be sent then. `false`, and nothing has
-    /// happened, if it is not.
+    /// Carries the first packets of a burst, as long as that is simple, and says how many: they are to be sent. What was
+    /// found is what their keys had in the index a moment ago, or something else. Not part of its caller, where the
+    /// compiler would be short of registers.
     #[inline(always)]
-    pub(super) fn ride<F: Frame>(
+    pub(super) fn ride_burst<F: Frame>(
         &mut self,
         now: Time,
-        frame: &mut F,
-        plain: Plain,
-        position: Position,
-        direction: Direction,
-    ) -> bool {
-        let connection = self.slab.at_mut(position);
-        if plain.ttl <= 1 || !is_settled(connection, direction, plain.tcp_flags) {
+        rx: &mut Batch<F>,
+        keys: &[FlowKey],
+        plains: &[Option<Plain>],
+        found: &[Option<u32>],
+    ) -> usize {
+        let probed = self.index_changes;
+        let mut ridden = 0;
+        for ((frame, key), (plain, found)) in rx.iter_mut().zip(keys).zip(plains.iter().zip(found)) {
+            let (Some(plain), Some(found)) = (*plain, *found) else { break };
+            if self.index_changes != probed || !self.ride(now, frame, plain, key, found) {
+                break;
+            }
+            ridden += 1;
+        }
+        ridden
+    }
+
+    /// Carries a packet of this key, if that has what was found and it is simple: `frame` is to be sent then. `false`, and
+    /// nothing has happened, if not.
+    #[inline(always)]
+    pub(super) fn ride<F: Frame>(&mut self, now: Time, frame: &mut F, plain: Plain, key: &FlowKey, found: u32) -> bool {
+        let (position, direction) = super::parts(found);
+        let Some(connection) = self.slab.entry_mut(position) else { return false };
+        if plain.ttl <= 1 || !connection.is_of(direction, key) || !is_settled(connection, direction, plain.tcp_flags) {
             return false;
         }
         let meta = frame.meta();

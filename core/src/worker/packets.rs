@@ -10,7 +10,7 @@ use crate::l4::{icmp, tcp};
 use crate::offload::OffloadPolicy;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
-use crate::wire::plain::Plain;
+use crate::wire::plain::{Ends, Plain};
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
@@ -72,10 +72,37 @@ pub(super) type Views = ArrayVec<View, BATCH_MAX>;
 
 /// What the first pass makes of nearly all frames, at once; the others have a [`View`].
 #[inline(always)]
-pub(super) fn plain<F: Frame>(frame: &F, key: &mut FlowKey) -> Option<Plain> {
-    let plain = Plain::of(frame.bytes(), key)?;
-    let honest = key.protocol == Protocol::Udp || !impossible_flags(plain.tcp_flags);
-    (honest && frame.meta().arrival == Arrival::Received).then_some(plain)
+pub(super) fn plain<F: Frame>(frame: &F) -> Option<(Plain, Ends)> {
+    let (plain, ends) = Plain::of(frame.bytes())?;
+    let honest = ends.protocol == Protocol::Udp || !impossible_flags(plain.tcp_flags);
+    (honest && frame.meta().arrival == Arrival::Received).then_some((plain, ends))
+}
+
+/// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
+#[inline(always)]
+fn look<F: Frame>(
+    rx: &Batch<F>,
+    keys: &mut [FlowKey; BATCH_MAX],
+    plains: &mut [Option<Plain>; BATCH_MAX],
+    views: &mut Views,
+) {
+    for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
+        if let Some((plain, ends)) = plain(frame) {
+            (*key, *room) = (ends.key(), Some(plain));
+        } else {
+            *key = look_closely(frame, views);
+        }
+    }
+}
+
+/// The same of a frame that is not plain.
+#[inline(never)]
+fn look_closely<F: Frame>(frame: &F, views: &mut Views) -> FlowKey {
+    let view = View::of(frame);
+    // no connection has the key that stands for none
+    let key = view.key().unwrap_or_default();
+    views.push(view);
+    key
 }
 
 /// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
@@ -112,25 +139,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.handle_stateless(now, io, rx, tx);
         }
         self.rules.refresh(self.splices.rules());
-        let mut keys: ArrayVec<FlowKey, BATCH_MAX> = ArrayVec::new();
-        let mut plains: ArrayVec<Option<Plain>, BATCH_MAX> = ArrayVec::new();
-        // of those that are not plain
-        let mut views: Views = ArrayVec::new();
-        for frame in rx.iter() {
-            let mut key = FlowKey::default();
-            let plain = plain(frame, &mut key);
-            plains.push(plain);
-            if plain.is_none() {
-                let view = View::of(frame);
-                // no connection has the key that stands for none
-                key = view.key().unwrap_or_default();
-                views.push(view);
-            }
-            keys.push(key);
-        }
+        let (mut keys, mut plains, mut found) = ([FlowKey::default(); BATCH_MAX], [None; BATCH_MAX], [None; BATCH_MAX]);
+        let mut views = Views::new();
+        look(rx, &mut keys, &mut plains, &mut views);
         self.statistics.frames += rx.len() as u64;
-        let mut found = [None; BATCH_MAX];
-        let (keys, found) = (keys.as_slice(), &mut found[..plains.len()]);
+        let (keys, found) = (&keys[..rx.len()], &mut found[..rx.len()]);
         if IO::Frame::MARKS && self.marks {
             self.find_marked(rx, keys, found);
         } else {
@@ -140,16 +153,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let probed = self.index_changes;
         // Nearly always all of a burst take the fast lane, and stay where they are.
-        let mut ridden = 0;
-        for ((frame, key), (plain, found)) in rx.iter_mut().zip(keys).zip(plains.iter().zip(&*found)) {
-            let (Some(plain), Some(found)) = (*plain, *found) else { break };
-            let (position, direction) = super::parts(found);
-            let is_known = self.index_changes == probed && Flows(&self.slab).is(found, key);
-            if !is_known || !self.ride(now, frame, plain, position, direction) {
-                break;
-            }
-            ridden += 1;
-        }
+        let ridden = self.ride_burst(now, rx, keys, &plains, found);
         if ridden == rx.len() && tx.is_empty() {
             self.statistics.forwarded += ridden as u64;
             return core::mem::swap(rx, tx);
@@ -165,7 +169,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let found = if absent { None } else { self.find_again(key, found) };
             match (plain, found) {
                 (Some(plain), Some((position, direction))) => {
-                    if self.ride(now, &mut frame, plain, position, direction) {
+                    if self.ride(now, &mut frame, plain, key, super::value(position, direction)) {
                         self.send(frame, tx);
                     } else {
                         self.carry(now, frame, plain.transport(*key), position, direction, tx);

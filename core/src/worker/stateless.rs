@@ -23,10 +23,9 @@ use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
 use crate::table::{Hasher, Table};
 use crate::time::Time;
-use crate::wire::plain::Plain;
+use crate::wire::plain::{self, Ends, Plain};
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
-use arrayvec::ArrayVec;
 
 // A burst's packets are told apart by the bits of a word.
 const _: () = assert!(BATCH_MAX <= u64::BITS as usize);
@@ -75,20 +74,19 @@ struct Aim<'a> {
 impl Aim<'_> {
     /// The end that a plain packet goes to, in a word.
     #[inline(always)]
-    fn end_of(key: &FlowKey) -> u64 {
-        let address = u32::from_le_bytes(key.destination.address.ipv4_octets());
-        u64::from(address) << 32 | u64::from(key.destination.port) << 8 | key.protocol as u64
+    fn end_of(ends: Ends) -> u64 {
+        u64::from(ends.destination) << 32 | u64::from(ends.destination_port) << 8 | ends.protocol as u64
     }
 }
 
-/// What becomes of a plain packet.
-#[derive(Clone, Copy)]
-struct Route {
-    plain: Plain,
-    /// Its other end: the backend, or the service with the backend's number.
-    target: Target,
-    direction: Direction,
-    protocol: Protocol,
+/// What becomes of the plain packets of a burst.
+struct Routes {
+    /// Their other ends: the backend, or the service with the backend's number.
+    targets: [Target; BATCH_MAX],
+    /// Those that have one, a bit each.
+    known: u64,
+    /// Those that come from a backend.
+    answers: u64,
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -103,16 +101,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         tx: &mut Batch<IO::Frame>,
     ) {
         self.statistics.frames += rx.len() as u64;
-        let mut routes: ArrayVec<Option<Route>, BATCH_MAX> = ArrayVec::new();
-        let mut aim = Aim::default();
-        for frame in rx.iter() {
-            let mut key = FlowKey::default();
-            let plain = super::packets::plain(frame, &mut key);
-            routes.push(plain.and_then(|plain| self.route(&key, plain, &mut aim)));
-        }
+        let routes = self.routes(rx);
         let mut others = 0_u64;
-        for (i, (frame, route)) in rx.iter_mut().zip(&routes).enumerate() {
-            let rides = route.as_ref().is_some_and(|route| self.ride_untracked(frame, route));
+        for (i, (frame, &target)) in rx.iter_mut().zip(&routes.targets).enumerate() {
+            let direction = if routes.answers >> i & 1 == 0 { Direction::FromClient } else { Direction::FromBackend };
+            let rides = routes.known >> i & 1 != 0 && self.ride_untracked(frame, target, direction);
             others |= u64::from(!rides) << i;
         }
         if others == 0 && tx.is_empty() {
@@ -169,39 +162,63 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         Ok((Connection { backend_number: number, ..connection }, direction))
     }
 
-    /// What becomes of a plain packet, if that is simple.
-    #[inline(always)]
-    fn route<'a>(&'a self, key: &FlowKey, plain: Plain, aim: &mut Aim<'a>) -> Option<Route> {
-        if plain.ttl <= 1 {
-            return None;
-        }
-        let end = Aim::end_of(key);
-        if aim.end != end {
-            let service = self.services.at(&key.destination, key.protocol);
-            let service = service.and_then(|number| self.balancers.get(usize::from(number)));
-            *aim = Aim { end, service };
-        }
-        let (target, direction) = match aim.service {
-            Some(balancer) => (balancer.target(self.chosen(balancer, key)?)?, Direction::FromClient),
-            None => {
-                let number = self.backends.at(&key.source, key.protocol)?;
-                let end = self.snapshot.backend(number)?.0.endpoint;
-                (Target { address: end.address.ipv4_octets(), port: end.port, number }, Direction::FromBackend)
+    /// Where the plain packets of a burst go, as far as that is simple.
+    #[inline(never)]
+    fn routes<F: Frame>(&self, rx: &Batch<F>) -> Routes {
+        let mut routes = Routes { targets: [Target::default(); BATCH_MAX], known: 0, answers: 0 };
+        let mut aim = Aim::default();
+        for (i, (frame, room)) in rx.iter().zip(&mut routes.targets).enumerate() {
+            let Some((plain, ends)) = super::packets::plain(frame) else { continue };
+            let end = Aim::end_of(ends);
+            if aim.end != end {
+                aim = Aim { end, service: self.service_at(ends) };
             }
-        };
-        Some(Route { plain, target, direction, protocol: key.protocol })
+            let target = match aim.service {
+                Some(balancer) => self.chosen(balancer, &ends.key()).and_then(|index| balancer.target(index)),
+                None => self.answers_for(ends),
+            };
+            if let Some(target) = target
+                && plain.ttl > 1
+            {
+                *room = target;
+                routes.known |= 1 << i;
+                routes.answers |= u64::from(aim.service.is_none()) << i;
+            }
+        }
+        routes
+    }
+
+    /// The service that a plain packet goes to.
+    fn service_at(&self, ends: Ends) -> Option<&Balancer> {
+        let key = ends.key();
+        let number = self.services.at(&key.destination, key.protocol)?;
+        self.balancers.get(usize::from(number))
+    }
+
+    /// The service in whose name the backend that a plain packet comes from answers.
+    fn answers_for(&self, ends: Ends) -> Option<Target> {
+        let key = ends.key();
+        let number = self.backends.at(&key.source, key.protocol)?;
+        let end = self.snapshot.backend(number)?.0.endpoint;
+        Some(Target { address: end.address.ipv4_octets(), port: end.port, number })
     }
 
     /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
     /// happened, if it is no more what it was.
     #[inline(always)]
-    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, route: &Route) -> bool {
-        let &Route { plain, target: Target { address, port, number }, direction, protocol } = route;
-        let (checksum, (packets, bytes)) = (frame.meta().checksum, volume_of(frame.meta(), plain));
+    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, target: Target, direction: Direction) -> bool {
+        let Target { address, port, number } = target;
+        let (checksum, gso_size) = (frame.meta().checksum, frame.meta().gso_size);
+        let Some(head) = frame.bytes().first_chunk() else { return false };
+        let (protocol, mut volume) = (plain::protocol(head), (1, u64::from(plain::length(head))));
+        if gso_size != 0 {
+            let Some((plain, _)) = Plain::of(frame.bytes()) else { return false };
+            volume = volume_of(frame.meta(), plain);
+        }
         let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
         Rewrite::readdress_plain_end(head, direction, (address, port), protocol, checksum);
         if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
-            backend.software[direction as usize].add(packets, bytes);
+            backend.software[direction as usize].add(volume.0, volume.1);
         }
         true
     }

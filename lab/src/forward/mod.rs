@@ -1,8 +1,10 @@
 //! The basic forwarder of papers/001 (section 3.3): IP packets only, MAC addresses swapped, IP header checked, IP addresses
-//! swapped, sent back. Ports stay, and so does every checksum: a sum of both addresses is the same either way round.
+//! swapped, sent back. What lies behind the IP header stays as it is, checksums too: a sum of both addresses is the same
+//! either way round.
 
 use hairpin_core::frame::{Batch, Frame};
-use hairpin_core::wire::{Malformed, Parsed, ethernet, is_plain, parse};
+use hairpin_core::link::{Drop, header};
+use hairpin_core::wire::{ethernet, ipv4};
 
 /// The bits of the first Ethernet address in a little-endian word.
 const ADDRESS: u128 = (1 << 48) - 1;
@@ -12,17 +14,15 @@ const ADDRESS: u128 = (1 << 48) - 1;
 pub struct Forwarded {
     /// Frames sent back.
     pub packets: u64,
-    /// Frames dropped as malformed, by [`Malformed`].
-    pub malformed: [u64; Malformed::ALL.len()],
-    /// Frames dropped that are no IP packets.
-    pub not_ip: u64,
+    /// Frames dropped, by [`Drop`].
+    pub drops: [u64; Drop::ALL.len()],
 }
 
 impl Forwarded {
     /// What it has dropped, by reason.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let malformed = Malformed::ALL.iter().map(|reason| (reason.name(), self.malformed[reason.index()]));
-        malformed.chain([("not-ip", self.not_ip)]).filter(|&(_, count)| count > 0)
+        let drops = Drop::ALL.iter().map(|&reason| (reason.name(), self.drops[reason as usize]));
+        drops.filter(|&(_, count)| count > 0)
     }
 }
 
@@ -40,22 +40,21 @@ impl Forwarder {
 
     /// Takes all frames of `rx`; those to send are in `tx` afterwards, which has room for all.
     pub fn handle_batch<F: Frame>(&mut self, rx: &mut Batch<F>, tx: &mut Batch<F>) {
-        // Nearly always all of a burst are plain, and stay where they are.
-        let odd = rx.iter_mut().position(|frame| !turn_plain(frame.bytes_mut()));
+        // Nearly always all of a burst are usual, and stay where they are.
+        let odd = rx.iter_mut().position(|frame| !turn_usual(frame.bytes_mut()));
         let turned = odd.unwrap_or(rx.len());
         self.counts.packets += turned as u64;
         if turned == rx.len() && tx.is_empty() {
             return core::mem::swap(rx, tx);
         }
         for (i, mut frame) in rx.drain(..).enumerate() {
-            match if i < turned { Ok(true) } else { turn(frame.bytes_mut()) } {
-                Ok(true) => {
+            match if i < turned { Ok(()) } else { turn(frame.bytes_mut()) } {
+                Ok(()) => {
                     self.counts.packets += u64::from(i >= turned);
                     // There is room: the caller's promise. A frame without is dropped, and missed in the accounts.
                     let _ = tx.try_push(frame);
                 }
-                Ok(false) => self.counts.not_ip += 1,
-                Err(malformed) => self.counts.malformed[malformed.index()] += 1,
+                Err(reason) => self.counts.drops[reason as usize] += 1,
             }
         }
     }
@@ -64,11 +63,14 @@ impl Forwarder {
 /// Swaps the addresses of what nearly all packets are, at places that are known beforehand; `false`, and nothing done, of
 /// any other.
 #[inline(always)]
-fn turn_plain(frame: &mut [u8]) -> bool {
-    if !is_plain(frame) {
+fn turn_usual(frame: &mut [u8]) -> bool {
+    let length = frame.len();
+    let Some(head) = frame.first_chunk_mut::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
+    let Some(header) = head.last_chunk() else { return false };
+    let ethertype = u16::from_be_bytes([head[12], head[13]]);
+    if ethertype != ethernet::IPV4 || !header::is_usual_ipv4(header, length - ethernet::HEADER) {
         return false;
     }
-    let Some(head) = frame.first_chunk_mut::<34>() else { return false };
     // In words: 6 and 6 bytes of the first 16, and the 8 of both IP addresses.
     let (ethernet, rest) = head.split_at_mut(16);
     let (ethernet, addresses) = (ethernet.first_chunk_mut::<16>(), rest.last_chunk_mut::<8>());
@@ -83,24 +85,19 @@ fn turn_plain(frame: &mut [u8]) -> bool {
 
 /// Swaps addresses, if it is a sound IP packet.
 #[inline]
-fn turn(frame: &mut [u8]) -> Result<bool, Malformed> {
-    if turn_plain(frame) {
-        return Ok(true);
+fn turn(frame: &mut [u8]) -> Result<(), Drop> {
+    if turn_usual(frame) {
+        return Ok(());
     }
-    let l3 = match parse(frame)? {
-        Parsed::Transport(at) => at.l3,
-        Parsed::IcmpError(error) => error.l3,
-        Parsed::Fragment | Parsed::Other => ethernet::network_layer(frame)?.1,
-    };
-    let ethertype = frame.get(l3 - 2..l3).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let (ethertype, l3) = ethernet::network_layer(frame)?;
     let (at, length) = match ethertype {
-        Some(ethernet::IPV4) => (l3 + 12, 4),
-        Some(ethernet::IPV6) => (l3 + 8, 16),
-        _ => return Ok(false),
+        ethernet::IPV4 => (header::check_ipv4(frame, l3)?.l3 + 12, 4),
+        ethernet::IPV6 => (header::check_ipv6(frame, l3)?.l3 + 8, 16),
+        _ => return Err(Drop::NotIp),
     };
     swap(frame, 0, 6);
     swap(frame, at, length);
-    Ok(true)
+    Ok(())
 }
 
 /// Swaps the `length` bytes at `at` with those behind them.
@@ -118,6 +115,7 @@ mod tests {
     use crate::traffic::template::{Ends, Kind, Link, Template};
     use hairpin_core::flow::Protocol;
     use hairpin_core::frame::VecFrame;
+    use hairpin_core::wire::{Parsed, parse};
 
     fn packet(ipv6: bool) -> VecFrame {
         let kind = Kind { protocol: Protocol::Udp, ipv6, tcp_flags: 0 };
@@ -163,7 +161,7 @@ mod tests {
         rx.push(VecFrame::new(&[0; 3]));
         rx.push(packet(false));
         forwarder.handle_batch(&mut rx, &mut tx);
-        assert_eq!((tx.len(), forwarder.counts().packets, forwarder.counts().not_ip), (1, 1, 1));
+        assert_eq!((tx.len(), forwarder.counts().packets), (1, 1));
         let dropped: Vec<_> = forwarder.counts().dropped().collect();
         assert_eq!(dropped, [("truncated", 1), ("ip-header-checksum", 1), ("not-ip", 1)]);
     }
