@@ -128,12 +128,12 @@ impl Mbuf {
         let before = batch.len();
         // SAFETY: they are made whole below, before anybody sees them.
         unsafe { Self::append(batch, most, fill) };
-        let mut chained = false;
+        let mut segments = 1;
         for frame in &mut batch[before..] {
             // SAFETY: the mbuf is ours.
             let raw = unsafe { frame.0.as_mut() };
             prefetch(raw.buffer.wrapping_add(usize::from(raw.data_offset)));
-            chained |= raw.segments > 1;
+            segments |= raw.segments;
             raw.port = port;
             if raw.flags != 0 || usize::from(port) >= PLACES {
                 let ticket = if raw.flags & MARKED == 0 { 0 } else { raw.mark };
@@ -145,7 +145,7 @@ impl Mbuf {
                 }
             }
         }
-        if chained {
+        if segments > 1 {
             join(batch, before, chains);
         }
         batch.len() - before

@@ -97,7 +97,7 @@ pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], room: usize) -> bool {
         && total >= ipv4::HEADER
         && total <= room
         && Sum::is_right(first, second, u32::from_le_bytes(third))
-        && ipv4::is_host(((second >> 32) as u32).to_le_bytes())
+        && ipv4::is_usual_host((second >> 32) as u8)
 }
 
 /// Checks the IPv6 header at `l3`. The source `::` passes: only who knows the protocol can tell.

@@ -80,6 +80,12 @@ pub fn is_host(address: [u8; 4]) -> bool {
     address[0] != 0 && address[0] != 127 && !is_group(address)
 }
 
+/// [`is_host`] of all addresses that are somebody's today, below 224.0.0.0, by their first byte: half the work.
+#[inline(always)]
+pub(crate) fn is_usual_host(first: u8) -> bool {
+    first.wrapping_sub(1) < 223 && first != 127
+}
+
 /// Gives the header at the start of `header` other addresses and, if `hop`, one hop less (0 stays 0); its checksum
 /// keeps in step: right stays right, wrong stays wrong. Returns what has changed for the transport checksum; `None`,
 /// and nothing done, if there is no whole header.

@@ -80,7 +80,8 @@ impl Plain {
         }
         let source = (second >> 32) as u32;
         // Some packets from an address to itself are made to loop.
-        if !is_plain_host(source) || !is_plain_host(destination) || source == destination {
+        let hosts = ipv4::is_usual_host(source as u8) && ipv4::is_usual_host(destination as u8);
+        if !hosts || source == destination {
             return None;
         }
         let (protocol, payload, tcp_flags) = match (second >> 8) as u8 {
@@ -138,13 +139,6 @@ pub(crate) fn length(head: &Head) -> u16 {
 fn mapped(address: u32) -> Address {
     let word = 0xffff << 80 | u128::from(address) << 96;
     Address(word.to_le_bytes())
-}
-
-/// Addresses of 1.0.0.0 to 223.255.255.255 but for 127.0.0.0/8: all that are somebody's today.
-#[inline(always)]
-fn is_plain_host(address: u32) -> bool {
-    let first = address as u8;
-    first.wrapping_sub(1) < 223 && first != 127
 }
 
 #[cfg(test)]

@@ -6,9 +6,6 @@ use hairpin_core::frame::{Batch, Frame};
 use hairpin_core::link::{Drop, header};
 use hairpin_core::wire::{ethernet, ipv4};
 
-/// The bits of the first Ethernet address in a little-endian word.
-const ADDRESS: u128 = (1 << 48) - 1;
-
 /// What it has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
@@ -71,13 +68,11 @@ fn turn_usual(frame: &mut [u8]) -> bool {
     if ethertype != ethernet::IPV4 || !header::is_usual_ipv4(header, length - ethernet::HEADER) {
         return false;
     }
-    // In words: 6 and 6 bytes of the first 16, and the 8 of both IP addresses.
-    let (ethernet, rest) = head.split_at_mut(16);
-    let (ethernet, addresses) = (ethernet.first_chunk_mut::<16>(), rest.last_chunk_mut::<8>());
-    if let (Some(ethernet), Some(addresses)) = (ethernet, addresses) {
-        let word = u128::from_le_bytes(*ethernet);
-        let (first, second, behind) = (word & ADDRESS, word >> 48 & ADDRESS, word >> 96 << 96);
-        *ethernet = (second | first << 48 | behind).to_le_bytes();
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
+    if let Some(ethernet) = head.first_chunk_mut() {
+        *ethernet = [s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5];
+    }
+    if let Some(addresses) = head.last_chunk_mut() {
         *addresses = u64::from_ne_bytes(*addresses).rotate_left(32).to_ne_bytes();
     }
     true
