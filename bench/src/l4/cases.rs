@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 const REPLAY: usize = 1 << 20;
 /// Modes of testpmd.
 const MODES: [&str; 3] = ["io", "macswap", "5tswap"];
-/// What ours does.
-const WORKS: [&str; 6] = ["nothing", "forward", "stateless", "maglev", "nat", "full-nat"];
+/// What is measured of a source, in the order of a turn: what is compared has its turn close to each other's.
+const TURN: [&str; 9] = ["io", "nothing", "forward", "macswap", "stateless", "5tswap", "nat", "full-nat", "maglev"];
 /// Connections of the flooded table, and the known flows among them.
 const FLOOD: (usize, usize) = (1_000_000, 1_000);
 /// New flows a second that are to be.
@@ -126,8 +126,8 @@ impl Plan {
         println!("{}, a replay of {packets} packets", source.name());
         let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
         // Full NAT picks no connections up.
-        let works = WORKS.iter().filter(|work| source.sort != Sort::Tcp || **work != "full-nat");
-        let mut order: Vec<&str> = MODES.iter().chain(works).copied().collect();
+        let works = TURN.iter().filter(|work| source.sort != Sort::Tcp || **work != "full-nat");
+        let mut order: Vec<&str> = works.copied().collect();
         for _ in 0..self.repetitions {
             for &what in &order {
                 let measured = if MODES.contains(&what) {
@@ -179,16 +179,15 @@ impl Plan {
             after.push(rate(of("known, after")?));
         }
         let _ = (std::fs::remove_file(&known), std::fs::remove_file(&flood));
-        let beside = BTreeMap::from([("before".to_owned(), before.median())]);
         let title = format!("{}: new flows until {connections} connections are there", sort.name());
         Ok(vec![
             Row::against_value(title, "flow/s", &new, "1.5 M/s", NEW_PER_S, Bar::AtLeast(1.0)),
-            Row::new(
+            Row::by_turns(
                 format!("{}: known flows when the table is full", sort.name()),
                 "packet/s",
                 &after,
-                &beside,
-                "before",
+                ("before", &before),
+                BTreeMap::new(),
                 Bar::AtLeast(0.95),
             ),
         ])
@@ -221,8 +220,8 @@ impl Plan {
             }
         }
         paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
-        let beside = BTreeMap::from([("one worker".to_owned(), one.median())]);
-        Ok(vec![Row::new("two workers, udp 100 k flows", "packet/s", &two, &beside, "one worker", Bar::AtLeast(1.8))])
+        let (case, one) = ("two workers, udp 100 k flows", ("one worker", &one));
+        Ok(vec![Row::by_turns(case, "packet/s", &two, one, BTreeMap::new(), Bar::AtLeast(1.8))])
     }
 }
 
@@ -243,7 +242,8 @@ fn rows(source: Source, samples: &BTreeMap<&str, Samples>) -> Vec<Row> {
     ];
     let row = |(work, against, bar): (&str, &str, f64)| {
         let title = format!("{}: {work}", source.name());
-        Some(Row::new(title, "packet/s", samples.get(work)?, &beside, against, Bar::AtLeast(bar)))
+        let (ours, others) = (samples.get(work)?, samples.get(against)?);
+        Some(Row::by_turns(title, "packet/s", ours, (against, others), beside.clone(), Bar::AtLeast(bar)))
     };
     bars.into_iter().filter_map(row).collect()
 }

@@ -73,7 +73,7 @@ pub(super) struct Measured {
 /// What is done to the packets.
 enum Body {
     Nothing,
-    Forward(Forwarder),
+    Forward(Box<Forwarder>),
     Worker(Box<Worker<Never>>),
 }
 
@@ -164,7 +164,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
     let bodies: Vec<Body> = match (arguments.work.as_str(), work) {
-        ("forward", _) => io.iter().map(|_| Body::Forward(Forwarder::default())).collect(),
+        ("forward", _) => io.iter().map(|_| Body::Forward(Box::default())).collect(),
         (_, Some(Work::Nothing)) => io.iter().map(|_| Body::Nothing).collect(),
         (_, Some(work)) => {
             let workers = subject::workers(work, sort, arguments.connections, queues);

@@ -10,7 +10,9 @@
 //! # What counts
 //! Packets by processor time of the forwarding thread, which the scheduler tells: on a machine that others use the rate is
 //! what the thread does while it runs. Everybody has a process of its own, bursts of 64 frames, mbufs of the same size, on
-//! hugepages if the kernel gives some (else on what each takes: noted in the output), and takes turns with the others.
+//! hugepages if the kernel gives some (else on what each takes: noted in the output), and takes turns with the others. What
+//! is compared has its turn within a few seconds of each other, and what counts is the median of the turns' ratios: machines
+//! in a cloud are fast for a minute and slow for the next.
 
 #[cfg(feature = "dpdk")]
 mod cases;
@@ -70,7 +72,7 @@ impl Pages {
 #[cfg(feature = "dpdk")]
 #[derive(Debug, clap::Args)]
 struct All {
-    /// A look only: UDP, 1 k and 1 M flows, one second, once.
+    /// A look only: UDP, 1 k and 1 M flows, once.
     #[arg(long)]
     quick: bool,
     /// Flows, in thousands.
@@ -79,10 +81,10 @@ struct All {
     /// Only these parts: sources, flood, workers.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     only: Vec<String>,
-    /// Seconds of each measurement; 2.
+    /// Seconds of each measurement; 1.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Measurements of each; 3.
+    /// Measurements of each; 5.
     #[arg(long)]
     repetitions: Option<usize>,
     /// Where `l4.json` goes.
@@ -132,8 +134,8 @@ fn all(arguments: &All) -> Result<()> {
     let cores = (0..nix::sched::CpuSet::count()).filter(|&core| available.is_set(core).unwrap_or(false)).collect();
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
     let plan = Plan {
-        seconds: arguments.seconds.unwrap_or(if quick { 1.0 } else { 2.0 }),
-        repetitions: arguments.repetitions.unwrap_or(if quick { 1 } else { 3 }).max(1),
+        seconds: arguments.seconds.unwrap_or(1.0),
+        repetitions: arguments.repetitions.unwrap_or(if quick { 1 } else { 5 }).max(1),
         pages,
         cores,
         directory: arguments.directory.clone(),

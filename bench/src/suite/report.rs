@@ -25,7 +25,7 @@ pub struct Row {
     pub against: String,
     /// That value.
     pub limit: f64,
-    /// Ours divided by the limit.
+    /// Ours divided by the limit; of turns that were compared one by one, the median of their ratios.
     pub ratio: f64,
     /// What the ratio must be.
     pub bar: Bar,
@@ -77,6 +77,21 @@ impl Row {
         let limit = beside.get(against).copied().unwrap_or(f64::NAN);
         let beside = beside.clone();
         Row { beside, ..Row::against_value(case, unit, ours, against, limit, bar) }
+    }
+
+    /// Ours against one of those beside it, turn by turn: where the machine is now fast and now slow, and a turn's
+    /// measurements follow each other closely, their ratio says more than that of two medians.
+    pub fn by_turns(
+        case: impl Into<String>,
+        unit: &'static str,
+        ours: &Samples,
+        (against, others): (&str, &Samples),
+        mut beside: BTreeMap<String, f64>,
+        bar: Bar,
+    ) -> Row {
+        beside.insert(against.to_owned(), others.median());
+        let ratio = ours.beside(others).median();
+        Row { ratio, held: bar.holds(ratio), ..Row::new(case, unit, ours, &beside, against, bar) }
     }
 
     /// Ours against a fixed value.

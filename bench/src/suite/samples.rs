@@ -42,6 +42,12 @@ impl Samples {
         Samples(self.0.iter().map(|value| value / divisor).collect())
     }
 
+    /// Each divided by the other's of the same turn: what made both slow or fast is not in it.
+    #[must_use]
+    pub fn beside(&self, other: &Samples) -> Samples {
+        Samples(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
+    }
+
     /// The smallest and the largest; NaN twice if there is none.
     pub fn range(&self) -> (f64, f64) {
         let fold = |pick: fn(f64, f64) -> f64| self.0.iter().copied().fold(f64::NAN, pick);
@@ -86,6 +92,7 @@ mod tests {
         assert!(Samples(vec![]).median().is_nan());
         assert_eq!(Samples(vec![8.0, 10.0, 12.0]).spread(), 0.2);
         assert_eq!(Samples(vec![10.0, 8.0, 12.0]).range(), (8.0, 12.0));
+        assert_eq!(Samples(vec![10.0, 8.0]).beside(&Samples(vec![5.0, 2.0])).values(), [2.0, 4.0]);
     }
 
     #[test]

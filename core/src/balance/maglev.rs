@@ -210,10 +210,18 @@ fn end_hash(seed: u64, end: &Endpoint) -> u64 {
     mix(address_hash(seed, &end.address), u64::from(end.port))
 }
 
-/// The hash of a client-side flow by which Maglev's table is read. The same on every machine, with no secret.
+/// The hash of a client-side flow by which Maglev's table is read. The same on every machine, with no secret. Two
+/// addresses of IPv4 are one word, ports and protocol another.
 #[inline]
 pub fn flow_hash(flow: &FlowKey) -> u64 {
-    mix(end_hash(end_hash(FLOW, &flow.source), &flow.destination), flow.protocol as u64)
+    let FlowKey { source, destination, protocol } = flow;
+    if source.address.is_ipv4() && destination.address.is_ipv4() {
+        let [from, to] = [source, destination].map(|end| u64::from(u32::from_be_bytes(end.address.ipv4_octets())));
+        let [source_port, destination_port] = [source, destination].map(|end| u64::from(end.port));
+        let rest = (*protocol as u64) << 32 | source_port << 16 | destination_port;
+        return mix(mix(FLOW, from << 32 | to), rest);
+    }
+    mix(end_hash(end_hash(FLOW, source), destination), *protocol as u64)
 }
 
 /// The hash of a client's address, for source hashing. The same on every machine, with no secret.

@@ -212,6 +212,20 @@ mod tests {
         }
 
         #[test]
+        fn a_header_is_right_if_its_sum_is(mut header in any::<[u8; 20]>(), fill in any::<bool>(), ones in 0usize..20) {
+            // Carries out of words, too.
+            header[..ones].fill(0xff);
+            if fill {
+                header[10..12].fill(0);
+                let checksum = (!reference(&header)).to_be_bytes();
+                header[10..12].copy_from_slice(&checksum);
+            }
+            let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+            let two_words = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+            prop_assert_eq!(Sum::is_right(two_words(0), two_words(8), word(16)), reference(&header) == 0xffff);
+        }
+
+        #[test]
         fn update_is_the_kernels(sum in corner16(),
                                  changes in proptest::collection::vec((corner32(), corner32()), 1..8)) {
             let mut difference = Difference::NONE;

@@ -21,7 +21,7 @@ pub enum Core {
     /// Frames go out as they came in.
     Wire,
     /// The basic forwarder.
-    Forwarder(Forwarder),
+    Forwarder(Box<Forwarder>),
     /// Hairpin's worker.
     Balancer(Box<Balancer>),
     /// Hairpin's worker behind a card ([`Serving::behind`]).

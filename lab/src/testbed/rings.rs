@@ -20,7 +20,6 @@ use super::sources::{longest, sources};
 use super::table::Choice;
 use super::{Device, Measurement, Progress, Ran, Testbed, Trial};
 use crate::clock;
-use crate::forward::Forwarder;
 use crate::sink::timeline::Timeline;
 use crate::sink::{Sink, SinkOptions};
 use crate::traffic::template::Link;
@@ -301,7 +300,7 @@ pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
     let lanes = usize::from(trial.cores);
     Ok(match trial.device {
         Device::Wire => (0..lanes).map(|_| Core::Wire).collect(),
-        Device::Forwarder => (0..lanes).map(|_| Core::Forwarder(Forwarder::default())).collect(),
+        Device::Forwarder => (0..lanes).map(|_| Core::Forwarder(Box::default())).collect(),
         Device::Balancer => {
             let choice = Choice::named(&trial.table)?;
             let options = BalancerOptions {

@@ -11,7 +11,6 @@ use super::sources::sources;
 use super::table::{Choice, names};
 use super::{Arrivals, Device, Measurement, Rate, Size, Source, Transport, Trial};
 use crate::clock;
-use crate::forward::Forwarder;
 use crate::sink::{Sink, SinkOptions};
 use crate::traffic::template::Link;
 use hairpin_core::flow::Steering;
@@ -112,7 +111,7 @@ impl FrameIo for Both {
 fn core(trial: &Trial, steering: Steering) -> Core {
     match trial.device {
         Device::Wire => Core::Wire,
-        Device::Forwarder => Core::Forwarder(Forwarder::default()),
+        Device::Forwarder => Core::Forwarder(Box::default()),
         Device::Balancer => {
             let choice = Choice::named(&trial.table).unwrap();
             let connections_each = trial.table_entries as usize;
