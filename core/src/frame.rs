@@ -88,6 +88,12 @@ pub trait Frame {
     fn meta(&self) -> &Meta;
     /// The same, to change.
     fn meta_mut(&mut self) -> &mut Meta;
+    /// Whether it is what most are: a packet received as it is, its checksum complete.
+    #[inline(always)]
+    fn is_ordinary(&self) -> bool {
+        let Meta { arrival, checksum, gso_size, .. } = *self.meta();
+        arrival == Arrival::Received && checksum == Checksum::Complete && gso_size == 0
+    }
 }
 
 /// A source and sink of frames: TAP devices, DPDK ports, the simulator's links.

@@ -3,7 +3,7 @@
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
 use crate::wire::bytes::{array_at, array_at_mut, u32_at};
-use crate::wire::checksum::{Difference, Sum};
+use crate::wire::checksum::{Difference, Few, Sum};
 use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP numbers (wrapping).
@@ -70,11 +70,11 @@ impl Rewrite {
             ports.words(*field, [a, b, c, d]);
             *field = [a, b, c, d];
         }
-        keep_in_step(head, protocol, checksum, addresses, ports);
+        keep_in_step(head, protocol, |old| updated(old, checksum, addresses, ports));
     }
 
     /// The same of one end only: where a client's packet goes to, or where an answer comes from. One hop less is left of
-    /// at least two.
+    /// at least one.
     #[inline(always)]
     pub(crate) fn readdress_plain_end(
         head: &mut plain::Head,
@@ -83,24 +83,31 @@ impl Rewrite {
         protocol: Protocol,
         checksum: Checksum,
     ) {
-        let second = usize::from(direction == Direction::FromClient);
-        let (mut addresses, mut ports) = (Difference::NONE, Difference::NONE);
-        if let Some(field) = array_at_mut::<4>(head, plain::SOURCE + 4 * second) {
-            addresses.words(*field, address);
-            *field = address;
+        let Some([hops, ends]) = plain::words(head) else { return };
+        let (old, old_port) = match direction {
+            Direction::FromClient => (ends as u32, (ends >> 48) as u16),
+            Direction::FromBackend => ((hops >> 32) as u32, (ends >> 32) as u16),
+        };
+        let (turned, turned_port) = (old ^ u32::from_le_bytes(address), old_port ^ port.swap_bytes());
+        let (turned, turned_port) = (u64::from(turned), u64::from(turned_port));
+        let (hops, ends) = match direction {
+            Direction::FromClient => (hops, ends ^ turned ^ turned_port << 48),
+            Direction::FromBackend => (hops ^ turned << 32, ends ^ turned_port << 32),
+        };
+        let addresses = Few::words(old.to_le_bytes(), address);
+        let sum = (hops >> 16) as u16;
+        let new_sum = addresses.update_header(sum.swap_bytes()).swap_bytes();
+        let hops = hops.wrapping_sub(1) ^ u64::from(sum ^ new_sum) << 16;
+        for (at, word) in [(plain::HOPS, hops), (plain::HOPS + 8, ends)] {
+            if let Some(field) = array_at_mut(head, at) {
+                *field = word.to_le_bytes();
+            }
         }
-        let [hops, sum] = [plain::HOPS, plain::HEADER_CHECKSUM];
-        head[hops] = head[hops].wrapping_sub(1);
-        if let Some(field) = array_at_mut::<2>(head, sum) {
-            let mut own = addresses;
-            own += Difference::ONE_HOP;
-            *field = own.update(u16::from_be_bytes(*field)).to_be_bytes();
-        }
-        if let Some(field) = array_at_mut::<2>(head, plain::L4 + 2 * second) {
-            ports.word(u16::from_be_bytes(*field), port);
-            *field = port.to_be_bytes();
-        }
-        keep_in_step(head, protocol, checksum, addresses, ports);
+        let ports = Few::word(old_port.swap_bytes(), port);
+        keep_in_step(head, protocol, |old| match checksum {
+            Checksum::Complete => (addresses + ports).update(old),
+            Checksum::Partial => addresses.update_partial(old),
+        });
     }
 
     #[inline(always)]
@@ -220,26 +227,18 @@ fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Differe
     }
 }
 
-/// Has the transport checksum of a plain packet follow such changes.
+/// Has the transport checksum of a plain packet follow a change, which makes another of it.
 #[inline(always)]
-fn keep_in_step(
-    head: &mut plain::Head,
-    protocol: Protocol,
-    checksum: Checksum,
-    addresses: Difference,
-    ports: Difference,
-) {
-    let udp = protocol == Protocol::Udp;
-    let at = plain::L4 + if udp { udp::CHECKSUM } else { tcp::CHECKSUM };
+fn keep_in_step(head: &mut plain::Head, protocol: Protocol, change: impl FnOnce(u16) -> u16) {
+    let at = plain::L4 + if protocol == Protocol::Udp { udp::CHECKSUM } else { tcp::CHECKSUM };
     let Some(field) = array_at_mut::<2>(head, at) else { return };
     let old = u16::from_be_bytes(*field);
-    let new = updated(old, checksum, addresses, ports);
-    *field = match (udp, old) {
-        (true, 0) => 0,
-        (true, _) => udp::mangled(new),
-        (false, _) => new,
-    }
-    .to_be_bytes();
+    let new = match (protocol, old) {
+        (Protocol::Udp, 0) => return,
+        (Protocol::Udp, _) => udp::mangled(change(old)),
+        (Protocol::Tcp, _) => change(old),
+    };
+    *field = new.to_be_bytes();
 }
 
 /// Adds `delta`, wrapping, to the number at the start of `field`. The new number is what is summed up, not the delta,

@@ -240,6 +240,15 @@ impl Frame for Mbuf {
         // SAFETY: as above.
         unsafe { raw.meta.assume_init_mut() }
     }
+
+    #[inline(always)]
+    fn is_ordinary(&self) -> bool {
+        let Meta { arrival, checksum, gso_size, .. } = match self.raw().flags & WRITTEN {
+            0 => return true,
+            _ => *self.meta(),
+        };
+        arrival == Arrival::Received && checksum == Checksum::Complete && gso_size == 0
+    }
 }
 
 impl Drop for Mbuf {

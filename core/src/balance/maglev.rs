@@ -214,14 +214,16 @@ fn end_hash(seed: u64, end: &Endpoint) -> u64 {
 /// addresses of IPv4 are one word, ports and protocol another.
 #[inline]
 pub fn flow_hash(flow: &FlowKey) -> u64 {
-    let FlowKey { source, destination, protocol } = flow;
-    if source.address.is_ipv4() && destination.address.is_ipv4() {
-        let [from, to] = [source, destination].map(|end| u64::from(u32::from_be_bytes(end.address.ipv4_octets())));
-        let [source_port, destination_port] = [source, destination].map(|end| u64::from(end.port));
-        let rest = (*protocol as u64) << 32 | source_port << 16 | destination_port;
-        return mix(mix(FLOW, from << 32 | to), rest);
+    match flow.ipv4_words() {
+        Some(words) => flow_hash_ipv4(words),
+        None => mix(end_hash(end_hash(FLOW, &flow.source), &flow.destination), flow.protocol as u64),
     }
-    mix(end_hash(end_hash(FLOW, source), destination), *protocol as u64)
+}
+
+/// The same of a flow of IPv4, in words ([`FlowKey::ipv4_words`]).
+#[inline(always)]
+pub(crate) fn flow_hash_ipv4([addresses, rest]: [u64; 2]) -> u64 {
+    mix(mix(FLOW, addresses.swap_bytes()), rest)
 }
 
 /// The hash of a client's address, for source hashing. The same on every machine, with no secret.

@@ -22,6 +22,7 @@ pub use standings::{Loads, SHARE_FULL, Standings};
 use crate::config::{Algorithm, Backend, Service};
 use crate::flow::{Endpoint, FlowKey};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use least_connections::LeastConnections;
 use maglev::Maglev;
 use power_of_two::PowerOfTwo;
@@ -56,6 +57,8 @@ pub struct Balancer {
     numbers: Box<[u32]>,
     /// The same backends, side by side: where every packet chooses, each load from elsewhere counts.
     targets: Box<[Target]>,
+    /// Those of the backends that take connections now.
+    open_targets: Vec<Target>,
     chooser: Chooser,
     /// What a flow is hashed by: the client's address alone, or all of it.
     by_source: bool,
@@ -107,8 +110,11 @@ impl Balancer {
             let Endpoint { address, port } = backend.endpoint;
             Target { address: address.ipv4_octets(), port, number: backend.number }
         };
-        let targets = service.backends.iter().map(target).collect();
-        Balancer { weights, loads, numbers, targets, chooser, by_source, maglev }
+        let targets: Box<[Target]> = service.backends.iter().map(target).collect();
+        let open_targets = Vec::with_capacity(targets.len());
+        let mut balancer = Balancer { weights, loads, numbers, targets, open_targets, chooser, by_source, maglev };
+        balancer.aim();
+        balancer
     }
 
     /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None`
@@ -138,12 +144,20 @@ impl Balancer {
         self.maglev.as_ref()?.choose(&self.weights, hash)
     }
 
+    /// [`Balancer::pick_up`] of a flow of IPv4, in words ([`FlowKey::ipv4_words`]), of a service that does not balance by
+    /// source hash.
+    #[inline(always)]
+    pub(crate) fn pick_up_ipv4(&self, words: [u64; 2]) -> Option<u16> {
+        self.maglev.as_ref()?.choose(&self.weights, maglev::flow_hash_ipv4(words))
+    }
+
     /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all
     /// and the service says [`UseAll`](crate::config::AllDown::UseAll).
     pub fn refresh(&mut self, standings: &Standings) {
         if !self.weights.set_shares(weights::shares(standings, &self.numbers)) {
             return;
         }
+        self.aim();
         match &mut self.chooser {
             Chooser::SmoothWeighted(chooser) => chooser.weights_changed(&self.weights),
             Chooser::PowerOfTwo(chooser) => chooser.weights_changed(&self.weights),
@@ -168,6 +182,19 @@ impl Balancer {
         &self.weights.open
     }
 
+    /// The same as what their packets are given.
+    #[inline]
+    pub fn open_targets(&self) -> &[Target] {
+        &self.open_targets
+    }
+
+    /// Has targets follow what backends are open.
+    fn aim(&mut self) {
+        let Balancer { targets, open_targets, weights, .. } = self;
+        open_targets.clear();
+        open_targets.extend(weights.open.iter().filter_map(|&index| targets.get(usize::from(index))));
+    }
+
     /// Goes on where `before` is, a balancer of the same service under another snapshot, if nothing has changed that it
     /// goes by: algorithm, backends, weights. Says whether that is so; `before` is of no use any more then.
     pub fn follow(&mut self, before: &mut Balancer) -> bool {
@@ -179,6 +206,7 @@ impl Balancer {
             core::mem::swap(&mut self.weights.effective, &mut before.weights.effective);
             core::mem::swap(&mut self.weights.total, &mut before.weights.total);
             core::mem::swap(&mut self.weights.open, &mut before.weights.open);
+            self.aim();
         }
         same
     }

@@ -1,6 +1,6 @@
 //! Keys and their keyed hash.
 
-use crate::flow::{Address, FlowKey};
+use crate::flow::FlowKey;
 use ahash::RandomState;
 use core::hash::{BuildHasher, Hasher as _};
 
@@ -36,24 +36,30 @@ impl Hasher {
     }
 }
 
+impl Hasher {
+    /// The hash of a flow of IPv4, in words ([`FlowKey::ipv4_words`]).
+    #[inline(always)]
+    pub(crate) fn of_ipv4(&self, [addresses, rest]: [u64; 2]) -> Hash {
+        let mut hasher = self.state.build_hasher();
+        hasher.write_u128(u128::from(addresses) | u128::from(rest) << 64);
+        Hash(hasher.finish())
+    }
+}
+
 /// A flow is hashed by its two addresses and one word with ports and protocol, never by padding. Two addresses of IPv4 are
 /// one word, so that such a flow takes two multiplications instead of five.
 impl Key for FlowKey {
     #[inline]
     fn hash(&self, hasher: &Hasher) -> Hash {
-        let FlowKey { source, destination, protocol } = self;
-        let word = u64::from(source.port) | u64::from(destination.port) << 16 | (*protocol as u64) << 32;
-        let (from, to) = (address_words(&source.address), address_words(&destination.address));
-        let mut hasher = hasher.state.build_hasher();
-        if from[0] | to[0] == 0 && from[1] as u32 == MAPPED && to[1] as u32 == MAPPED {
-            let addresses = from[1] >> 32 | (to[1] & 0xffff_ffff_0000_0000);
-            hasher.write_u128(u128::from(addresses) | u128::from(word) << 64);
-        } else {
-            for [low, high] in [from, to] {
-                hasher.write_u128(u128::from(low) | u128::from(high) << 64);
-            }
-            hasher.write_u64(word);
+        if let Some(words) = self.ipv4_words() {
+            return hasher.of_ipv4(words);
         }
+        let mut hasher = hasher.state.build_hasher();
+        for end in [&self.source, &self.destination] {
+            let [low, high] = end.address.words();
+            hasher.write_u128(u128::from(low) | u128::from(high) << 64);
+        }
+        hasher.write_u64(self.ports_word());
         Hash(hasher.finish())
     }
 }
@@ -80,14 +86,4 @@ impl Key for Hash {
     fn hash(&self, _: &Hasher) -> Hash {
         *self
     }
-}
-
-/// What comes before an address of IPv4, after eight bytes of zero.
-const MAPPED: u32 = 0xffff_0000;
-
-/// In two words, as whoever wrote the address may just have done: wider reads would have to wait.
-#[inline(always)]
-fn address_words(address: &Address) -> [u64; 2] {
-    let (words, _) = address.0.as_chunks::<8>();
-    [words[0], words[1]].map(u64::from_le_bytes)
 }

@@ -4,7 +4,7 @@
 //! of backends changes: about half of them with [`Stateless`], hardly any beside those of the backend concerned with
 //! [`Maglev`]. The value found is the number of a backend, and every key has one.
 
-use super::{Entries, Full, Hasher, Key, Lookup, Method, Table};
+use super::{Entries, Full, Hash, Hasher, Key, Lookup, Method, Table};
 use crate::balance::maglev;
 use crate::flow::Endpoint;
 
@@ -25,12 +25,10 @@ impl Stateless {
         Stateless { hasher, backends }
     }
 
-    /// The number of the backend, of `backends`, that `key` has; `None` only if there are none.
+    /// The number of the backend, of `backends`, that a key of this hash has; 0, which is none, if there are none.
     #[inline]
-    pub fn place<K: Key>(key: &K, hasher: &Hasher, backends: u32) -> Option<u32> {
-        // Below the number of backends, so it fits.
-        let scaled = ((key.hash(hasher).0 >> 32) * u64::from(backends)) >> 32;
-        (backends > 0).then_some(scaled as u32)
+    pub fn place(hash: Hash, backends: u32) -> u32 {
+        (((hash.0 >> 32) * u64::from(backends)) >> 32) as u32
     }
 
     /// How many backends there are.
@@ -42,7 +40,7 @@ impl Stateless {
 impl<K: Key> Lookup<K> for Stateless {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, _: &E) -> Option<u32> {
-        Stateless::place(key, &self.hasher, self.backends)
+        (self.backends > 0).then(|| Stateless::place(key.hash(&self.hasher), self.backends))
     }
 }
 

@@ -134,12 +134,64 @@ impl core::ops::AddAssign for Difference {
     }
 }
 
+/// A [`Difference`] of a few words: up to a dozen of 16 bits, so that a machine word of half the size has room for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Few(u32);
+
+impl Few {
+    /// Two 16-bit words in a row, at an even offset, became others.
+    #[inline(always)]
+    pub(crate) fn words(old: [u8; 4], new: [u8; 4]) -> Few {
+        let (sum, carry) = (!u32::from_ne_bytes(old)).overflowing_add(u32::from_ne_bytes(new));
+        let sum = sum + u32::from(carry);
+        Few((sum & 0xffff) + (sum >> 16))
+    }
+
+    /// A 16-bit word at an even offset became another.
+    #[inline(always)]
+    pub(crate) fn word(old: u16, new: u16) -> Few {
+        Few(0xffff - u32::from(old.to_be()) + u32::from(new.to_be()))
+    }
+
+    /// [`Difference::update`].
+    #[inline(always)]
+    pub(crate) fn update(self, checksum: u16) -> u16 {
+        u16::from_be(!fold_few(self.0 + (2 * 0xffff - u32::from(checksum.to_be()))))
+    }
+
+    /// The same of an IPv4 header that has lost a hop besides.
+    #[inline(always)]
+    pub(crate) fn update_header(self, checksum: u16) -> u16 {
+        Few(self.0 + Difference::ONE_HOP.0 as u32).update(checksum)
+    }
+
+    /// [`Difference::update_partial`].
+    #[inline(always)]
+    pub(crate) fn update_partial(self, sum: u16) -> u16 {
+        u16::from_be(fold_few(self.0 + u32::from(sum.to_be())))
+    }
+}
+
+impl core::ops::Add for Few {
+    type Output = Few;
+    #[inline(always)]
+    fn add(self, other: Few) -> Few {
+        Few(self.0 + other.0)
+    }
+}
+
+/// [`fold`] of half a word.
+#[inline(always)]
+fn fold_few(sum: u32) -> u16 {
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
 /// Adds the 16-bit words of `sum` with end-around carry: 0 only for 0. A number plus itself with its halves exchanged has
 /// their sum in its upper half, with what the lower half carries over.
 #[inline(always)]
 fn fold(sum: u64) -> u16 {
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
-    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+    fold_few(sum)
 }
 
 #[cfg(test)]
@@ -239,6 +291,23 @@ mod tests {
             if partial != 0 {
                 prop_assert_eq!(difference.update_partial(sum), partial);
             }
+        }
+
+        #[test]
+        fn few_words_are_as_many(
+            sum in corner16(),
+            [(from, to), (other_from, other_to)] in [(corner32(), corner32()), (corner32(), corner32())],
+        ) {
+            let [other_from, other_to] = [other_from as u16, other_to as u16];
+            let few = Few::words(from.to_be_bytes(), to.to_be_bytes());
+            let mut difference = Difference::NONE;
+            difference.words(from.to_be_bytes(), to.to_be_bytes());
+            prop_assert_eq!(few.update_partial(sum), difference.update_partial(sum));
+            let mut header = difference;
+            header += Difference::ONE_HOP;
+            prop_assert_eq!(few.update_header(sum), header.update(sum));
+            difference.word(other_from, other_to);
+            prop_assert_eq!((few + Few::word(other_from, other_to)).update(sum), difference.update(sum));
         }
 
         #[test]

@@ -7,18 +7,21 @@ use super::{Transport, ethernet, ipv4, tcp, udp};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol};
 use core::num::NonZeroU8;
 
+/// [`Protocol::Tcp`], as packets have it.
+pub(crate) const TCP: u8 = Protocol::Tcp as u8;
+/// [`Protocol::Udp`], as packets have it.
+pub(crate) const UDP: u8 = Protocol::Udp as u8;
 /// Offset of the IPv4 header.
 pub(crate) const L3: usize = ethernet::HEADER;
 /// Offset of the transport header.
 pub(crate) const L4: usize = L3 + ipv4::HEADER;
 /// Offset of the hops left.
 pub(crate) const HOPS: usize = L3 + 8;
-/// Offset of the IPv4 header's checksum.
-pub(crate) const HEADER_CHECKSUM: usize = L3 + 10;
-/// Offset of the source address; the destination's is behind it.
-pub(crate) const SOURCE: usize = L3 + 12;
 /// Bytes that are looked at, whatever the transport is; a frame with fewer is not plain.
 pub(crate) const HEAD: usize = L4 + tcp::HEADER;
+
+/// What says that a packet is a fragment, as it stands in the header's word.
+const FRAGMENT: u64 = (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET).swap_bytes() as u64;
 
 /// The first bytes of a plain packet's frame.
 pub(crate) type Head = [u8; HEAD];
@@ -39,72 +42,125 @@ pub(crate) struct Plain {
 // So many stand in an array for each burst.
 const _: () = assert!(size_of::<Option<Plain>>() == 8);
 
-/// A plain packet's flow, in words: addresses as they stand in packets, ports and protocol as [`FlowKey`] has them.
+/// A plain packet's flow, in the words in which it stands in the packet: hops, protocol, checksum and source; destination
+/// and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
-    source: u32,
-    /// The address it goes to.
-    pub(crate) destination: u32,
-    source_port: u16,
-    pub(crate) destination_port: u16,
+    words: [u64; 2],
     pub(crate) protocol: Protocol,
 }
 
+/// What a plain packet's IP header says.
+#[derive(Clone, Copy)]
+pub(crate) struct Network<'a> {
+    head: &'a Head,
+    /// Offset of the end of the IP packet.
+    end: u32,
+    words: [u64; 2],
+}
+
+/// The words of [`Ends`].
+#[inline(always)]
+pub(crate) fn words(head: &Head) -> Option<[u64; 2]> {
+    let word = |at| array_at(head, at).map(u64::from_le_bytes);
+    Some([word(HOPS)?, word(HOPS + 8)?])
+}
+
 impl Ends {
+    /// The end that it goes to, and the protocol, in a word that is not 0.
+    #[inline(always)]
+    pub(crate) fn destination(self) -> u64 {
+        self.words[1] & !0x0000_ffff_0000_0000 | (self.protocol as u64) << 32
+    }
+
     /// The same as others know it.
     #[inline(always)]
     pub(crate) fn key(self) -> FlowKey {
+        let Ends { words, protocol } = self;
+        let [source, destination] = [words[0] >> 32, words[1]].map(|word| mapped(word as u32));
+        let [source_port, destination_port] = [words[1] >> 32, words[1] >> 48].map(|word| (word as u16).swap_bytes());
         FlowKey {
-            source: Endpoint { address: mapped(self.source), port: self.source_port },
-            destination: Endpoint { address: mapped(self.destination), port: self.destination_port },
-            protocol: self.protocol,
+            source: Endpoint { address: source, port: source_port },
+            destination: Endpoint { address: destination, port: destination_port },
+            protocol,
         }
+    }
+
+    /// [`FlowKey::ipv4_words`] of it.
+    #[inline(always)]
+    pub(crate) fn ipv4_words(self) -> [u64; 2] {
+        let ports = ((self.words[1] >> 32) as u32).swap_bytes();
+        [self.words[0] >> 32 | self.words[1] << 32, u64::from(ports) | (self.protocol as u64) << 32]
+    }
+}
+
+impl<'a> Network<'a> {
+    /// The header of the packet in `frame`, if that may be a plain one.
+    #[inline(always)]
+    pub(crate) fn of(frame: &'a [u8]) -> Option<Network<'a>> {
+        let head: &Head = frame.first_chunk()?;
+        // In words, as they stand: taken byte by byte it would be twice the work.
+        let first = u64::from_le_bytes(array_at(head, L3)?);
+        let words = words(head)?;
+        let [source, destination] = [(words[0] >> 32) as u32, words[1] as u32];
+        let ethertype = u16::from_be_bytes(array_at(head, ethernet::HEADER - 2)?);
+        // Version and length of the header; whether it is a fragment.
+        let usual = first & (FRAGMENT << 48 | 0xff) == 0x45;
+        let end = L3 + usize::from(((first >> 16) as u16).swap_bytes());
+        if ethertype != ethernet::IPV4 || !usual || end > frame.len() || !Sum::is_right(first, words[0], destination) {
+            return None;
+        }
+        // Some packets from an address to itself are made to loop.
+        let hosts = ipv4::is_usual_host(source as u8) && ipv4::is_usual_host(destination as u8);
+        (hosts && source != destination).then_some(Network { head, end: end as u32, words })
+    }
+
+    /// The number of the protocol that it carries.
+    #[inline(always)]
+    pub(crate) fn protocol(self) -> u8 {
+        (self.words[0] >> 8) as u8
+    }
+
+    /// Hops left.
+    #[inline(always)]
+    pub(crate) fn ttl(self) -> u8 {
+        self.words[0] as u8
+    }
+
+    /// The packet and its flow, if its transport header, of this protocol, is in order too.
+    #[inline(always)]
+    pub(crate) fn with(self, protocol: Protocol) -> Option<(Plain, Ends)> {
+        let Network { head, end, words } = self;
+        let (header, least, tcp_flags) = match protocol {
+            Protocol::Tcp => {
+                let length = usize::from(head[L4 + 12] >> 4) * 4;
+                (length, tcp::HEADER, head[L4 + tcp::FLAGS])
+            }
+            Protocol::Udp => {
+                let length = usize::from(u16::from_be_bytes([head[L4 + udp::LENGTH], head[L4 + udp::LENGTH + 1]]));
+                (length, udp::HEADER, 0)
+            }
+        };
+        if header < least || L4 + header > end as usize {
+            return None;
+        }
+        let payload = L4 + if protocol == Protocol::Udp { udp::HEADER } else { header };
+        let payload = NonZeroU8::new(payload as u8)?;
+        Some((Plain { end, payload, tcp_flags, ttl: self.ttl() }, Ends { words, protocol }))
     }
 }
 
 impl Plain {
     /// The packet in `frame` and its flow; `None` if it is not a plain one, for whatever reason. Where there is an answer,
     /// [`parse`](super::parse) has the same.
-    #[inline(always)]
-    pub(crate) fn of(frame: &[u8]) -> Option<(Plain, Ends)> {
-        let head: &Head = frame.first_chunk()?;
-        // In words, as they stand: taken byte by byte it would be twice the work.
-        let (first, second) = (u64::from_le_bytes(array_at(head, L3)?), u64::from_le_bytes(array_at(head, L3 + 8)?));
-        let destination = u32::from_le_bytes(array_at(head, L3 + 16)?);
-        // The EtherType, and version and length of the IPv4 header.
-        let known = u32::from_le_bytes(array_at(head, L3 - 2)?) & 0x00ff_ffff == 0x0045_0008;
-        let whole = (first >> 48) as u16 & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET).swap_bytes() == 0;
-        let end = L3 + usize::from(((first >> 16) as u16).swap_bytes());
-        if !known || !whole || end > frame.len() || !Sum::is_right(first, second, destination) {
-            return None;
+    #[cfg(test)]
+    fn of(frame: &[u8]) -> Option<(Plain, Ends)> {
+        let network = Network::of(frame)?;
+        match network.protocol() {
+            TCP => network.with(Protocol::Tcp),
+            UDP => network.with(Protocol::Udp),
+            _ => None,
         }
-        let source = (second >> 32) as u32;
-        // Some packets from an address to itself are made to loop.
-        let hosts = ipv4::is_usual_host(source as u8) && ipv4::is_usual_host(destination as u8);
-        if !hosts || source == destination {
-            return None;
-        }
-        let (protocol, payload, tcp_flags) = match (second >> 8) as u8 {
-            6 => {
-                let length = usize::from(head[L4 + 12] >> 4) * 4;
-                if length < tcp::HEADER || L4 + length > end {
-                    return None;
-                }
-                (Protocol::Tcp, L4 + length, head[L4 + tcp::FLAGS])
-            }
-            17 => {
-                let length = usize::from(u16::from_be_bytes([head[L4 + udp::LENGTH], head[L4 + udp::LENGTH + 1]]));
-                if length < udp::HEADER || L4 + length > end {
-                    return None;
-                }
-                (Protocol::Udp, L4 + udp::HEADER, 0)
-            }
-            _ => return None,
-        };
-        let [source_port, destination_port] = [L4, L4 + 2].map(|at| u16::from_be_bytes([head[at], head[at + 1]]));
-        let payload = NonZeroU8::new(payload as u8)?;
-        let plain = Plain { end: end as u32, payload, tcp_flags, ttl: second as u8 };
-        Some((plain, Ends { source, destination, source_port, destination_port, protocol }))
     }
 
     /// The same as [`parse`](super::parse) tells it; `key` is what came with it.
@@ -119,18 +175,6 @@ impl Plain {
     pub(crate) fn length(self) -> u32 {
         self.end - L3 as u32
     }
-}
-
-/// The transport protocol of a plain packet.
-#[inline(always)]
-pub(crate) fn protocol(head: &Head) -> Protocol {
-    if head[L3 + 9] == Protocol::Udp as u8 { Protocol::Udp } else { Protocol::Tcp }
-}
-
-/// Bytes of a plain IP packet.
-#[inline(always)]
-pub(crate) fn length(head: &Head) -> u16 {
-    u16::from_be_bytes([head[L3 + 2], head[L3 + 3]])
 }
 
 /// [`Address::from_ipv4`] of an address as it stands, in two words, as whoever hashes it reads them: a processor hands on what it has just written only
@@ -206,6 +250,8 @@ mod tests {
                 let at = plain.transport(ends.key());
                 prop_assert_eq!(Ok(Parsed::Transport(at)), parse(&frame));
                 prop_assert_eq!(plain.length() as usize, at.end - at.l3);
+                prop_assert_eq!(Some(ends.ipv4_words()), ends.key().ipv4_words());
+                prop_assert_ne!(ends.destination(), 0);
             }
         }
     }

@@ -49,18 +49,9 @@ impl Ends {
     }
 }
 
-/// An address in two words: it may just have been written so, and wider reads would have to wait ([`Plain`]).
-///
-/// [`Plain`]: crate::wire::plain::Plain
-#[inline(always)]
-fn halves(end: &Endpoint) -> [u64; 2] {
-    let (halves, _) = end.address.0.as_chunks::<8>();
-    [halves[0], halves[1]].map(u64::from_le_bytes)
-}
-
 #[inline(always)]
 fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
-    let ([a, b], [c, d]) = (halves(one), halves(other));
+    let ([a, b], [c, d]) = (one.address.words(), other.address.words());
     a ^ c | b ^ d | u64::from(one.port ^ other.port) == 0
 }
 
@@ -68,7 +59,7 @@ fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
 /// differs may stand anywhere in it.
 #[inline]
 fn place(end: &Endpoint, protocol: Protocol, places: usize) -> usize {
-    let [a, b] = halves(end);
+    let [a, b] = end.address.words();
     let tail = u64::from(end.port) << 8 | protocol as u64;
     let x = b.rotate_left(20) ^ tail ^ a.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let product = u128::from(x) * 0xD6E8_FEB8_6659_FD93;

@@ -10,7 +10,7 @@ use crate::l4::{icmp, tcp};
 use crate::offload::OffloadPolicy;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
-use crate::wire::plain::{Ends, Plain};
+use crate::wire::plain::{self, Ends, Network, Plain};
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
@@ -72,10 +72,20 @@ pub(super) type Views = ArrayVec<View, BATCH_MAX>;
 
 /// What the first pass makes of nearly all frames, at once; the others have a [`View`].
 #[inline(always)]
-pub(super) fn plain<F: Frame>(frame: &F) -> Option<(Plain, Ends)> {
-    let (plain, ends) = Plain::of(frame.bytes())?;
-    let honest = ends.protocol == Protocol::Udp || !impossible_flags(plain.tcp_flags);
-    (honest && frame.meta().arrival == Arrival::Received).then_some((plain, ends))
+fn plain_of(bytes: &[u8]) -> Option<(Plain, Ends)> {
+    let network = Network::of(bytes)?;
+    match network.protocol() {
+        plain::TCP => honest(network, Protocol::Tcp),
+        plain::UDP => honest(network, Protocol::Udp),
+        _ => None,
+    }
+}
+
+/// A plain packet whose flags an honest one may have.
+#[inline(always)]
+pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, Ends)> {
+    let found = network.with(protocol)?;
+    (protocol == Protocol::Udp || !impossible_flags(found.0.tcp_flags)).then_some(found)
 }
 
 /// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
@@ -87,7 +97,9 @@ fn look<F: Frame>(
     views: &mut Views,
 ) {
     for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
-        if let Some((plain, ends)) = plain(frame) {
+        if let Some((plain, ends)) = plain_of(frame.bytes())
+            && frame.meta().arrival == Arrival::Received
+        {
             (*key, *room) = (ends.key(), Some(plain));
         } else {
             *key = look_closely(frame, views);

@@ -12,18 +12,20 @@
 //! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
-use super::packets::{View, volume, volume_of};
-use super::{Drop, Worker};
+use super::ends::Ends as Numbers;
+use super::packets::{View, honest, volume};
+use super::{BackendStatistics, Drop, Worker};
 use crate::balance::{Balancer, Target};
+use crate::config::Snapshot;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
-use crate::frame::{BATCH_MAX, Batch, Frame, FrameIo};
+use crate::frame::{BATCH_MAX, Batch, Checksum, Frame, FrameIo};
 use crate::l4::connection::{Connection, State};
 use crate::offload::OffloadPolicy;
 use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
-use crate::table::{Hasher, Table};
+use crate::table::{Hash, Hasher, Key, Table};
 use crate::time::Time;
-use crate::wire::plain::{self, Ends, Plain};
+use crate::wire::plain::{self, Ends, Network, Plain};
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
 
@@ -42,6 +44,32 @@ pub enum Stateless {
     /// [`Balancer::pick_up`]: crate::balance::Balancer::pick_up
     /// [`Algorithm::Maglev`]: crate::config::Algorithm::Maglev
     Maglev,
+}
+
+impl Stateless {
+    /// The backend that a client's flow goes to now.
+    fn choose(&self, balancer: &Balancer, key: &FlowKey) -> Option<Target> {
+        match self {
+            Stateless::Hash(hasher) => place(balancer, key.hash(hasher)),
+            Stateless::Maglev => balancer.target(balancer.pick_up(key)?),
+        }
+    }
+
+    /// The same of a plain packet.
+    #[inline(always)]
+    fn choose_plain(&self, balancer: &Balancer, ends: Ends) -> Option<Target> {
+        match self {
+            Stateless::Hash(hasher) => place(balancer, hasher.of_ipv4(ends.ipv4_words())),
+            Stateless::Maglev => balancer.target(balancer.pick_up_ipv4(ends.ipv4_words())?),
+        }
+    }
+}
+
+/// The backend, of those that may be chosen, that a flow of this hash goes to.
+#[inline(always)]
+fn place(balancer: &Balancer, hash: Hash) -> Option<Target> {
+    let open = balancer.open_targets();
+    open.get(Scatter::place(hash, open.len() as u32) as usize).copied()
 }
 
 /// Why a packet has no way.
@@ -71,28 +99,18 @@ struct Aim<'a> {
     service: Option<&'a Balancer>,
 }
 
-impl Aim<'_> {
-    /// The end that a plain packet goes to, in a word.
-    #[inline(always)]
-    fn end_of(ends: Ends) -> u64 {
-        u64::from(ends.destination) << 32 | u64::from(ends.destination_port) << 8 | ends.protocol as u64
-    }
-}
-
-/// What becomes of the plain packets of a burst.
-struct Routes {
-    /// Their other ends: the backend, or the service with the backend's number.
-    targets: [Target; BATCH_MAX],
-    /// Those that have one, a bit each.
-    known: u64,
-    /// Those that come from a backend.
-    answers: u64,
+/// What says where packets go.
+struct Ways<'a> {
+    stateless: &'a Stateless,
+    services: &'a Numbers,
+    backends: &'a Numbers,
+    balancers: &'a [Balancer],
+    snapshot: &'a Snapshot,
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// [`Worker::handle_batch`] of a worker that tracks no connections. One pass says where plain packets go, another
-    /// rewrites them: each step of a hash waits for the one before, so several are to be under way at a time. The
-    /// others have their turn after that; all go out in the order in which they came.
+    /// [`Worker::handle_batch`] of a worker that tracks no connections: plain packets first, then the others; all go out in
+    /// the order in which they came.
     pub(super) fn handle_stateless<IO: FrameIo>(
         &mut self,
         now: Time,
@@ -101,13 +119,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         tx: &mut Batch<IO::Frame>,
     ) {
         self.statistics.frames += rx.len() as u64;
-        let routes = self.routes(rx);
-        let mut others = 0_u64;
-        for (i, (frame, &target)) in rx.iter_mut().zip(&routes.targets).enumerate() {
-            let direction = if routes.answers >> i & 1 == 0 { Direction::FromClient } else { Direction::FromBackend };
-            let rides = routes.known >> i & 1 != 0 && self.ride_untracked(frame, target, direction);
-            others |= u64::from(!rides) << i;
-        }
+        let others = self.ride_untracked(rx);
         if others == 0 && tx.is_empty() {
             self.statistics.forwarded += rx.len() as u64;
             return core::mem::swap(rx, tx);
@@ -135,14 +147,34 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
+    /// [`Worker::translate`] of the plain packets of a burst that have a way: they are to be sent then. Says which do not,
+    /// a bit each; nothing has happened to those.
+    #[inline(never)]
+    fn ride_untracked<F: Frame>(&mut self, rx: &mut Batch<F>) -> u64 {
+        let Worker { stateless: Some(stateless), services, backends, balancers, snapshot, statistics, .. } = self
+        else {
+            return u64::MAX;
+        };
+        let ways = Ways { stateless, services, backends, balancers, snapshot };
+        let (mut aim, mut others, mut next) = (Aim::default(), 0, 0);
+        while let Some(frames) = rx.get_mut(next..)
+            && let Some(odd) =
+                frames.iter_mut().position(|frame| ways.ride(frame, &mut aim, &mut statistics.backends).is_none())
+        {
+            others |= 1 << (next + odd);
+            next += odd + 1;
+        }
+        others
+    }
+
     /// The backend's end, its number, the service's end, and the direction of a flow.
     fn party(&self, key: &FlowKey) -> Result<Party<'_>, Astray> {
         if let Some(number) = self.services.at(&key.destination, key.protocol) {
             let service = self.snapshot.services.get(usize::from(number)).ok_or(Astray::NotOurs)?;
             let balancer = self.balancers.get(usize::from(number));
-            let chosen = balancer.and_then(|balancer| self.chosen(balancer, key));
-            let chosen = chosen.and_then(|index| service.backends.get(usize::from(index)));
-            let backend = chosen.ok_or(Astray::NoBackend(number))?;
+            let chosen = balancer.and_then(|balancer| self.stateless.as_ref()?.choose(balancer, key));
+            let chosen = chosen.and_then(|target| self.snapshot.backend(target.number));
+            let (_, backend) = chosen.ok_or(Astray::NoBackend(number))?;
             let (ends, direction) = ([&backend.endpoint, &service.endpoint], Direction::FromClient);
             return Ok(Party { ends, number: backend.number, direction });
         }
@@ -160,79 +192,6 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         };
         let connection = Connection::new(now, key.protocol, State::Established, [client, *service, *backend, client]);
         Ok((Connection { backend_number: number, ..connection }, direction))
-    }
-
-    /// Where the plain packets of a burst go, as far as that is simple.
-    #[inline(never)]
-    fn routes<F: Frame>(&self, rx: &Batch<F>) -> Routes {
-        let mut routes = Routes { targets: [Target::default(); BATCH_MAX], known: 0, answers: 0 };
-        let mut aim = Aim::default();
-        for (i, (frame, room)) in rx.iter().zip(&mut routes.targets).enumerate() {
-            let Some((plain, ends)) = super::packets::plain(frame) else { continue };
-            let end = Aim::end_of(ends);
-            if aim.end != end {
-                aim = Aim { end, service: self.service_at(ends) };
-            }
-            let target = match aim.service {
-                Some(balancer) => self.chosen(balancer, &ends.key()).and_then(|index| balancer.target(index)),
-                None => self.answers_for(ends),
-            };
-            if let Some(target) = target
-                && plain.ttl > 1
-            {
-                *room = target;
-                routes.known |= 1 << i;
-                routes.answers |= u64::from(aim.service.is_none()) << i;
-            }
-        }
-        routes
-    }
-
-    /// The service that a plain packet goes to.
-    fn service_at(&self, ends: Ends) -> Option<&Balancer> {
-        let key = ends.key();
-        let number = self.services.at(&key.destination, key.protocol)?;
-        self.balancers.get(usize::from(number))
-    }
-
-    /// The service in whose name the backend that a plain packet comes from answers.
-    fn answers_for(&self, ends: Ends) -> Option<Target> {
-        let key = ends.key();
-        let number = self.backends.at(&key.source, key.protocol)?;
-        let end = self.snapshot.backend(number)?.0.endpoint;
-        Some(Target { address: end.address.ipv4_octets(), port: end.port, number })
-    }
-
-    /// [`Worker::translate`] of a plain packet that has a way: `frame` is to be sent then. `false`, and nothing has
-    /// happened, if it is no more what it was.
-    #[inline(always)]
-    fn ride_untracked<F: Frame>(&mut self, frame: &mut F, target: Target, direction: Direction) -> bool {
-        let Target { address, port, number } = target;
-        let (checksum, gso_size) = (frame.meta().checksum, frame.meta().gso_size);
-        let Some(head) = frame.bytes().first_chunk() else { return false };
-        let (protocol, mut volume) = (plain::protocol(head), (1, u64::from(plain::length(head))));
-        if gso_size != 0 {
-            let Some((plain, _)) = Plain::of(frame.bytes()) else { return false };
-            volume = volume_of(frame.meta(), plain);
-        }
-        let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
-        Rewrite::readdress_plain_end(head, direction, (address, port), protocol, checksum);
-        if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
-            backend.software[direction as usize].add(volume.0, volume.1);
-        }
-        true
-    }
-
-    /// The backend (its index) that a client's flow goes to now.
-    #[inline(always)]
-    fn chosen(&self, balancer: &Balancer, key: &FlowKey) -> Option<u16> {
-        match self.stateless.as_ref()? {
-            Stateless::Hash(hasher) => {
-                let open = balancer.open();
-                open.get(Scatter::place(key, hasher, open.len() as u32)? as usize).copied()
-            }
-            Stateless::Maglev => balancer.pick_up(key),
-        }
     }
 
     /// A packet that has a way is rewritten and sent on.
@@ -275,4 +234,84 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Err(_) => self.give_back(frame, tx),
         }
     }
+}
+
+impl<'a> Ways<'a> {
+    /// An ordinary plain packet that has a way is rewritten and counted; `None`, and nothing has happened, of any other.
+    #[inline(always)]
+    fn ride<F: Frame>(&self, frame: &mut F, aim: &mut Aim<'a>, backends: &mut [BackendStatistics]) -> Option<()> {
+        let network = Network::of(frame.bytes())?;
+        if network.ttl() <= 1 || !frame.is_ordinary() {
+            return None;
+        }
+        // A way each, in which the compiler knows the protocol.
+        match network.protocol() {
+            plain::TCP => {
+                let found = honest(network, Protocol::Tcp)?;
+                self.readdress(frame, found, aim, backends)
+            }
+            plain::UDP => {
+                let found = honest(network, Protocol::Udp)?;
+                self.readdress(frame, found, aim, backends)
+            }
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn readdress<F: Frame>(
+        &self,
+        frame: &mut F,
+        (plain, ends): (Plain, Ends),
+        aim: &mut Aim<'a>,
+        backends: &mut [BackendStatistics],
+    ) -> Option<()> {
+        let end = ends.destination();
+        if aim.end != end {
+            *aim = Aim { end, service: self.service_at(&ends.key()) };
+        }
+        // A way for each direction, too.
+        match aim.service {
+            Some(balancer) => {
+                let target = self.stateless.choose_plain(balancer, ends)?;
+                carry(frame, (plain, ends), target, Direction::FromClient, backends)
+            }
+            None => {
+                let target = self.answers_for(&ends.key())?;
+                carry(frame, (plain, ends), target, Direction::FromBackend, backends)
+            }
+        }
+    }
+
+    /// The service that a packet goes to.
+    #[inline(never)]
+    fn service_at(&self, key: &FlowKey) -> Option<&'a Balancer> {
+        let number = self.services.at(&key.destination, key.protocol)?;
+        self.balancers.get(usize::from(number))
+    }
+
+    /// The service in whose name the backend that a packet comes from answers.
+    fn answers_for(&self, key: &FlowKey) -> Option<Target> {
+        let number = self.backends.at(&key.source, key.protocol)?;
+        let end = self.snapshot.backend(number)?.0.endpoint;
+        Some(Target { address: end.address.ipv4_octets(), port: end.port, number })
+    }
+}
+
+/// A plain packet gets a new end, and is counted.
+#[inline(always)]
+fn carry<F: Frame>(
+    frame: &mut F,
+    (plain, ends): (Plain, Ends),
+    target: Target,
+    direction: Direction,
+    backends: &mut [BackendStatistics],
+) -> Option<()> {
+    let head = frame.bytes_mut().first_chunk_mut()?;
+    let end = (target.address, target.port);
+    Rewrite::readdress_plain_end(head, direction, end, ends.protocol, Checksum::Complete);
+    if let Some(backend) = backends.get_mut(usize::from(target.number)) {
+        backend.software[direction as usize].add(1, u64::from(plain.length()));
+    }
+    Some(())
 }
