@@ -4,7 +4,7 @@ use crate::mbuf::Mbuf;
 use crate::pool::Pool;
 use crate::port::{Chained, Inner, Port, Queue};
 use crate::port_client::Client;
-use hairpin_core::frame::{Batch, Frame, FrameIo};
+use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use std::mem;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub struct PortIo {
     /// What queues that were given back have counted.
     chained: Chained,
     pool: Pool,
+    /// Frames taken from a queue at a time.
+    burst: usize,
     /// Where the next turn begins.
     turn: usize,
     /// One for each queue, for bursts of which not all frames go the same way.
@@ -54,7 +56,13 @@ impl PortIo {
     fn over(queues: Vec<Option<Queue>>, pool: Pool) -> PortIo {
         let stages = queues.iter().map(|_| Batch::new()).collect();
         let (lenders, chained) = (Vec::new(), Chained::default());
-        PortIo { queues, lenders, index: 0, chained, pool, turn: 0, stages, misrouted: 0 }
+        PortIo { queues, lenders, index: 0, chained, pool, burst: BATCH_MAX, turn: 0, stages, misrouted: 0 }
+    }
+
+    /// Takes no more than `burst` frames from a queue at a time, instead of a whole batch: who does little to each wants all
+    /// that is in hand to stay in the first cache.
+    pub fn in_bursts_of(self, burst: usize) -> PortIo {
+        PortIo { burst, ..self }
     }
 
     /// Gives back queues that their ports want back, and takes what they have to give: to be called every turn. While a
@@ -111,7 +119,7 @@ impl FrameIo for PortIo {
             }
             let place = (self.turn + step) % count;
             if let Some(queue) = &mut self.queues[place] {
-                queue.receive_as(place as u16, out);
+                queue.receive_as(place as u16, self.burst, out);
             }
         }
         self.turn = (self.turn + 1) % count.max(1);

@@ -372,16 +372,17 @@ impl Queue {
     /// [`Meta::ticket`](hairpin_core::frame::Meta::ticket) is the mark that a rule of the port has given them, or 0.
     /// Never waits.
     pub fn receive(&mut self, out: &mut Batch<Mbuf>) -> usize {
-        self.receive_as(0, out)
+        self.receive_as(0, usize::MAX, out)
     }
 
-    /// The same; `port` is where they say that they come from ([`Meta::port`](hairpin_core::frame::Meta::port)).
+    /// The same of `most` frames at most; `port` is where they say that they come from
+    /// ([`Meta::port`](hairpin_core::frame::Meta::port)).
     #[inline]
-    pub(crate) fn receive_as(&mut self, port: u16, out: &mut Batch<Mbuf>) -> usize {
+    pub(crate) fn receive_as(&mut self, port: u16, most: usize, out: &mut Batch<Mbuf>) -> usize {
         let (id, index) = (self.id, self.index);
         // SAFETY: the driver gives as many mbufs as it says, at most as many as it is told; the queue is ours.
         unsafe {
-            Mbuf::append_fresh(out, (port, usize::MAX), &mut self.chains, |first, most| {
+            Mbuf::append_fresh(out, (port, most), &mut self.chains, |first, most| {
                 port::hairpin_queue_receive(id, index, first, most)
             })
         }

@@ -83,19 +83,19 @@ pub fn check_ipv4(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
     })
 }
 
-/// Whether [`check_ipv4`] finds nothing wrong with a header without options, as nearly all are, in an IP packet with room
-/// for so many bytes: a quick look, which may say no where that says yes.
+/// Whether [`check_ipv4`] finds nothing wrong with a header without options, as nearly all are, behind which the frame has
+/// so many bytes: a quick look, which may say no where that says yes.
 #[inline(always)]
-pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], room: usize) -> bool {
+pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], behind: usize) -> bool {
     let (Some(first), Some(second), Some(third)) = (array_at(header, 0), array_at(header, 8), array_at(header, 16))
     else {
         return false;
     };
     let (first, second) = (u64::from_le_bytes(first), u64::from_le_bytes(second));
-    let total = usize::from(((first >> 16) as u16).swap_bytes());
+    // A packet shorter than its header would have a very long payload.
+    let payload = u32::from(((first >> 16) as u16).swap_bytes()).wrapping_sub(ipv4::HEADER as u32);
     first as u8 == 0x45
-        && total >= ipv4::HEADER
-        && total <= room
+        && payload as usize <= behind
         && Sum::is_right(first, second, u32::from_le_bytes(third))
         && ipv4::is_usual_host((second >> 32) as u8)
 }

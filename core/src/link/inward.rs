@@ -38,7 +38,7 @@ pub(super) fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
     }
     match u16::from_be_bytes([start[12], start[13]]) {
         ethernet::IPV4 => start.last_chunk().is_some_and(|header: &[u8; ipv4::HEADER]| {
-            header::is_usual_ipv4(header, bytes.len() - ethernet::HEADER)
+            header::is_usual_ipv4(header, bytes.len() - start.len())
                 && matches!(header[9], 6 | 17)
                 && !plan.is_no_source_v4([header[12], header[13], header[14], header[15]])
         }),

@@ -99,7 +99,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if let Some(backend) = self.statistics.backends.get_mut(number) {
             backend.software[direction as usize].add(packets, bytes);
         }
-        if connection.source == connection.client {
+        if !connection.flags.has(Flags::FULL_NAT) {
             let end = connection.other_end(direction);
             let end = (end.address.ipv4_octets(), end.port);
             Rewrite::readdress_plain_end(head, direction, end, connection.protocol, checksum);

@@ -49,6 +49,7 @@ use crate::balance::{Balancer, Loads, Standings, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey, Steering};
+use crate::frame::BATCH_MAX;
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
@@ -62,6 +63,7 @@ use adopt::Unfinished;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use embryos::Embryos;
@@ -151,6 +153,8 @@ pub struct Worker<P, T = AnyTable> {
     statistics: Statistics,
     /// See [`Worker::go_by_marks`].
     marks: bool,
+    /// Room for the keys of a burst, which would have to be wiped for each if it were not kept.
+    keys: Box<[FlowKey]>,
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -201,6 +205,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             caps,
             policy,
             marks: false,
+            keys: vec![FlowKey::default(); BATCH_MAX].into(),
         }
     }
 

@@ -90,12 +90,7 @@ pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, End
 
 /// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
 #[inline(always)]
-fn look<F: Frame>(
-    rx: &Batch<F>,
-    keys: &mut [FlowKey; BATCH_MAX],
-    plains: &mut [Option<Plain>; BATCH_MAX],
-    views: &mut Views,
-) {
+fn look<F: Frame>(rx: &Batch<F>, keys: &mut [FlowKey], plains: &mut [Option<Plain>; BATCH_MAX], views: &mut Views) {
     for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
         if let Some((plain, ends)) = plain_of(frame.bytes())
             && frame.meta().arrival == Arrival::Received
@@ -151,9 +146,24 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.handle_stateless(now, io, rx, tx);
         }
         self.rules.refresh(self.splices.rules());
-        let (mut keys, mut plains, mut found) = ([FlowKey::default(); BATCH_MAX], [None; BATCH_MAX], [None; BATCH_MAX]);
+        // Borrowed for the turn.
+        let mut keys = core::mem::take(&mut self.keys);
+        self.handle_tracked(now, io, (rx, tx), &mut keys);
+        self.keys = keys;
+    }
+
+    /// The same of a worker that tracks connections; `keys` is room for those of a burst.
+    #[inline(always)]
+    fn handle_tracked<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        (rx, tx): (&mut Batch<IO::Frame>, &mut Batch<IO::Frame>),
+        keys: &mut [FlowKey],
+    ) {
+        let (mut plains, mut found) = ([None; BATCH_MAX], [None; BATCH_MAX]);
         let mut views = Views::new();
-        look(rx, &mut keys, &mut plains, &mut views);
+        look(rx, keys, &mut plains, &mut views);
         self.statistics.frames += rx.len() as u64;
         let (keys, found) = (&keys[..rx.len()], &mut found[..rx.len()]);
         if IO::Frame::MARKS && self.marks {
@@ -168,7 +178,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let ridden = self.ride_burst(now, rx, keys, &plains, found);
         if ridden == rx.len() && tx.is_empty() {
             self.statistics.forwarded += ridden as u64;
-            return core::mem::swap(rx, tx);
+            *tx = core::mem::take(rx);
+            return;
         }
         let mut views = views.drain(..);
         for (i, mut frame) in rx.drain(..).enumerate() {

@@ -122,7 +122,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let others = self.ride_untracked(rx);
         if others == 0 && tx.is_empty() {
             self.statistics.forwarded += rx.len() as u64;
-            return core::mem::swap(rx, tx);
+            *tx = core::mem::take(rx);
+            return;
         }
         for (i, frame) in rx.drain(..).enumerate() {
             if others >> i & 1 == 0 {

@@ -4,6 +4,7 @@ use super::super::Progress;
 use super::super::cores::pin;
 use super::super::device::{Core, Handled, Serving};
 use super::PortSettings;
+use crate::forward::Forwarder;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_dpdk::{Eal, PortIo};
 use std::sync::atomic::AtomicBool;
@@ -26,7 +27,11 @@ pub fn forward(
             opened.port.queue(number).with_context(|| format!("{} has no queue {number}", opened.port.name()))?;
         Ok(PortIo::new(vec![queue], opened.pool.clone()))
     };
-    let queues: Vec<PortIo> = (0..cores.len() as u16).map(io).collect::<Result<_>>()?;
+    let io = |(number, core): (u16, &Core)| match core {
+        Core::Forwarder(_) => Ok(io(number)?.in_bursts_of(Forwarder::BURST)),
+        _ => io(number),
+    };
+    let queues: Vec<PortIo> = (0..).zip(&cores).map(io).collect::<Result<_>>()?;
     opened.wait(stop)?;
     progress(Progress::Started { device: Vec::new() });
     let handled = std::thread::scope(|scope| {
