@@ -163,11 +163,19 @@ impl Maglev {
     }
 
     /// The backend for a flow of this hash.
-    #[inline]
+    #[inline(always)]
     pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
-        let mut point = hash;
-        for attempt in 0..ATTEMPTS {
-            let index = self.entries[scale(point, TABLE_SIZE)];
+        let index = self.at(hash);
+        if weights.is_open(index) { Some(index) } else { self.look_on(weights, hash) }
+    }
+
+    /// The same where the first that it meets is not available.
+    #[cold]
+    #[inline(never)]
+    fn look_on(&self, weights: &Weights, hash: u64) -> Option<u16> {
+        let mut point = mix(hash, 0);
+        for attempt in 1..ATTEMPTS {
+            let index = self.at(point);
             if weights.is_open(index) {
                 return Some(index);
             }
