@@ -68,6 +68,14 @@ pub struct Meta {
     pub gso_size: u16,
 }
 
+impl Meta {
+    /// Whether it says what it says of most frames: [`Frame::is_ordinary`].
+    #[inline(always)]
+    pub fn is_ordinary(&self) -> bool {
+        self.arrival == Arrival::Received && self.checksum == Checksum::Complete && self.gso_size == 0
+    }
+}
+
 /// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet where the plane has super-packets
 /// ([`FrameIo::room`]). Dropping it returns it to its plane.
 pub trait Frame {
@@ -91,8 +99,7 @@ pub trait Frame {
     /// Whether it is what most are: a packet received as it is, its checksum complete.
     #[inline(always)]
     fn is_ordinary(&self) -> bool {
-        let Meta { arrival, checksum, gso_size, .. } = *self.meta();
-        arrival == Arrival::Received && checksum == Checksum::Complete && gso_size == 0
+        self.meta().is_ordinary()
     }
 }
 

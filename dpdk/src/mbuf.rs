@@ -243,11 +243,7 @@ impl Frame for Mbuf {
 
     #[inline(always)]
     fn is_ordinary(&self) -> bool {
-        let Meta { arrival, checksum, gso_size, .. } = match self.raw().flags & WRITTEN {
-            0 => return true,
-            _ => *self.meta(),
-        };
-        arrival == Arrival::Received && checksum == Checksum::Complete && gso_size == 0
+        self.raw().flags & WRITTEN == 0 || self.meta().is_ordinary()
     }
 }
 

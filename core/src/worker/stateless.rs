@@ -259,6 +259,7 @@ impl<'a> Ways<'a> {
         }
     }
 
+    /// The same of one whose flow is known.
     #[inline(always)]
     fn readdress<F: Frame>(
         &self,
