@@ -75,16 +75,21 @@ impl Mbuf {
     #[inline(always)]
     pub(crate) fn ways(batch: &Batch<Mbuf>) -> (Option<u16>, bool) {
         let first = batch.first().map_or(0, |frame| frame.meta().port);
-        let (mut others, mut unfinished) = (0, false);
+        let (mut others, mut flags) = (0, 0);
         for frame in batch {
             let raw = frame.raw();
-            if raw.flags & WRITTEN == 0 {
-                others |= raw.port ^ first;
-            } else {
-                let meta = frame.meta();
-                others |= meta.port ^ first;
-                unfinished |= meta.checksum != Checksum::Complete || meta.gso_size != 0;
-            }
+            (others, flags) = (others | (raw.port ^ first), flags | raw.flags);
+        }
+        if flags & WRITTEN == 0 { ((others == 0).then_some(first), true) } else { Self::ways_written(batch, first) }
+    }
+
+    /// The same where something is written of some.
+    fn ways_written(batch: &Batch<Mbuf>, first: u16) -> (Option<u16>, bool) {
+        let (mut others, mut unfinished) = (0, false);
+        for frame in batch {
+            let meta = frame.meta();
+            others |= meta.port ^ first;
+            unfinished |= meta.checksum != Checksum::Complete || meta.gso_size != 0;
         }
         ((others == 0).then_some(first), !unfinished)
     }

@@ -413,6 +413,9 @@ pub struct HttpStatus {
     pub retransmitted_total: u64,
     /// Segments dropped because they came out of order where order is needed.
     pub out_of_order_total: u64,
+    /// Bare acknowledgements that did not go on because the next of a burst said more.
+    #[serde(default)]
+    pub acknowledgements_superseded_total: u64,
     /// Buffers in use.
     pub buffers: u64,
     /// Buffers there are.

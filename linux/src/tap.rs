@@ -16,6 +16,7 @@
 //! for a moment after its process has died. A write runs the kernel's receive path, BPF included, before it returns,
 //! so frames leave in order.
 
+mod gro;
 mod header;
 mod mark;
 mod pool;
@@ -23,10 +24,12 @@ mod pool;
 pub use pool::{FRAME_BYTES_MAX, TapFrame};
 
 use crate::device;
-use hairpin_core::frame::{Batch, Frame, FrameIo};
+use arrayvec::ArrayVec;
+use gro::Train;
+use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use pool::{Pool, Rejected};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::AddAssign;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -195,10 +198,12 @@ pub struct Counters {
     pub received: u64,
     /// Bytes of these, Ethernet headers included.
     pub received_bytes: u64,
-    /// Taken by the kernel.
+    /// Taken by the kernel; a super-packet is one, one that was made on the way as many as it was made of.
     pub transmitted: u64,
     /// Bytes of these, Ethernet headers included.
     pub transmitted_bytes: u64,
+    /// Of these, sent together with others as one super-packet.
+    pub joined: u64,
     /// Dropped on arrival: not marked by the plane.
     pub unmarked: u64,
     /// Dropped on arrival: too short, or a device header that makes no sense.
@@ -223,6 +228,7 @@ impl AddAssign for Counters {
         self.received_bytes += other.received_bytes;
         self.transmitted += other.transmitted;
         self.transmitted_bytes += other.transmitted_bytes;
+        self.joined += other.joined;
         self.unmarked += other.unmarked;
         self.malformed += other.malformed;
         self.no_buffer += other.no_buffer;
@@ -303,18 +309,20 @@ impl TapIo {
         true
     }
 
-    /// Counts what became of a frame of `bytes` that was written: `result` as of a write, errors negated.
-    fn sent(&mut self, bytes: usize, result: isize) -> Sent {
+    /// Counts what became of frames that were written at once: `result` as of a write, errors negated.
+    fn sent(&mut self, frames: &[TapFrame], result: isize) -> Sent {
         let error = i32::try_from(-result).unwrap_or(0);
+        let count = frames.len() as u64;
         match error {
             libc::EAGAIN => return Sent::Later,
-            libc::ENOBUFS | libc::ENOMEM => self.counters.no_memory += 1,
-            libc::EINVAL | libc::EMSGSIZE => self.counters.refused += 1,
-            libc::EIO | libc::EBADFD | libc::ENODEV => self.counters.down += 1,
-            1.. => self.counters.write_failed += 1,
+            libc::ENOBUFS | libc::ENOMEM => self.counters.no_memory += count,
+            libc::EINVAL | libc::EMSGSIZE => self.counters.refused += count,
+            libc::EIO | libc::EBADFD | libc::ENODEV => self.counters.down += count,
+            1.. => self.counters.write_failed += count,
             _ => {
-                self.counters.transmitted += 1;
-                self.counters.transmitted_bytes += bytes as u64;
+                self.counters.transmitted += count;
+                self.counters.transmitted_bytes += frames.iter().map(|frame| frame.bytes().len() as u64).sum::<u64>();
+                self.counters.joined += if count > 1 { count } else { 0 };
             }
         }
         Sent::Done
@@ -327,10 +335,24 @@ impl TapIo {
         uninterrupted(read)
     }
 
-    /// Writes one sealed packet of `bytes`; errors negated.
-    fn write(&self, frame: &mut TapFrame, bytes: usize) -> isize {
+    /// Writes a frame; errors negated, [`libc::EINVAL`] also if it contradicts its own description.
+    fn write(&self, frame: &mut TapFrame) -> isize {
+        let Some(bytes) = frame.seal() else { return -(libc::EINVAL as isize) };
         // SAFETY: `seal` has said that so many bytes of header and frame stand there.
         uninterrupted(|| unsafe { libc::write(self.tap.fd.as_raw_fd(), frame.packet().cast(), bytes) })
+    }
+
+    /// Writes frames as one super-packet; errors negated.
+    fn write_joined(&self, train: &Train, frames: &[TapFrame]) -> isize {
+        let mut head = [0; header::BYTES + gro::HEADERS_MAX];
+        let Some(headers) = train.write_headers(&frames[0], &mut head) else { return -(libc::EINVAL as isize) };
+        let mut parts: ArrayVec<IoSlice<'_>, { BATCH_MAX + 1 }> = ArrayVec::new();
+        parts.push(IoSlice::new(&head[..header::BYTES + headers]));
+        let payloads = frames.iter().enumerate().map(|(place, frame)| train.payload_of(frame, (place, headers)));
+        parts.extend(payloads.map(IoSlice::new));
+        // SAFETY: an `IoSlice` is an `iovec` (its documentation), of memory that lives through the call and is only read.
+        let write = || unsafe { libc::writev(self.tap.fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as i32) };
+        uninterrupted(write)
     }
 }
 
@@ -349,17 +371,17 @@ impl FrameIo for TapIo {
 
     fn transmit(&mut self, batch: &mut Batch<TapFrame>) {
         let mut done = 0;
-        for frame in batch.iter_mut() {
-            match frame.seal() {
-                None => self.counters.refused += 1,
-                Some(bytes) => {
-                    let result = self.write(frame, bytes);
-                    if let Sent::Later = self.sent(frame.bytes().len(), result) {
-                        break;
-                    }
-                }
+        while done < batch.len() {
+            let train = Train::ahead(&batch[done..]);
+            let frames = &mut batch[done..done + train.as_ref().map_or(1, |train| train.frames)];
+            let result = match &train {
+                Some(train) => self.write_joined(train, frames),
+                None => self.write(&mut frames[0]),
+            };
+            if let Sent::Later = self.sent(frames, result) {
+                break;
             }
-            done += 1;
+            done += frames.len();
         }
         batch.drain(..done);
     }

@@ -5,6 +5,8 @@
 mod child;
 #[path = "tap/given.rs"]
 mod given;
+#[path = "tap/joined.rs"]
+mod joined;
 #[path = "tap/wire.rs"]
 mod wire;
 

@@ -38,6 +38,7 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
         ("bodies handed to the engine", http.offloaded_total),
         ("sent again", http.retransmitted_total),
         ("dropped out of order", http.out_of_order_total),
+        ("acknowledgements superseded by the next", http.acknowledgements_superseded_total),
         ("no buffer", http.buffers_exhausted_total),
         ("cookies sent by workers", http.cookies_sent_total),
         ("cookies invalid", http.cookies_invalid_total),

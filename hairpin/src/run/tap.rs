@@ -78,4 +78,8 @@ impl Device for TapDevice {
             ("write-failed", counters.write_failed),
         ]);
     }
+
+    fn events(&self, out: &mut Vec<(&'static str, u64)>) {
+        out.push(("joined", self.io.counters().joined));
+    }
 }

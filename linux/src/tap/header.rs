@@ -3,7 +3,7 @@
 
 use hairpin_core::flow::Protocol;
 use hairpin_core::frame::{Checksum, Meta};
-use hairpin_core::wire::{self, Parsed};
+use hairpin_core::wire::{self, Parsed, Transport};
 
 /// Bytes of the header.
 pub(crate) const BYTES: usize = 10;
@@ -19,6 +19,19 @@ const GSO_ECN: u8 = 0x80;
 /// Bytes the kernel puts in a frame's linear part when nothing better is known: Ethernet, two VLAN tags, and the
 /// longest IPv4 (60) and TCP (60) headers.
 const HEADERS_MAX: u16 = 14 + 8 + 60 + 60;
+
+/// The header of a TCP super-packet whose own headers are as `at` says, of segments with `size` bytes of payload; its
+/// checksum is partial.
+pub(super) fn of_segments(at: &Transport, size: u16) -> [u8; BYTES] {
+    let mut header = [0; BYTES];
+    header[0] = NEEDS_CSUM;
+    header[1] = if at.key.is_ipv4() { GSO_TCPV4 } else { GSO_TCPV6 };
+    let words = [at.payload as u16, size, at.l4 as u16, (at.checksum_offset() - at.l4) as u16];
+    for (to, word) in header[2..].chunks_exact_mut(2).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    header
+}
 
 /// What a frame's header said beside what [`Meta`] has room for; goes out again with the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -80,7 +80,13 @@ impl Splices {
             _ => self.remove_rules(cx, position),
         }
         let Some(front) = self.fronts.get_mut(position) else { return };
-        front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, None, true));
+        // It may have had FIN with the last that it was sent: that is ours from now on.
+        let start = front.peer.sent.wrapping_sub(u32::from(front.peer.was_closed));
+        let is_said = front.peer.was_closed;
+        if before(front.peer.acknowledged, start.wrapping_add(1)) {
+            front.peer.owned = Some(Owned::new(cx.now, start, None, true));
+            front.peer.has_sent(front.peer.sent);
+        }
         front.peer.was_closed = true;
         front.state = FrontState::Closing;
         front.deadline = cx.now + CLOSING_TIMEOUT;
@@ -89,7 +95,11 @@ impl Splices {
             self.buffers.release(input);
         }
         self.stamp_front(position, deadline);
-        self.send_owned_front(cx, position);
+        match self.fronts.get(position).and_then(|front| Some(front.peer.owned.as_ref()?.due)) {
+            Some(due) if is_said => self.stamp_front(position, due),
+            Some(_) => self.send_owned_front(cx, position),
+            None => {}
+        }
     }
 
     /// Goes on with a front whose client has something of ours to acknowledge.

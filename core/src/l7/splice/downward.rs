@@ -146,6 +146,10 @@ impl Splices {
             return;
         }
         let mut sequence = segment.sequence.wrapping_add(front.down.delta_at_end());
+        if front.peer.was_closed {
+            // FIN has a number, and may be ours.
+            sequence = later(sequence, front.peer.sent);
+        }
         if matches!(front.exchange.response, Message::Head | Message::Chunked(_) | Message::Done) {
             // What of a message that is read in order lies behind a gap has not gone on.
             sequence = earlier(sequence, front.peer.sent);
@@ -219,6 +223,9 @@ impl Splices {
             // All of it is ours, or was there before.
             self.acknowledge_back(cx, back);
             return self.conclude(cx, position);
+        }
+        if flags & FIN == 0 {
+            flags |= self.last_flag(position, back, start.wrapping_add(admitted as u32));
         }
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };

@@ -2,7 +2,7 @@
 //! joins them.
 
 use super::buffers::Buffer;
-use super::numbers::{beyond, follow, later};
+use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
 use super::rules::STRETCH_MAX;
 use crate::flow::{Direction, Endpoint, FlowKey};
@@ -342,6 +342,12 @@ impl Front {
     /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
     pub(super) fn is_between_exchanges(&self) -> bool {
         matches!(self.state, FrontState::Reading | FrontState::Closing | FrontState::TimeWait)
+    }
+
+    /// Whether the request is complete, and its backend has acknowledged all of it.
+    pub(super) fn is_request_received(&self, back: &Back) -> bool {
+        let end = self.exchange.request_end.filter(|_| self.exchange.request.is_done());
+        end.is_some_and(|end| !before(back.peer.acknowledged, end.wrapping_add(self.up.delta_at_end())))
     }
 
     /// How many bytes wait to be used.

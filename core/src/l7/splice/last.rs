@@ -1,11 +1,14 @@
-//! The last response of a client's connection, if it is short and all there in one segment: Hairpin takes it in, as it
-//! does with heads, and delivers it itself, with its FIN behind the last byte. The client has one packet less to take, and
-//! the backend is others' at once.
+//! The last response of a client's connection has Hairpin's FIN behind its last byte: the client has one packet less to
+//! take, and does not come to close first, which would leave its port resting.
+//!
+//! If the response is short and all there in one segment, Hairpin takes it in, as it does with heads, and delivers it
+//! itself; the backend is others' at once. Of others FIN goes with the last segment that the backend has sent, and is ours
+//! to send again once all before it is acknowledged.
 
 use super::buffers::SIZES;
 use super::close::Fate;
 use super::downward::Arrived;
-use super::numbers::{before, beyond, later};
+use super::numbers::{beyond, later};
 use super::{Context, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
@@ -32,6 +35,20 @@ pub(super) struct Head {
 }
 
 impl Splices {
+    /// FIN, if there is nothing for the client behind the number `end` of its backend's, to which a segment goes that is about
+    /// to be passed on; nothing otherwise.
+    pub(super) fn last_flag(&mut self, position: u32, back: u32, end: u32) -> u8 {
+        let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get(back)) else { return 0 };
+        let exchange = &front.exchange;
+        let is_last = exchange.close_front && exchange.response.is_done() && exchange.response_end == Some(end);
+        let is_quiet = front.waiting() == 0 && !front.peer.has_closed && front.ledger == Ledger::Software;
+        if !is_last || !is_quiet || entry.peer.owned.is_some() || !front.is_request_received(entry) {
+            return 0;
+        }
+        front.peer.was_closed = true;
+        FIN
+    }
+
     /// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
     fn is_last<F: Frame>(&self, arrived: &Arrived<'_, F>, head: &Head) -> bool {
         let Arrived { segment, position, back, .. } = arrived;
@@ -44,17 +61,12 @@ impl Splices {
             _ => false,
         };
         let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(front.down.delta_at_end());
-        let request_end = exchange.request_end.filter(|_| exchange.request.is_done());
-        let is_received = request_end.is_some_and(|end| {
-            let end = end.wrapping_add(front.up.delta_at_end());
-            !before(entry.peer.acknowledged, end)
-        });
         let length = head.written.unwrap_or(head.length) + body;
         let takes = beyond(start, front.peer.acknowledged.wrapping_add(front.peer.window)) as usize;
         let owns = front.peer.owned.is_some() || entry.peer.owned.is_some();
         exchange.close_front
             && is_whole
-            && is_received
+            && front.is_request_received(entry)
             && !owns
             && front.waiting() == 0
             && front.ledger == Ledger::Software

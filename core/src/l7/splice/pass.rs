@@ -1,6 +1,6 @@
 //! Passing a segment of one end on to the other.
 
-use super::numbers::later;
+use super::numbers::{before, later};
 use super::segment::{Segment, amend, phantoms, resegment};
 use super::{Context, Splices};
 use crate::flow::Direction;
@@ -8,6 +8,8 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::sequence::{strip_sack, translate_sack};
 use crate::rewrite::Rewrite;
 use crate::wire::Transport;
+use crate::wire::bytes::array_at;
+use crate::wire::tcp::{self, ACK};
 use crate::worker::volume;
 
 impl Splices {
@@ -69,6 +71,30 @@ impl Splices {
         }
         front.carried[direction as usize].add(packets, bytes);
         cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
-        cx.send(frame);
+        let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
+        match cx.tx.last_mut() {
+            Some(last) if is_bare && supersedes(&frame, last, at) => {
+                *last = frame;
+                cx.statistics.http.superseded += 1;
+            }
+            _ => cx.send(frame),
+        }
     }
+}
+
+/// Whether a bare acknowledgement (`at` says where things are in it) says all that the frame `last` says, and more: that
+/// is a bare one of the same connection, too, of less. One after the other in a burst they tell whoever gets them no more
+/// than the last does, and cost a way each: a client acknowledges every segment of a first flight.
+fn supersedes<F: Frame>(frame: &F, last: &F, at: &Transport) -> bool {
+    let (new, old) = (frame.bytes(), last.bytes());
+    // Everything in front of the acknowledged number but identification, hops and IPv4's checksum; then offset and flags.
+    let (upto, protocol, from) = if at.key.is_ipv4() { (4, 9, 12) } else { (6, 6, 8) };
+    let same = |from: usize, to: usize| old.get(from..to) == new.get(from..to);
+    let number = |bytes: &[u8]| Some(u32::from_be_bytes(array_at(bytes, at.l4 + 8)?));
+    frame.meta().port == last.meta().port
+        && same(12, at.l3 + upto)
+        && same(at.l3 + protocol, at.l3 + protocol + 1)
+        && same(at.l3 + from, at.l4 + 8)
+        && same(at.l4 + 12, at.l4 + 14)
+        && number(old).zip(number(new)).is_some_and(|(old, new)| before(old, new))
 }

@@ -295,6 +295,9 @@ impl Splices {
         if segment.has(FIN) && admitted == rest {
             flags |= self.closed_by_backend(position, back, segment.payload_end());
         }
+        if flags & FIN == 0 {
+            flags |= self.last_flag(position, back, body_start.wrapping_add(admitted as u32));
+        }
         let Some(front) = self.fronts.get(position) else { return };
         let put = &self.scratch[..written];
         let Some(at) = replace_payload(&mut frame, at, (behind, behind + admitted), put) else {

@@ -121,6 +121,8 @@ pub struct HttpStatistics {
     pub retransmitted: u64,
     /// Segments dropped because they came out of order where order is needed.
     pub out_of_order: u64,
+    /// Bare acknowledgements that did not go on because the next of the burst says more.
+    pub superseded: u64,
     /// Buffers in use.
     pub buffers_now: u64,
     /// Buffers there are, of all sizes.

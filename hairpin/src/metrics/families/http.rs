@@ -102,6 +102,13 @@ pub(super) const FAMILIES: &[Family] = &[
         "Segments dropped because they came out of order where order is needed.",
         |view, emit| number(view, emit, |http| http.out_of_order_total)
     ),
+    family!(
+        Counter,
+        "http_acknowledgements_superseded",
+        NONE,
+        "Bare acknowledgements that did not go on because the next of a burst said more.",
+        |view, emit| number(view, emit, |http| http.acknowledgements_superseded_total)
+    ),
     family!(Gauge, "http_buffers", NONE, "Buffers in use, for heads and what else Hairpin keeps.", |view, emit| {
         number(view, emit, |http| http.buffers);
     }),

@@ -51,6 +51,7 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         body_frame_bytes: mean(|threshold| threshold.frame_bytes) as u64,
         retransmitted_total: total(|http| http.retransmitted),
         out_of_order_total: total(|http| http.out_of_order),
+        acknowledgements_superseded_total: total(|http| http.superseded),
         buffers: total(|http| http.buffers_now),
         buffers_max: total(|http| http.buffers_max),
         buffers_exhausted_total: total(|http| http.buffers_exhausted),

@@ -55,19 +55,92 @@ fn a_short_last_response_comes_with_our_fin_and_leaves_the_backend_to_others() {
     stage.over();
 }
 
-#[test]
-fn a_last_response_that_is_long_or_in_pieces_or_finds_no_room_is_the_backends_to_send_again() {
+/// A client that wants its connection closed has asked, and got all of a response too long to be taken in.
+fn long_last_response(stage: &mut Stage) -> (Script, Script, Vec<Sent>) {
     let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
-    let head = |length: usize| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-    let long = format!("{}{}", head(2100), "x".repeat(2100));
-    let pieces = format!("{}hell", head(5));
-    for (window, response) in [(1000, long.as_str()), (1000, &pieces), (0, RESPONSE)] {
+    let (client, mut backend, _) = asked(stage, 1000, &request);
+    let first = format!("HTTP/1.1 200 OK\r\nContent-Length: 2100\r\n\r\n{}", "x".repeat(1000));
+    let mut sent = backend.sends(stage, &first);
+    sent.extend(backend.sends(stage, &"y".repeat(1100)));
+    assert!(to(&sent, &backend).iter().all(|sent| sent.segment.acknowledgement != backend.next), "{sent:?}");
+    let sent = to(&sent, &client);
+    (client, backend, sent)
+}
+
+#[test]
+fn the_last_segment_of_a_last_response_comes_with_our_fin() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, sent) = long_last_response(&mut stage);
+    let flags: Vec<u8> = sent.iter().map(|sent| sent.segment.flags).collect();
+    assert_eq!(flags, [ACK | PSH, ACK | PSH | FIN]);
+    assert!(client.receives(&sent).ends_with("yyy"));
+    let told = client.says(&mut stage, ACK | FIN, b"");
+    let ours = only(to(&told, &client));
+    assert_eq!((ours.segment.flags, ours.segment.acknowledgement), (ACK, client.next));
+    let theirs = only(to(&told, &backend));
+    assert_eq!((theirs.segment.flags, theirs.segment.acknowledgement), (ACK, backend.next), "FIN is not its");
+    // The backend's connection is others'.
+    let mut other = Script::client(&mut stage, 1001);
+    backend.gets(&only(other.sends(&mut stage, REQUEST)));
+    assert_eq!(other.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    other.acknowledges(&mut stage);
+    stage.over();
+}
+
+#[test]
+fn a_fin_that_came_with_the_last_segment_is_sent_again_by_who_must() {
+    for lost in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, backend, sent) = long_last_response(&mut stage);
+        client.gets(&sent[0]);
+        let (start, expected) = (backend.next.wrapping_sub(1100), client.expected.wrapping_add(1100));
+        if lost {
+            // The backend's segment again: so is FIN.
+            assert!(to(&client.acknowledges(&mut stage), &client).is_empty());
+            let again = only(to(&backend.repeats(&mut stage, start, &[], &[b'y'; 1100]), &client));
+            assert!(again.segment.has(FIN));
+            client.gets(&again);
+        } else {
+            // FIN alone was lost: it is ours, and has its time.
+            client.expected = expected;
+            assert!(to(&client.acknowledges(&mut stage), &client).is_empty(), "it may be on its way");
+            let again = only(to(&stage.wait(Duration::from_millis(210)), &client));
+            assert_eq!((again.segment.flags, again.segment.payload), (ACK | FIN, 0));
+            client.gets(&again);
+        }
+        assert_eq!(client.expected, expected.wrapping_add(1));
+        let told = only(to(&client.says(&mut stage, ACK | FIN, b""), &client));
+        assert_eq!((told.segment.flags, told.segment.acknowledgement), (ACK, client.next));
+        assert!(to(&stage.wait(Duration::from_secs(1)), &client).is_empty(), "nothing is sent again");
+        stage.over();
+    }
+}
+
+#[test]
+fn a_client_that_never_acknowledges_a_fin_is_given_up() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, _, sent) = long_last_response(&mut stage);
+    client.gets(&sent[0]);
+    client.expected = client.expected.wrapping_add(1100);
+    client.acknowledges(&mut stage);
+    let again = stage.wait(Duration::from_secs(60));
+    assert!((3..9).contains(&to(&again, &client).iter().filter(|sent| sent.segment.has(FIN)).count()), "{again:?}");
+    assert!(to(&again, &client).last().is_some_and(|sent| sent.segment.has(RST)));
+    stage.over();
+}
+
+#[test]
+fn a_last_response_in_pieces_or_without_room_is_not_acknowledged_for_its_client() {
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let pieces = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell";
+    for (window, response) in [(1000, pieces), (0, RESPONSE)] {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
         client.window = window;
         client.acknowledges(&mut stage);
         let sent = backend.sends(&mut stage, response);
-        assert!(to(&sent, &client).iter().all(|sent| !sent.segment.has(FIN)), "{sent:?}");
+        let ends = to(&sent, &client).iter().any(|sent| sent.segment.has(FIN));
+        assert_eq!(ends, response == RESPONSE, "{sent:?}");
         assert!(to(&sent, &backend).iter().all(|sent| sent.segment.acknowledgement != backend.next), "{sent:?}");
     }
 }

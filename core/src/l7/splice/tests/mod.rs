@@ -18,6 +18,7 @@ mod probes;
 mod requests;
 mod stage;
 mod strangers;
+mod superseded;
 mod versions;
 mod windows;
 mod wrap;

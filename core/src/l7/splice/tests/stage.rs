@@ -232,6 +232,11 @@ impl Stage {
 
     /// The same with options.
     pub(super) fn arrives_with(&mut self, own: &Own, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
+        self.comes(Stage::frame(own, options, bytes))
+    }
+
+    /// Such a segment in its frame.
+    pub(super) fn frame(own: &Own, options: &[u8], bytes: &[u8]) -> VecFrame {
         let mut frame = VecFrame::default();
         assert!(own.write(&mut frame, [options, bytes]));
         if !options.is_empty() {
@@ -240,12 +245,17 @@ impl Stage {
             let network = if own.source.address.is_ipv4() { 20 } else { 40 };
             frame.bytes_mut()[14 + network + 12] = (((20 + options.len()) / 4) << 4) as u8;
         }
-        self.comes(frame)
+        frame
     }
 
     /// A frame arrives.
     pub(super) fn comes(&mut self, frame: VecFrame) -> Vec<Sent> {
-        let mut rx: Batch<VecFrame> = [frame].into_iter().collect();
+        self.come([frame])
+    }
+
+    /// Frames arrive at once.
+    pub(super) fn come(&mut self, frames: impl IntoIterator<Item = VecFrame>) -> Vec<Sent> {
+        let mut rx: Batch<VecFrame> = frames.into_iter().collect();
         let mut tx = Batch::new();
         self.worker.handle_batch(self.now, &mut NoPort(self.room), &mut rx, &mut tx);
         let room = self.room;
