@@ -53,7 +53,7 @@ impl Train {
         let mut train = Train { frames: 1, flags: first.tcp_flags, size, payload: size };
         let mut before = (one, first);
         for frame in &frames[1..] {
-            if train.flags & LAST != 0 || train.payload % size != 0 {
+            if train.flags & LAST != 0 || !train.payload.is_multiple_of(size) {
                 break;
             }
             let Some(at) = joinable(frame) else { break };

@@ -111,7 +111,8 @@ fn several_flows_and_what_is_between_them_keep_their_order() {
         let four = segments(false, 1, &[1400; 4]);
         let six = segments(true, 1, &[1400; 4]);
         let short = segment(false, 1, 9, ACK, 0);
-        let all = [&four[..], &[short.clone()], &six, &[short.clone()], &four[..1], &six[..1]].concat();
+        let all = [&four[..], std::slice::from_ref(&short), &six, std::slice::from_ref(&short), &four[..1], &six[..1]]
+            .concat();
         goes(&mut io, &peer, &all, 8);
         // A short one ends what is joined; what follows begins anew.
         let then = [segments(false, 1, &[1400, 700]), segments(false, 2101, &[1400, 1400])].concat();

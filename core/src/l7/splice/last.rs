@@ -41,7 +41,7 @@ impl Splices {
         let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get(back)) else { return 0 };
         let exchange = &front.exchange;
         let is_last = exchange.close_front && exchange.response.is_done() && exchange.response_end == Some(end);
-        let is_quiet = front.waiting() == 0 && !front.peer.has_closed && front.ledger == Ledger::Software;
+        let is_quiet = front.waiting() == 0 && !front.peer.has_closed && !front.is_carried_down_only();
         if !is_last || !is_quiet || entry.peer.owned.is_some() || !front.is_request_received(entry) {
             return 0;
         }

@@ -401,6 +401,8 @@ fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
         // A response: what comes of the client are acknowledgements.
         (Message::Done, Message::Bytes { next, left }) if *left >= least => {
             let (request_end, length) = (exchange.request_end?, (*left).min(STRETCH_MAX) as u32);
+            // The last segment of a client's last response comes by here, to have FIN.
+            let comes_by = exchange.close_front && *left == u64::from(length);
             let client = Guard {
                 sequence: request_end,
                 sequence_length: 0,
@@ -409,7 +411,7 @@ fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
             };
             let backend = Guard {
                 sequence: *next,
-                sequence_length: length,
+                sequence_length: length - u32::from(comes_by),
                 acknowledgement: request_end.wrapping_add(up),
                 acknowledgement_length: 0,
             };

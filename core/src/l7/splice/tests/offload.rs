@@ -149,6 +149,34 @@ fn a_client_that_closes_leaves_the_backend_to_others_once_the_engine_has_let_go(
 }
 
 #[test]
+fn the_last_segment_of_what_the_engine_carries_comes_by_here_and_has_our_fin() {
+    let mut stage = Stage::new(|_| {});
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    client.receives(&backend.sends(&mut stage, &format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n")));
+    client.acknowledges(&mut stage);
+    client.receives(&backend.sends(&mut stage, "0123456789"));
+    let [up, down] = installs(&mut stage);
+    let left = LENGTH - 10;
+    assert_eq!(down.guard.map(|guard| (guard.sequence, guard.sequence_length)), Some((backend.next, left - 1)));
+    for rule in [&up, &down] {
+        complete(&mut stage, Completion::Installed(rule.id));
+    }
+    client.expected = client.expected.wrapping_add(left - 100);
+    backend.next = backend.next.wrapping_add(left - 100);
+    let last = only(backend.says(&mut stage, ACK, &[b'x'; 100]));
+    assert_eq!((last.to, last.segment.flags), (client.own, ACK | FIN));
+    client.gets(&last);
+    let told = client.says(&mut stage, ACK | FIN, b"");
+    assert!(told.iter().all(|sent| sent.segment.flags == ACK), "FIN is nobody else's: {told:?}");
+    assert_eq!(removals(&mut stage), 2);
+    for rule in [up, down] {
+        complete(&mut stage, Completion::Removed(rule.id, None));
+    }
+    stage.over();
+}
+
+#[test]
 fn a_refused_pair_is_taken_back() {
     let mut stage = Stage::new(|_| {});
     let (_, _, [up, down]) = downloading(&mut stage);
