@@ -2,14 +2,16 @@
 //! made one of them.
 //!
 //! A write runs the kernel's receive path, BPF, the way out and the interrupt that wakes the other side, all once. Where
-//! cards do not coalesce, a worker has a burst of segments instead of one super-packet; joined they cost all of that
-//! once. Only what can be cut into the same segments again is joined: same headers, sequence numbers and
-//! identifications that follow, checksums that are right (the kernel computes new ones, and a broken segment must not
-//! be mended).
+//! cards do not coalesce, a worker has a burst of segments instead of one super-packet; where they do, it has several
+//! super-packets of what was written in several parts (a server that corks sends whole segments first, and then the
+//! rest). Joined they cost all of that once. Only what can be cut into the same segments again is joined: same headers,
+//! sequence numbers and identifications that follow, checksums that are right or still to be filled in (the kernel
+//! computes new ones, and a broken segment must not be mended). PSH alone moves, to the last: what it asks for, that
+//! nobody waits for more, is so for all of them.
 
 use super::{header, mark};
 use hairpin_core::flow::Protocol;
-use hairpin_core::frame::{Egress, Frame};
+use hairpin_core::frame::{Arrival, Checksum, Egress, Frame};
 use hairpin_core::wire::checksum::Sum;
 use hairpin_core::wire::{self, Parsed, Transport, tcp};
 
@@ -23,7 +25,7 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// The flag of an IPv4 header that says not to fragment, alone.
 const DONT_FRAGMENT: u16 = 0x4000;
-/// What ends a super-packet: only its last segment has these.
+/// What only the last segment of a super-packet has.
 const LAST: u8 = tcp::PSH | tcp::FIN;
 
 /// The first frames of a burst, of which one super-packet is to be made.
@@ -31,9 +33,9 @@ const LAST: u8 = tcp::PSH | tcp::FIN;
 pub(super) struct Train {
     /// How many they are, at least two.
     pub(super) frames: usize,
-    /// Flags of the last.
+    /// Flags of all.
     flags: u8,
-    /// Bytes of payload of every one but the last, which may have less.
+    /// Bytes of payload of every segment but the last, which may have less.
     size: usize,
     /// Bytes of payload of all.
     payload: usize,
@@ -48,24 +50,25 @@ impl Train {
         if one.bytes().len() <= HEADERS_MAX || one.bytes().get(ends.clone()) != two.bytes().get(ends) {
             return None;
         }
-        let first = joinable(one)?;
-        let size = first.end - first.payload;
-        let mut train = Train { frames: 1, flags: first.tcp_flags, size, payload: size };
-        let mut before = (one, first);
+        let first = Car::of(one)?;
+        let (size, headers) = (first.size, first.at.payload - first.at.l3);
+        let mut train = Train { frames: 1, flags: first.at.tcp_flags, size, payload: first.payload() };
+        let mut before = first;
         for frame in &frames[1..] {
-            if train.flags & LAST != 0 || !train.payload.is_multiple_of(size) {
+            if train.flags & tcp::FIN != 0 || !train.payload.is_multiple_of(size) {
                 break;
             }
-            let Some(at) = joinable(frame) else { break };
-            let payload = at.end - at.payload;
-            if payload > size || first.payload - first.l3 + train.payload + payload > PACKET_MAX {
+            let Some(next) = Car::of(frame) else { break };
+            let payload = next.payload();
+            let fits = next.size == size || next.size == payload && payload < size;
+            if !fits || headers + train.payload + payload > PACKET_MAX {
                 break;
             }
-            let next = (frame, at);
-            if !follows(before, next) || !is_right(next) || train.frames == 1 && !is_right(before) {
+            if !next.follows(&before) || !next.is_right() || train.frames == 1 && !before.is_right() {
                 break;
             }
-            train = Train { frames: train.frames + 1, flags: at.tcp_flags, payload: train.payload + payload, ..train };
+            let (frames, flags) = (train.frames + 1, train.flags | next.at.tcp_flags);
+            train = Train { frames, flags, payload: train.payload + payload, ..train };
             before = next;
         }
         (train.frames > 1).then_some(train)
@@ -101,55 +104,85 @@ impl Train {
         Some(at.payload)
     }
 
-    /// Where a frame's payload stands, whose headers are `headers` bytes long: all of this train have the same.
-    pub(super) fn payload_of<'a, F: Frame>(&self, frame: &'a F, (place, headers): (usize, usize)) -> &'a [u8] {
-        let rest = self.payload - place * self.size;
-        frame.bytes().get(headers..headers + rest.min(self.size)).unwrap_or_default()
+    /// A frame's payload, whose headers are `headers` bytes long: all of this train have the same.
+    pub(super) fn payload_of<'a, F: Frame>(&self, frame: &'a F, headers: usize) -> &'a [u8] {
+        let bytes = frame.bytes();
+        let is_ipv4 = bytes.get(ETHERNET).is_some_and(|byte| byte >> 4 == 4);
+        let length = if is_ipv4 { length_at(bytes, ETHERNET + 2) } else { IPV6 + length_at(bytes, ETHERNET + 4) };
+        bytes.get(headers..ETHERNET + length).unwrap_or_default()
     }
 }
 
-/// Where everything stands in a frame that could be one of several: an ordinary TCP segment that may not be fragmented,
-/// with a payload and nothing unusual about it.
-fn joinable<F: Frame>(frame: &F) -> Option<Transport> {
-    if !frame.is_ordinary() || frame.meta().egress != Egress::Route {
-        return None;
-    }
-    let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { return None };
-    let ip = if at.key.is_ipv4() { IPV4 } else { IPV6 };
-    let plain = at.key.protocol == Protocol::Tcp && at.l3 == ETHERNET && at.l4 == ETHERNET + ip;
-    let whole = ip == IPV6 || word(frame.bytes(), at.l3 + 6) == DONT_FRAGMENT;
-    (plain && whole && at.tcp_flags & !LAST == tcp::ACK && at.end > at.payload).then_some(at)
+/// A frame that could be one of several: ordinary TCP that may not be fragmented, with a payload and nothing unusual about
+/// it. It may be a super-packet itself.
+struct Car<'a, F> {
+    frame: &'a F,
+    /// Where things are in it.
+    at: Transport,
+    /// Bytes of payload of each of its segments but the last.
+    size: usize,
 }
 
-/// Whether one is the next segment behind another, and says the same otherwise.
-fn follows<F: Frame>((one, at): (&F, Transport), (other, next): (&F, Transport)) -> bool {
-    if (at.key, at.l4, at.payload) != (next.key, next.l4, next.payload) || one.meta().port != other.meta().port {
-        return false;
+impl<'a, F: Frame> Car<'a, F> {
+    fn of(frame: &'a F) -> Option<Car<'a, F>> {
+        let meta = frame.meta();
+        let finished = meta.checksum == Checksum::Partial || meta.gso_size == 0;
+        if !finished || meta.arrival != Arrival::Received || meta.egress != Egress::Route {
+            return None;
+        }
+        let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { return None };
+        let ip = if at.key.is_ipv4() { IPV4 } else { IPV6 };
+        let plain = at.key.protocol == Protocol::Tcp && at.l3 == ETHERNET && at.l4 == ETHERNET + ip;
+        let whole = ip == IPV6 || word(frame.bytes(), at.l3 + 6) == DONT_FRAGMENT;
+        let fits = plain && whole && at.tcp_flags & !LAST == tcp::ACK && at.end > at.payload;
+        let (payload, size) = (at.end - at.payload, usize::from(meta.gso_size));
+        let size = if size == 0 { payload } else { size.min(payload) };
+        fits.then_some(Car { frame, at, size })
     }
-    let (a, b) = (one.bytes(), other.bytes());
-    let same = |from: usize, to: usize| a[from..to] == b[from..to];
-    let l3 = at.l3;
-    let ip = if at.key.is_ipv4() {
-        // All but length, identification and checksum.
-        let identification = word(a, l3 + 4).wrapping_add(1);
-        same(l3, l3 + 2) && identification == word(b, l3 + 4) && same(l3 + 6, l3 + 10) && same(l3 + 12, l3 + 20)
-    } else {
-        same(l3, l3 + 4) && same(l3 + 6, l3 + IPV6)
-    };
-    // All but sequence number, flags and checksum.
-    let l4 = at.l4;
-    let sequence = |frame: &[u8]| u32::from_be_bytes([frame[l4 + 4], frame[l4 + 5], frame[l4 + 6], frame[l4 + 7]]);
-    ip && same(l4 + 8, l4 + 13)
-        && same(l4 + 14, l4 + 16)
-        && same(l4 + 18, at.payload)
-        && sequence(a).wrapping_add((at.end - at.payload) as u32) == sequence(b)
+
+    fn payload(&self) -> usize {
+        self.at.end - self.at.payload
+    }
+
+    /// Whether it begins where `before` ends, and says the same otherwise.
+    fn follows(&self, before: &Car<'_, F>) -> bool {
+        let (at, next) = (&before.at, &self.at);
+        let ports = (before.frame.meta().port, self.frame.meta().port);
+        if (at.key, at.l4, at.payload) != (next.key, next.l4, next.payload) || ports.0 != ports.1 {
+            return false;
+        }
+        let (a, b) = (before.frame.bytes(), self.frame.bytes());
+        let same = |from: usize, to: usize| a[from..to] == b[from..to];
+        let l3 = at.l3;
+        let ip = if at.key.is_ipv4() {
+            // All but length, identification and checksum.
+            let segments = before.payload().div_ceil(before.size) as u16;
+            let identification = word(a, l3 + 4).wrapping_add(segments);
+            same(l3, l3 + 2) && identification == word(b, l3 + 4) && same(l3 + 6, l3 + 10) && same(l3 + 12, l3 + 20)
+        } else {
+            same(l3, l3 + 4) && same(l3 + 6, l3 + IPV6)
+        };
+        // All but sequence number, flags and checksum.
+        let l4 = at.l4;
+        let sequence = |frame: &[u8]| u32::from_be_bytes([frame[l4 + 4], frame[l4 + 5], frame[l4 + 6], frame[l4 + 7]]);
+        ip && same(l4 + 8, l4 + 13)
+            && same(l4 + 14, l4 + 16)
+            && same(l4 + 18, at.payload)
+            && sequence(a).wrapping_add(before.payload() as u32) == sequence(b)
+    }
+
+    /// Whether its checksums are right, as far as they are there.
+    fn is_right(&self) -> bool {
+        let (at, bytes) = (&self.at, self.frame.bytes());
+        let header = !at.key.is_ipv4() || Sum::of(&bytes[at.l3..at.l4]).folded() == 0xffff;
+        let is_partial = self.frame.meta().checksum == Checksum::Partial;
+        header && (is_partial || at.transport_checksum(bytes) == Some(word(bytes, at.checksum_offset())))
+    }
 }
 
-/// Whether a frame's checksums are right.
-fn is_right<F: Frame>((frame, at): (&F, Transport)) -> bool {
-    let bytes = frame.bytes();
-    let header = !at.key.is_ipv4() || Sum::of(&bytes[at.l3..at.l4]).folded() == 0xffff;
-    header && at.transport_checksum(bytes) == Some(word(bytes, at.checksum_offset()))
+/// The length that stands at a place of a header; 0 if it is too short for that.
+fn length_at(bytes: &[u8], at: usize) -> usize {
+    bytes.get(at..at + 2).map_or(0, |two| usize::from(u16::from_be_bytes([two[0], two[1]])))
 }
 
 fn word(bytes: &[u8], at: usize) -> u16 {

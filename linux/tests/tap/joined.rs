@@ -2,7 +2,7 @@
 
 use crate::device;
 use crate::wire::{Link, Packet, Vnet, in_namespace};
-use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
+use hairpin_core::frame::{Batch, Checksum, Egress, Frame, FrameIo};
 use hairpin_core::wire::checksum::Sum;
 use hairpin_linux::tap::{TapFrame, TapIo};
 
@@ -72,13 +72,18 @@ fn goes(io: &mut TapIo, peer: &Link, frames: &[Vec<u8>], joined: u64) {
 }
 
 fn goes_as_they_are(io: &mut TapIo, peer: &Link, batch: &mut Batch<TapFrame>, joined: u64) {
-    let before = io.counters();
     let frames: Vec<Vec<u8>> = batch.iter().map(|frame| frame.bytes().to_vec()).collect();
+    goes_as(io, peer, batch, &frames, joined);
+}
+
+/// The same where the wire must show these `frames`.
+fn goes_as(io: &mut TapIo, peer: &Link, batch: &mut Batch<TapFrame>, frames: &[Vec<u8>], joined: u64) {
+    let before = io.counters();
+    let (count, bytes) = (batch.len(), batch.iter().map(|frame| frame.bytes().len()).sum::<usize>());
     io.transmit(batch);
     let after = io.counters();
-    assert_eq!((batch.len(), after.transmitted - before.transmitted), (0, frames.len() as u64));
+    assert_eq!((batch.len(), after.transmitted - before.transmitted), (0, count as u64));
     assert_eq!(after.joined - before.joined, joined);
-    let bytes: usize = frames.iter().map(Vec::len).sum();
     assert_eq!(after.transmitted_bytes - before.transmitted_bytes, bytes as u64);
     for (place, frame) in frames.iter().enumerate() {
         let (header, bytes) = peer.receive().unwrap_or_else(|| panic!("frame {place} is missing"));
@@ -99,6 +104,98 @@ fn what_is_joined_is_the_same_on_the_wire() {
             goes(&mut io, &peer, &segments(ipv6, 7, &[1000, 1000, 1]), 3);
             // 44 are as many as an IP packet takes.
             goes(&mut io, &peer, &segments(ipv6, 7, &[most; 64]), 64);
+        }
+    });
+}
+
+/// These segments as the kernel would hand them over: one super-packet, its checksum not filled in, or one such segment.
+fn coalesced(io: &mut TapIo, segments: &[Vec<u8>]) -> TapFrame {
+    let ipv6 = segments[0][12] == 0x86;
+    let (l4, size) = if ipv6 { (54, segments[0].len() - 74) } else { (34, segments[0].len() - 54) };
+    let mut bytes = segments[0].clone();
+    segments[1..].iter().for_each(|segment| bytes.extend_from_slice(&segment[l4 + 20..]));
+    bytes[l4 + 13] |= segments.last().unwrap()[l4 + 13];
+    let length = (bytes.len() - if ipv6 { 54 } else { 14 }) as u16;
+    let at = if ipv6 { 18 } else { 16 };
+    bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    finish(&mut bytes);
+    let (source, destination) = if ipv6 { (22..38, 38..54) } else { (26..30, 30..34) };
+    let pseudo = Sum::pseudo_header(&bytes[source], &bytes[destination], 6, bytes.len() - l4).folded();
+    bytes[l4 + 16..l4 + 18].copy_from_slice(&pseudo.to_be_bytes());
+    let mut frame = io.allocate().unwrap();
+    assert!(frame.resize(bytes.len()));
+    frame.bytes_mut().copy_from_slice(&bytes);
+    let meta = frame.meta_mut();
+    (meta.port, meta.checksum) = (3, Checksum::Partial);
+    meta.gso_size = if segments.len() > 1 { size as u16 } else { 0 };
+    frame
+}
+
+#[test]
+fn super_packets_are_joined_as_segments_are() {
+    in_namespace(|| {
+        let (mut io, _link) = device(128);
+        let peer = Link::wire_behind("tap-0");
+        for ipv6 in [false, true] {
+            let most = if ipv6 { 1440 } else { 1460 };
+            let l4 = if ipv6 { 54 } else { 34 };
+            // What a server has written in several parts: so many segments each; whether they go together.
+            let cases: [(&[usize], &[usize], bool); 6] = [
+                (&[most; 12], &[11, 1], true),
+                (&[most, most, most, most, 100], &[2, 3], true),
+                (&[most, most, most, most, 100], &[1, 1, 2, 1], true),
+                (&[most, most, 100, most], &[3, 1], false),
+                (&[most, 500, 500], &[1, 2], false),
+                (&[most; 88], &[44, 44], false),
+            ];
+            for (payloads, parts, joins) in cases {
+                let mut expected = segments(ipv6, 1000, payloads);
+                let mut rest = &expected[..];
+                let mut batch: Batch<TapFrame> = Batch::new();
+                for &part in parts {
+                    let (these, others) = rest.split_at(part);
+                    batch.push(coalesced(&mut io, these));
+                    rest = others;
+                    if joins {
+                        // Each part ends with PSH, which moves to the last.
+                        let frame = batch.last_mut().unwrap().bytes_mut();
+                        frame[l4 + 13] |= PSH;
+                    }
+                }
+                expected.last_mut().unwrap()[l4 + 13] = ACK | PSH;
+                finish(expected.last_mut().unwrap());
+                let joined = if joins { parts.len() as u64 } else { 0 };
+                println!("{payloads:?} in {parts:?}");
+                goes_as(&mut io, &peer, &mut batch, &expected, joined);
+            }
+            // Finished ones and others, in any order.
+            for finished in 0..2 {
+                let expected = segments(ipv6, 1000, &[most; 2]);
+                let mut batch = burst(&mut io, &expected);
+                batch[1 - finished] = coalesced(&mut io, &expected[1 - finished..][..1]);
+                goes_as(&mut io, &peer, &mut batch, &expected, 2);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_asks_not_to_wait_asks_so_for_all() {
+    in_namespace(|| {
+        let (mut io, _link) = device(64);
+        let peer = Link::wire_behind("tap-0");
+        for ipv6 in [false, true] {
+            let l4 = if ipv6 { 54 } else { 34 };
+            let mut expected = segments(ipv6, 1000, &[1200; 3]);
+            let mut sent = expected.clone();
+            for (frame, flags) in sent.iter_mut().zip([ACK | PSH, ACK, ACK]) {
+                frame[l4 + 13] = flags;
+                finish(frame);
+            }
+            expected[2][l4 + 13] = ACK | PSH;
+            finish(&mut expected[2]);
+            let mut batch = burst(&mut io, &sent);
+            goes_as(&mut io, &peer, &mut batch, &expected, 3);
         }
     });
 }
@@ -140,7 +237,7 @@ fn what_would_be_another_when_cut_again_goes_alone() {
                 finish(&mut frames[which]);
                 odd.push((why, frames));
             };
-            changed("PSH on the first", l4 + 13, ACK | PSH, 0);
+            changed("FIN on the first", l4 + 13, ACK | 1, 0);
             changed("URG", l4 + 13, ACK | 0x20, 1);
             changed("SYN", l4 + 13, ACK | 2, 0);
             changed("CWR", l4 + 13, ACK | 0x80, 0);
