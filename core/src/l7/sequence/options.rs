@@ -1,6 +1,5 @@
 //! SACK options of a header that is carried through a map.
 
-use super::SequenceMap;
 use crate::wire::tcp::{OPTION_SACK, Options};
 
 /// Option kind: no operation.
@@ -9,12 +8,12 @@ const NO_OPERATION: u8 = 1;
 const BLOCK: usize = 8;
 
 /// Carries the SACK blocks in `options` (a TCP header's bytes from the 20th on) from the numbers of who receives, which
-/// they speak of, to those of who sends, by [`SequenceMap::sack`]. Blocks of which nothing is left are removed, those
+/// they speak of, to those of who sends, by `block` ([`SequenceMap::sack`](super::SequenceMap::sack)). Blocks of which nothing is left are removed, those
 /// behind them move up, and the room is filled with no-operation options: the header keeps its length. Says whether a
 /// byte has changed; the checksum is the caller's.
 ///
 /// As the kernel does, a SACK option whose length is not that of one or more whole blocks is ignored.
-pub fn translate_sack(options: &mut [u8], map: &SequenceMap) -> bool {
+pub fn translate_sack(options: &mut [u8], block: impl Fn(u32, u32) -> Option<(u32, u32)>) -> bool {
     let mut changed = false;
     let mut from = 0;
     while let Some(option) = next_sack(options, from) {
@@ -27,9 +26,9 @@ pub fn translate_sack(options: &mut [u8], map: &SequenceMap) -> bool {
         for at in (2..data.len()).step_by(BLOCK) {
             let left = u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
             let right = u32::from_be_bytes([data[at + 4], data[at + 5], data[at + 6], data[at + 7]]);
-            let block = map.sack(left, right);
-            changed |= block != Some((left, right));
-            if let Some((left, right)) = block {
+            let translated = block(left, right);
+            changed |= translated != Some((left, right));
+            if let Some((left, right)) = translated {
                 data[kept..kept + 4].copy_from_slice(&left.to_be_bytes());
                 data[kept + 4..kept + BLOCK].copy_from_slice(&right.to_be_bytes());
                 kept += BLOCK;

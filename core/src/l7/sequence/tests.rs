@@ -312,7 +312,7 @@ mod options {
     }
 
     fn translated(mut options: Vec<u8>, map: &SequenceMap) -> (bool, Vec<u8>) {
-        let changed = translate_sack(&mut options, map);
+        let changed = translate_sack(&mut options, |left, right| map.sack(left, right));
         (changed, options)
     }
 
@@ -375,7 +375,7 @@ mod options {
             };
             let (was, expected) = (options.clone(), others(&options));
             let through: Vec<_> = blocks(&options).iter().filter_map(|block| map.sack(block.0, block.1)).collect();
-            let changed = translate_sack(&mut options, &map);
+            let changed = translate_sack(&mut options, |left, right| map.sack(left, right));
             prop_assert_eq!(changed, was != options);
             prop_assert_eq!(blocks(&options), through);
             prop_assert_eq!(others(&options), expected.clone());

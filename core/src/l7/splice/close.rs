@@ -95,10 +95,16 @@ impl Splices {
             self.buffers.release(input);
         }
         self.stamp_front(position, deadline);
-        match self.fronts.get(position).and_then(|front| Some(front.peer.owned.as_ref()?.due)) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let due = front.peer.owned.as_ref().map(|owned| owned.due);
+        if is_said && before(front.peer.told, front.peer.expected) {
+            // What has come since then, FIN among it, no FIN of ours acknowledges.
+            self.acknowledge_front(cx, position);
+        }
+        match due {
             Some(due) if is_said => self.stamp_front(position, due),
             Some(_) => self.send_owned_front(cx, position),
-            None => {}
+            None => self.closing(cx, position),
         }
     }
 

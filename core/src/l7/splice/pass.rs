@@ -1,6 +1,6 @@
 //! Passing a segment of one end on to the other.
 
-use super::numbers::{before, later};
+use super::numbers::{before, earlier, later};
 use super::segment::{Segment, amend, phantoms, resegment};
 use super::{Context, Splices};
 use crate::flow::Direction;
@@ -41,6 +41,9 @@ impl Splices {
             Direction::FromClient => front.window_for(back, acknowledgement, u32::MAX),
             Direction::FromBackend => u32::MAX,
         };
+        // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
+        let ends = direction == Direction::FromClient && front.peer.was_closed && front.exchange.response.is_done();
+        let end = front.exchange.response_end.filter(|_| ends);
         let (from, to) = match direction {
             Direction::FromClient => (&mut front.peer, &mut back.peer),
             Direction::FromBackend => (&mut back.peer, &mut front.peer),
@@ -49,7 +52,7 @@ impl Splices {
         let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
         let both_sack = from.sack && to.sack;
         amend(&mut frame, at, (acknowledgement, window, flags), |options| match both_sack {
-            true => translate_sack(options, map),
+            true => translate_sack(options, |left, right| upto(map.sack(left, right)?, end)),
             false => strip_sack(options),
         });
         let (packets, bytes) = volume(frame.meta(), at);
@@ -80,6 +83,12 @@ impl Splices {
             _ => cx.send(frame),
         }
     }
+}
+
+/// What of a block lies before `end`.
+fn upto((left, right): (u32, u32), end: Option<u32>) -> Option<(u32, u32)> {
+    let right = end.map_or(right, |end| earlier(right, end));
+    before(left, right).then_some((left, right))
 }
 
 /// Whether a bare acknowledgement (`at` says where things are in it) says all that the frame `last` says, and more: that

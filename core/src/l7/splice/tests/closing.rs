@@ -117,6 +117,55 @@ fn a_fin_that_came_with_the_last_segment_is_sent_again_by_who_must() {
 }
 
 #[test]
+fn a_client_whose_fin_crosses_ours_is_told_that_it_was_heard() {
+    for whole in [true, false] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, _, sent) = long_last_response(&mut stage);
+        client.gets(&sent[0]);
+        client.says(&mut stage, ACK | FIN, b"");
+        // With all that we have sent, or all but our FIN.
+        client.expected = client.expected.wrapping_add(1100 + u32::from(whole));
+        let told = only(to(&client.acknowledges(&mut stage), &client));
+        assert_eq!((told.segment.acknowledgement, told.segment.payload), (client.next, 0), "{told:?}");
+        if !whole {
+            let again = only(to(&stage.wait(Duration::from_millis(210)), &client));
+            assert_eq!((again.segment.flags, again.segment.sequence), (ACK | FIN, client.expected));
+            client.gets(&again);
+            client.acknowledges(&mut stage);
+        }
+        assert!(
+            to(&stage.wait(Duration::from_secs(30)), &client).is_empty(),
+            "nothing is left to be said, no reset either"
+        );
+        stage.over();
+    }
+}
+
+#[test]
+fn a_backend_hears_of_no_fin_that_it_has_not_sent() {
+    let mut stage = Stage::new(|_| {});
+    let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    let first = format!("HTTP/1.1 200 OK\r\nContent-Length: 3200\r\n\r\n{}", "x".repeat(1000));
+    client.receives(&backend.sends(&mut stage, &first));
+    client.acknowledges(&mut stage);
+    backend.sends(&mut stage, &"y".repeat(1100));
+    let last = only(backend.sends(&mut stage, &"z".repeat(1100)));
+    assert!(last.segment.has(FIN));
+    let start = last.segment.sequence;
+    // The second segment is lost; what the client has behind it begins with the third, or is nothing but FIN.
+    for (left, is_heard) in [(start, true), (start.wrapping_add(1100), false)] {
+        let right = start.wrapping_add(1101);
+        let options = [&[1, 1, 5, 10][..], &left.to_be_bytes(), &right.to_be_bytes()].concat();
+        let told = only(to(&client.repeats(&mut stage, client.next, &options, b""), &backend));
+        let edges = [backend.next.wrapping_sub(1100).to_be_bytes(), backend.next.to_be_bytes()].concat();
+        let expected = if is_heard { [&[1, 1, 5, 10][..], &edges].concat() } else { [1; 12].to_vec() };
+        assert_eq!(told.options, expected);
+    }
+    stage.over();
+}
+
+#[test]
 fn a_client_that_never_acknowledges_a_fin_is_given_up() {
     let mut stage = Stage::new(|_| {});
     let (mut client, _, sent) = long_last_response(&mut stage);
