@@ -348,7 +348,7 @@ impl TapIo {
         let Some(headers) = train.write_headers(&frames[0], &mut head) else { return -(libc::EINVAL as isize) };
         let mut parts: ArrayVec<IoSlice<'_>, { BATCH_MAX + 1 }> = ArrayVec::new();
         parts.push(IoSlice::new(&head[..header::BYTES + headers]));
-        parts.extend(frames.iter().map(|frame| IoSlice::new(train.payload_of(frame, headers))));
+        parts.extend(frames.iter().map(|frame| IoSlice::new(gro::payload_of(frame, headers))));
         // SAFETY: an `IoSlice` is an `iovec` (its documentation), of memory that lives through the call and is only read.
         let write = || unsafe { libc::writev(self.tap.fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as i32) };
         uninterrupted(write)

@@ -103,14 +103,14 @@ impl Train {
         *device = header::of_segments(&at, self.size as u16);
         Some(at.payload)
     }
+}
 
-    /// A frame's payload, whose headers are `headers` bytes long: all of this train have the same.
-    pub(super) fn payload_of<'a, F: Frame>(&self, frame: &'a F, headers: usize) -> &'a [u8] {
-        let bytes = frame.bytes();
-        let is_ipv4 = bytes.get(ETHERNET).is_some_and(|byte| byte >> 4 == 4);
-        let length = if is_ipv4 { length_at(bytes, ETHERNET + 2) } else { IPV6 + length_at(bytes, ETHERNET + 4) };
-        bytes.get(headers..ETHERNET + length).unwrap_or_default()
-    }
+/// The payload of a frame of a train, whose headers are `headers` bytes long, as those of all of them.
+pub(super) fn payload_of<F: Frame>(frame: &F, headers: usize) -> &[u8] {
+    let bytes = frame.bytes();
+    let is_ipv4 = bytes.get(ETHERNET).is_some_and(|byte| byte >> 4 == 4);
+    let length = if is_ipv4 { length_at(bytes, ETHERNET + 2) } else { IPV6 + length_at(bytes, ETHERNET + 4) };
+    bytes.get(headers..ETHERNET + length).unwrap_or_default()
 }
 
 /// A frame that could be one of several: ordinary TCP that may not be fragmented, with a payload and nothing unusual about

@@ -8,9 +8,9 @@ const NO_OPERATION: u8 = 1;
 const BLOCK: usize = 8;
 
 /// Carries the SACK blocks in `options` (a TCP header's bytes from the 20th on) from the numbers of who receives, which
-/// they speak of, to those of who sends, by `block` ([`SequenceMap::sack`](super::SequenceMap::sack)). Blocks of which nothing is left are removed, those
-/// behind them move up, and the room is filled with no-operation options: the header keeps its length. Says whether a
-/// byte has changed; the checksum is the caller's.
+/// they speak of, to those of who sends, by `block` ([`SequenceMap::sack`](super::SequenceMap::sack)). Blocks of which
+/// nothing is left are removed, those behind them move up, and the room is filled with no-operation options: the header
+/// keeps its length. Says whether a byte has changed; the checksum is the caller's.
 ///
 /// As the kernel does, a SACK option whose length is not that of one or more whole blocks is ignored.
 pub fn translate_sack(options: &mut [u8], block: impl Fn(u32, u32) -> Option<(u32, u32)>) -> bool {
