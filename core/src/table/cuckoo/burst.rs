@@ -5,9 +5,6 @@ use crate::table::fetch::Fetch;
 use crate::table::{BURST, Entries, Key};
 use core::mem::MaybeUninit;
 
-/// Room for the places of a burst.
-type Places = [MaybeUninit<Place>; BURST];
-
 /// The numbers of the bits that are set, ascending: all below [`BURST`].
 struct Bits(u32);
 
@@ -108,20 +105,23 @@ impl CuckooPlusPlus {
 
     /// [`Lookup::guess_burst`](crate::table::Lookup::guess_burst).
     pub(super) fn guess<K: Key, E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+        match self.fetch {
+            Fetch::Near => self.guess_by(Fetch::Near, keys, entries, out),
+            Fetch::Far => self.guess_by(Fetch::Far, keys, entries, out),
+        }
+    }
+
+    /// [`CuckooPlusPlus::guess`], with a constant for [`CuckooPlusPlus::fetch`]. The buckets of a second piece are on their
+    /// way before those of the first are read: a whole burst of a worker waits for memory once, not twice.
+    #[inline(always)]
+    fn guess_by<K: Key, E: Entries<K>>(&self, fetch: Fetch, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
+        for (keys, out) in keys.chunks(2 * BURST).zip(out.chunks_mut(2 * BURST)) {
             let count = keys.len().min(out.len());
-            let (keys, out) = (&keys[..count], &mut out[..count]);
-            let mut places = [const { MaybeUninit::uninit() }; BURST];
-            match self.fetch {
-                Fetch::Near => {
-                    let places = self.places(Fetch::Near, keys, &mut places);
-                    self.guess_piece(Fetch::Near, places, entries, out)
-                }
-                Fetch::Far => {
-                    let places = self.places(Fetch::Far, keys, &mut places);
-                    self.guess_piece(Fetch::Far, places, entries, out)
-                }
-            };
+            let mut places = [const { MaybeUninit::uninit() }; 2 * BURST];
+            let places = self.places(fetch, &keys[..count], &mut places);
+            for (places, out) in places.chunks(BURST).zip(out[..count].chunks_mut(BURST)) {
+                self.guess_piece(fetch, places, entries, out);
+            }
         }
     }
 
@@ -171,10 +171,10 @@ impl CuckooPlusPlus {
         Some(self.bucket(found.bucket).value(found.slot))
     }
 
-    /// The places of up to [`BURST`] keys, their first buckets prefetched. (An array returned would be copied, and the
+    /// The places of keys that `places` has room for, their first buckets prefetched. (An array returned would be copied, and the
     /// copy would wait until everything before it has been done.)
     #[inline(always)]
-    fn places<'a, K: Key>(&self, fetch: Fetch, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+    fn places<'a, K: Key>(&self, fetch: Fetch, keys: &[K], places: &'a mut [MaybeUninit<Place>]) -> &'a [Place] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
             self.prefetch_by(fetch, place.write(self.place_of(key)).primary);
