@@ -1,7 +1,9 @@
 //! Names of flows: addresses, the 5-tuple, directions.
 
 use core::fmt;
+use core::hash::Hasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use siphasher::sip::SipHasher13;
 
 /// An IPv4 or IPv6 address in 16 bytes; IPv4 is held as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), so that one code path
 /// serves both families.
@@ -201,6 +203,16 @@ pub enum SteerBy {
     Port = 1,
 }
 
+/// What a [secret](Steering::secret) is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// The value of a cookie that names a backend.
+    Sticky = 1,
+    /// Where the numbers of a connection to a backend begin (RFC 6528).
+    Sequence = 2,
+}
+
 impl Steering {
     /// By the keyed hash of address and port.
     pub const fn by_hash(key: [u64; 2], workers: u16) -> Steering {
@@ -228,7 +240,8 @@ impl Steering {
         (u32::from(class) * u32::from(self.workers) / u32::from(self.classes())) as u16
     }
 
-    /// The keyed hash of one end.
+    /// The keyed hash of one end. It is quick and no more: whoever sees a value of it and knows the end can tell those of
+    /// other ends ([`secret`](Steering::secret)).
     pub fn hash(&self, end: &Endpoint) -> u64 {
         let a = u64::from_le_bytes(half(&end.address, 0));
         let b = u64::from_le_bytes(half(&end.address, 8));
@@ -239,6 +252,18 @@ impl Steering {
         x ^= u64::from(end.port);
         x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         x ^ (x >> 32)
+    }
+
+    /// A pseudo-random value of some ends for each `purpose`, by SipHash-1-3 under the same key: from it, unlike from
+    /// [`hash`](Steering::hash), nobody can work out the ends, the key or any other value. For what others get to see.
+    pub fn secret(&self, purpose: Purpose, ends: &[Endpoint]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
+        hasher.write_u8(purpose as u8);
+        for end in ends {
+            hasher.write(&end.address.0);
+            hasher.write_u16(end.port);
+        }
+        hasher.finish()
     }
 
     /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled, or the class
@@ -260,6 +285,23 @@ fn half(address: &Address, from: usize) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_see_tells_nothing_of_the_steering_hash() {
+        let steering = Steering::by_hash([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908], 1);
+        let end = |last: u8, port| Endpoint::new(Address::from_ipv4([10, 0, 0, last]), port);
+        let secret = |purpose, ends: &[Endpoint]| steering.secret(purpose, ends);
+        let (a, b) = (end(1, 80), end(2, 80));
+        // Steps that can be taken back would carry the difference of two ends into that of their values.
+        let carried = |x: u64| x ^ (x >> 32);
+        let difference = |x: u64, y: u64| carried(x).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ carried(y);
+        let cookies = [a, b].map(|end| secret(Purpose::Sticky, &[end]));
+        assert_ne!(cookies[0], steering.hash(&a));
+        assert_ne!(difference(cookies[0], cookies[1]), difference(steering.hash(&a), steering.hash(&b)));
+        assert_ne!(secret(Purpose::Sequence, &[a]), cookies[0], "a value for each purpose");
+        assert_ne!(secret(Purpose::Sequence, &[a, b]), secret(Purpose::Sequence, &[b, a]), "and for each direction");
+        assert_ne!(Steering::by_hash([1, 2], 1).secret(Purpose::Sticky, &[a]), cookies[0], "and key");
+    }
 
     #[test]
     fn classes_of_ports_are_dealt_out_evenly() {

@@ -154,6 +154,11 @@ impl Buffers {
         buffer.length -= count as u32;
     }
 
+    /// Keeps only the first `count` bytes.
+    pub(super) fn truncate(&mut self, buffer: &mut Buffer, count: usize) {
+        buffer.length = buffer.length.min(count as u32);
+    }
+
     /// Buffers there are.
     pub(super) fn count(&self) -> u32 {
         self.pools.iter().map(|pool| pool.count).sum()

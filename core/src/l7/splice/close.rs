@@ -396,6 +396,7 @@ impl Splices {
         front.peer.disown(&mut self.buffers);
         let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
         kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
+        front.framing.clear(&mut self.buffers);
         let ledger = front.ledger;
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);

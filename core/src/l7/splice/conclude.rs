@@ -37,6 +37,7 @@ impl Splices {
         let close_back = exchange.close_back || back.peer.has_closed;
         // A client that has closed may have requests waiting here.
         let close_front = exchange.close_front || front.peer.has_closed && front.waiting() == 0;
+        front.framing.clear(&mut self.buffers);
         front.state = FrontState::Reading;
         front.deadline = cx.now + idle_timeout(cx.kind(front.service));
         let (deadline, front_waits) = (front.deadline, front.waiting() == 0);

@@ -7,7 +7,7 @@ use super::numbers::later;
 use super::peer::{Owned, Peer};
 use super::segment::{Abilities, flow};
 use super::{Context, HEAD_ROOM, Refused, Splices};
-use crate::flow::Direction;
+use crate::flow::{Direction, Purpose};
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
 use crate::l7::body::{BadChunk, Chunks, Length};
@@ -66,7 +66,7 @@ impl Splices {
         let balancer = cx.balancers.get(usize::from(group))?;
         let named = |index: &u16| {
             let backend = service.backends.get(usize::from(*index));
-            backend.is_some_and(|backend| cx.steering.hash(&backend.endpoint) == value)
+            backend.is_some_and(|backend| cx.steering.secret(Purpose::Sticky, &[backend.endpoint]) == value)
         };
         balancer.open().iter().copied().find(named)
     }
@@ -88,7 +88,8 @@ impl Splices {
         front.exchange.backend = backend.number;
         front.exchange.tries += 1;
         let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
-        front.exchange.sticky = (wants_cookie && stuck.is_none()).then(|| cx.steering.hash(&backend.endpoint));
+        front.exchange.sticky =
+            (wants_cookie && stuck.is_none()).then(|| cx.steering.secret(Purpose::Sticky, &[backend.endpoint]));
         self.go(cx, position);
     }
 
@@ -151,7 +152,7 @@ impl Splices {
         // A clock of 4 microseconds, and a secret of the ends (RFC 6528), so that the numbers of a connection lie beyond
         // those of the last one between the same ends.
         let clock = (cx.now.as_nanos() >> 12) as u32;
-        let first = clock.wrapping_add((cx.steering.hash(&source) >> 16) as u32);
+        let first = clock.wrapping_add(cx.steering.secret(Purpose::Sequence, &[source, endpoint]) as u32);
         let abilities = Abilities { mss: u16::MAX, scale: None, sack: false };
         let key = flow(endpoint, source);
         let back = Back {
@@ -245,6 +246,11 @@ impl Splices {
         let Some(position) = position else { return };
         let Some(front) = self.fronts.get_mut(position) else { return };
         front.back = None;
+        if let Some((sent, _)) = front.again.take() {
+            // It has been on its way to this one, and was written for it: no other gets it.
+            self.buffers.release(sent);
+            return self.refuse(cx, position, 502, Refused::BackendClosed);
+        }
         if front.exchange.tries < Self::connect_bounds(cx, front.service).1 {
             cx.statistics.http.retries += 1;
             return self.choose(cx, position, None);
@@ -304,6 +310,7 @@ impl Splices {
         let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
             return buffers.release(owned);
         };
+        front.framing.clear(buffers);
         back.hold = hold.unwrap_or(u32::MAX);
         back.peer.edge = back.peer.expected;
         front.holds = hold.is_some() && !matches!(request, Message::Endless);

@@ -2,6 +2,7 @@
 //! joins them.
 
 use super::buffers::Buffer;
+use super::framing::Framing;
 use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
 use super::rules::STRETCH_MAX;
@@ -198,6 +199,8 @@ pub(super) struct Exchange {
     pub(super) tries: u8,
     /// Whether it may be sent a second time (RFC 9110, 9.2.2).
     pub(super) is_idempotent: bool,
+    /// It asks for another protocol: 101 may answer it.
+    pub(super) upgrade: bool,
     /// The backend's number.
     pub(super) backend: u16,
     /// The group it was chosen from.
@@ -228,6 +231,7 @@ impl Default for Exchange {
             has_begun: false,
             tries: 0,
             is_idempotent: false,
+            upgrade: false,
             backend: 0,
             group: 0,
             sticky: None,
@@ -289,6 +293,8 @@ pub(super) struct Front {
     /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
     /// it stands for: to be sent once more.
     pub(super) again: Option<(Buffer, u32)>,
+    /// What of the request at hand must not be another when it comes again.
+    pub(super) framing: Framing,
     /// Before that, no reset of it is asked about again.
     pub(super) challenge_after: Time,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.

@@ -3,6 +3,7 @@
 
 use super::close::Fate;
 use super::entry::{Exchange, Front, FrontState};
+use super::framing::Framing;
 use super::peer::Peer;
 use super::segment::{Abilities, Own, Segment, phantoms};
 use super::send::emit;
@@ -93,6 +94,7 @@ impl Splices {
             answers_due: 0,
             offer_after: Time::ZERO,
             again: None,
+            framing: Framing::default(),
             challenge_after: Time::ZERO,
             stretch: None,
             holds: false,

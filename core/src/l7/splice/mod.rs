@@ -26,6 +26,7 @@ mod ended;
 mod entry;
 mod fault;
 mod first;
+mod framing;
 mod idle;
 mod last;
 mod numbers;

@@ -206,6 +206,7 @@ impl Splices {
                     close_front: close,
                     close_back: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
                     is_idempotent: request.method.is_idempotent(),
+                    upgrade: request.upgrade,
                     started: now,
                     ..Exchange::default()
                 };

@@ -24,8 +24,8 @@ const PAYLOAD_MAX: usize = 65_000;
 enum Seen {
     /// A head that is not complete.
     Partial,
-    /// An interim response of so many bytes.
-    Interim { length: usize },
+    /// An interim response's head of so many bytes; `written`: as for the last one.
+    Interim { length: usize, written: Option<usize> },
     /// The response's head of so many bytes; `written`: the new one in the scratch buffer, if it is to be another.
     Final { length: usize, written: Option<usize>, message: Length, status: u16, closes: bool },
     /// No response that can be passed on.
@@ -108,11 +108,17 @@ impl Splices {
                     self.bad_response(cx, position);
                     return false;
                 }
-                Seen::Interim { length } => {
+                Seen::Interim { length, written } => {
                     cx.statistics.http.responses[0] += 1;
-                    // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
-                    let put = if front.exchange.version == Version::Http11 { length } else { 0 };
-                    scratch[..put].copy_from_slice(&buffers.bytes(&input)[..put]);
+                    let put = match (front.exchange.version, written) {
+                        // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
+                        (Version::Http10, _) => 0,
+                        (Version::Http11, Some(written)) => written,
+                        (Version::Http11, None) => {
+                            scratch[..length].copy_from_slice(&buffers.bytes(&input)[..length]);
+                            length
+                        }
+                    };
                     let edited = front.down.edit(start, length as u32, put as u32);
                     buffers.consume(&mut input, length);
                     match input.len() {
@@ -216,10 +222,10 @@ impl Splices {
             Err(_) => return Seen::Bad,
         };
         let length = response.bytes.len();
-        if response.status < 200 && response.status != 101 {
-            return Seen::Interim { length };
-        }
-        if !edit::can_go_to(&response, exchange.version) {
+        let is_interim = response.status < 200 && response.status != 101;
+        // Behind a 101 nothing is read any more: one that nobody has asked for would let the client past the routes.
+        let is_unasked = response.status == 101 && !exchange.upgrade;
+        if is_unasked || !edit::can_go_to(&response, exchange.version) {
             return Seen::Bad;
         }
         let none;
@@ -235,6 +241,7 @@ impl Splices {
         let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
         let facts = facts(cx, front, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
+            Ok(written) if is_interim => Seen::Interim { length, written },
             Ok(written) => {
                 Seen::Final { length, written, message, status: response.status, closes: !response.keep_alive }
             }

@@ -11,17 +11,13 @@ use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::Ledger;
 use crate::l7::body::BadChunk;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
-use crate::wire::{Transport, ipv4, ipv6, tcp};
+use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
 
 /// How far from what a client has sent a number may be that is not of an older connection between the same ends.
 const NEAR: u32 = 1 << 24;
 /// The same while the engine carries packets that software does not see: a guard's longest range more.
 const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
-
-/// Hops that a segment must have left where it matters that it arrives: more than there are to any backend, fewer than the
-/// longest ways leave of 64.
-const HOPS_MIN: u8 = 16;
 
 impl Splices {
     /// A packet of a client.
@@ -227,12 +223,16 @@ impl Splices {
         let start = segment.sequence.wrapping_add(skip);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let mine = &payload[skip as usize..];
-        if matches!(exchange.request, Message::Chunked(_)) && !mine.is_empty() {
-            // Chunks are read once: had the backend not got what was read, it could be sent others.
-            let through = start.wrapping_add(mine.len() as u32).wrapping_add(front.up.delta_at_end());
+        let had = (beyond(start, front.peer.expected) as usize).min(mine.len());
+        if !front.framing.agrees(&self.buffers, start, &mine[..had]) {
+            cx.statistics.http.refused[Refused::Malformed as usize] += 1;
+            return self.break_off(cx, position);
+        }
+        if let (Message::Chunked(chunks), false) = (&exchange.request, before(front.peer.expected, start)) {
+            let fresh = (start.wrapping_add(had as u32), &mine[had..]);
             let back = front.back.and_then(|back| self.backs.get(back));
-            let fits = back.is_some_and(|back| !before(back.peer.acknowledged.wrapping_add(back.peer.window), through));
-            if !fits || !is_sure(frame.bytes(), at) {
+            let acknowledged = back.map_or(start, |back| back.peer.acknowledged.wrapping_sub(front.up.delta_at_end()));
+            if !front.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
                 cx.statistics.http.out_of_order += 1;
                 return self.acknowledge_front(cx, position);
             }
@@ -301,7 +301,10 @@ impl Splices {
             let asks = front.peer.expected == had_before;
             return self.acknowledgement_upward(cx, frame, at, segment, position, asks);
         }
-        front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
+        if front.peer.expected != had_before {
+            // What comes again is no progress.
+            front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
+        }
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
         self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (out, flags));
@@ -351,16 +354,6 @@ impl Splices {
             self.detach(cx, position, Fate::Keep);
         }
     }
-}
-
-/// Whether a segment that goes on gets to its end and is taken there, as far as it is up to whoever has sent it: it has
-/// hops left, and nothing that makes a receiver ignore it.
-fn is_sure(bytes: &[u8], at: &Transport) -> bool {
-    let header = if at.key.is_ipv4() { ipv4::HEADER } else { ipv6::HEADER };
-    let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
-    at.ttl >= HOPS_MIN
-        && at.l4 - at.l3 == header
-        && tcp::Options::new(options).all(|option| option.kind == tcp::OPTION_SACK)
 }
 
 /// Keeps only a part of a segment's payload.

@@ -34,6 +34,30 @@ fn interim_responses_are_delivered_by_us() {
     stage.over();
 }
 
+#[test]
+fn fields_for_one_hop_stop_here_in_interim_responses_too() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    let hinted = "HTTP/1.1 103 Early Hints\r\nConnection: X-S\r\nX-S: 1\r\nLink: </a>\r\n\r\n";
+    let sent = backend.sends(&mut stage, &format!("{hinted}{hinted}{RESPONSE}"));
+    assert_eq!(client.receives(&sent), format!("{INTERIM}{INTERIM}{RESPONSE}"));
+    let told = only(client.acknowledges(&mut stage));
+    assert_eq!(told.what(), (backend.expected, backend.next, ACK, ""));
+    stage.over();
+}
+
+#[test]
+fn a_switch_of_protocols_that_nobody_has_asked_for_is_no_response() {
+    let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    for request in [REQUEST, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        let sent = backend.sends(&mut stage, switched);
+        assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{sent:?}");
+        stage.over();
+    }
+}
+
 /// Every response gets a cookie: its head becomes another.
 fn sticky(http: &mut Http) {
     http.sticky = Some(Sticky { cookie: (*b"stuck").into(), attributes: (*b"").into() });

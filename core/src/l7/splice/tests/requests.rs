@@ -3,7 +3,7 @@
 use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::balance::{Loads, Tables};
-use crate::l7::config::{Action, Http, Kind, ProxyVersion};
+use crate::l7::config::{Action, Field, HeadEdits, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
 use crate::l7::splice::segment::Abilities;
@@ -196,6 +196,33 @@ fn a_request_that_met_a_closed_connection_is_sent_once_more_if_it_may_be() {
         }
         stage.over();
     }
+}
+
+#[test]
+fn what_was_on_its_way_to_one_backend_goes_to_no_other() {
+    // Which one it is stands in the request.
+    let mut stage = Stage::with_backends(2, |http| {
+        let set = [Field::parse("X-B", "{backend}").unwrap()].into();
+        http.edits.request = HeadEdits { set, ..HeadEdits::default() };
+    });
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    let syn = only(client.sends(&mut stage, REQUEST));
+    let (mut other, sent) = Script::backend(&mut stage, &syn);
+    other.gets(&only(sent));
+    client.receives(&other.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    let third = only(client.sends(&mut stage, REQUEST));
+    assert_eq!(third.to, backend.own, "each in turn");
+    let syn = only(backend.says(&mut stage, RST | ACK, b""));
+    assert_eq!((syn.to, syn.segment.flags), (backend.own, SYN), "to the same, once more");
+    // It has restarted, and does not listen yet.
+    let mut refuses =
+        Script { own: syn.to, peer: syn.from, next: 0, expected: syn.segment.sequence.wrapping_add(1), window: 0 };
+    let sent = refuses.says(&mut stage, RST | ACK, b"");
+    assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{sent:?}");
+    stage.over();
 }
 
 #[test]
