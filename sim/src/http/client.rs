@@ -1,6 +1,6 @@
 //! A client: asks what its conversation says, and compares every response with what the seed says it must be.
 
-use super::exchange::{Answer, Conversation, Exchange, Fault, Plans};
+use super::exchange::{Answer, Conversation, Exchange, Fault, HOP, Plans};
 use super::message::{Event, Framing, Head, Reader, comparable};
 use super::site::{Site, name_of};
 use crate::host::Role;
@@ -133,6 +133,9 @@ impl Client {
         }
         let status = head.status();
         if (100..200).contains(&status) {
+            if self.site.is_some() && !head.values(HOP).is_empty() {
+                self.fail(format!("what is for one hop in {head:?}"));
+            }
             if status != 100 {
                 self.interim.push(status);
             } else if !exchange.waits {
@@ -166,6 +169,10 @@ impl Client {
         }
         let expected = self.site.map_or_else(|| exchange.response_head(), |site| site.response(exchange));
         let hop = self.site.is_some();
+        let mut head = head.clone();
+        if let Some(Err(why)) = self.site.map(|site| site.take_own(&mut head)) {
+            self.fail(why);
+        }
         if status != exchange.status {
             self.fail(format!("status {status}, not {}", exchange.status));
         } else if comparable(&head.fields, hop) != comparable(&expected.fields, hop) {
@@ -174,7 +181,7 @@ impl Client {
             self.fail(format!("a body framed as {framing:?}, not {:?}", exchange.response.framing));
         } else if self.interim != exchange.interim {
             self.fail(format!("interim responses {:?}, not {:?}", self.interim, exchange.interim));
-        } else if name_of(head) != Some(exchange.name) {
+        } else if name_of(&head) != Some(exchange.name) {
             self.fail("another exchange's response".into());
         }
         false

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The field that names an exchange.
 pub const NAME: &str = "X-Exchange";
 
+/// A field that goes no further than `Connection` says.
+pub const HOP: &str = "X-Hop";
+
 /// What goes wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -49,6 +52,8 @@ pub struct Exchange {
     pub waits: bool,
     /// Whether the client says that it is the last.
     pub last: bool,
+    /// Whether both say fields that are for one hop only.
+    pub hops: bool,
     /// Statuses of interim responses.
     pub interim: Vec<u16>,
     /// The response's status.
@@ -77,9 +82,7 @@ impl Exchange {
         if self.waits {
             fields.push(("Expect".into(), "100-continue".into()));
         }
-        if self.last && self.minor == 1 {
-            fields.push(("Connection".into(), "close".into()));
-        }
+        fields.extend(connection(self.hops, self.last && self.minor == 1));
         Head { start: format!("{} {} HTTP/1.{}", self.method, self.target, self.minor), fields }
     }
 
@@ -88,10 +91,15 @@ impl Exchange {
         let mut fields = vec![(NAME.to_string(), format!("{:016x}", self.name))];
         fields.extend(self.response_fields.iter().cloned());
         fields.extend(self.response.fields());
-        if self.closes {
-            fields.push(("Connection".into(), "close".into()));
-        }
+        fields.extend(connection(self.hops, self.closes));
         Head { start: format!("HTTP/1.1 {} Whatever", self.status), fields }
+    }
+
+    /// The head of an interim response with this status, as the server writes it.
+    pub fn interim_head(&self, status: u16) -> Head {
+        let mut fields = vec![("Link".to_string(), "</x>".to_string())];
+        fields.extend(connection(self.hops, false));
+        Head { start: format!("HTTP/1.1 {status} Soon"), fields }
     }
 
     /// The whole response as the server sends it.
@@ -100,6 +108,16 @@ impl Exchange {
         out.extend(self.response.wire());
         out
     }
+}
+
+/// `Connection`, and what it names.
+fn connection(hops: bool, closes: bool) -> Vec<(String, String)> {
+    let options: Vec<&str> = hops.then_some(HOP).into_iter().chain(closes.then_some("close")).collect();
+    let mut fields: Vec<(String, String)> = hops.then(|| (HOP.to_string(), "here".to_string())).into_iter().collect();
+    if !options.is_empty() {
+        fields.push(("Connection".into(), options.join(", ")));
+    }
+    fields
 }
 
 /// What a client does on one connection.
@@ -243,6 +261,7 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     let thinks = if random.bool() { 0 } else { random.u64(..400) };
     let name = random.u64(..);
     let minor = u8::from(!old);
+    let hops = !old && random.u8(..4) == 0;
     Exchange {
         name,
         method,
@@ -251,6 +270,7 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
         minor,
         fields,
         waits,
+        hops,
         interim,
         status,
         response_fields,

@@ -6,9 +6,12 @@ use super::site::{Site, name_of};
 use crate::host::Role;
 use crate::stream::byte;
 use fastrand::Rng;
+use hairpin_core::flow::Address;
+use hairpin_core::l7::config::ProxyVersion;
 use hairpin_core::time::{Duration, Time};
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 /// A request being read or answered.
@@ -26,6 +29,9 @@ pub struct Server {
     number: usize,
     random: Rng,
     reader: Reader,
+    /// What the connection begins with, until it is whole; then, whose it is.
+    preface: Vec<u8>,
+    asks: Option<Address>,
     serving: Option<Serving>,
     outgoing: Vec<u8>,
     sent: usize,
@@ -50,6 +56,8 @@ impl Server {
             number,
             random,
             reader: Reader::default(),
+            preface: Vec::new(),
+            asks: None,
             serving: None,
             outgoing: Vec::new(),
             sent: 0,
@@ -74,7 +82,7 @@ impl Server {
         while now >= self.resumes || socket.state() == State::TimeWait {
             match socket.recv_slice(&mut buffer) {
                 Ok(0) => break,
-                Ok(length) => self.reader.push(&buffer[..length]),
+                Ok(length) => self.push(&buffer[..length]),
                 Err(RecvError::Finished) => {
                     self.saw_end = true;
                     break;
@@ -86,6 +94,22 @@ impl Server {
             }
         }
         self.read(now);
+    }
+
+    /// Bytes that have come: of the preface first, if there is to be one.
+    fn push(&mut self, bytes: &[u8]) {
+        let Some(version) = self.site.and_then(|site| site.proxy).filter(|_| self.asks.is_none()) else {
+            return self.reader.push(bytes);
+        };
+        self.preface.extend(bytes);
+        match preface(version, &self.preface) {
+            Ok(None) => {}
+            Ok(Some((whose, length))) => {
+                self.asks = Some(whose);
+                self.reader.push(&self.preface[length..]);
+            }
+            Err(why) => self.fail(format!("a connection that begins with {why}")),
+        }
     }
 
     /// Reads until the request is whole; the next one waits until it is answered.
@@ -128,7 +152,9 @@ impl Server {
             self.outgoing.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         self.serving = Some(Serving { exchange: exchange.clone(), bytes: 0, due: None });
-        if head.start != expected.start {
+        if self.asks.is_some_and(|asks| asks != client) {
+            self.fail(format!("{client} asks, not {:?}", self.asks));
+        } else if head.start != expected.start {
             self.fail(format!("{:?}, not {:?}", head.start, expected.start));
         } else if comparable(&head.fields, hop) != comparable(&expected.fields, hop) {
             self.fail(format!("fields {:?}, not {:?}", head.fields, expected.fields));
@@ -168,8 +194,7 @@ impl Server {
             return;
         }
         for status in &exchange.interim {
-            let head = Head { start: format!("HTTP/1.1 {status} Soon"), fields: vec![("Link".into(), "</x>".into())] };
-            self.outgoing.extend(head.bytes());
+            self.outgoing.extend(exchange.interim_head(*status).bytes());
         }
         let mut response = exchange.response_bytes();
         if let Fault::ServerResets(after) = exchange.fault {
@@ -271,5 +296,38 @@ impl Role for Server {
             self.closed,
             self.reader.is_clean()
         ))
+    }
+}
+
+/// Reads what a connection begins with: whose it is, and how long that was; `None`: it is not whole.
+fn preface(version: ProxyVersion, bytes: &[u8]) -> Result<Option<(Address, usize)>, String> {
+    let wrong = || format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(108)]));
+    match version {
+        ProxyVersion::V1 => {
+            let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+                return if bytes.len() < 108 { Ok(None) } else { Err(wrong()) };
+            };
+            let line = str::from_utf8(&bytes[..end]).map_err(|_| wrong())?;
+            let ["PROXY", "TCP4" | "TCP6", source, _, _, _] = line.split(' ').collect::<Vec<_>>()[..] else {
+                return Err(wrong());
+            };
+            let source: IpAddr = source.parse().map_err(|_| wrong())?;
+            Ok(Some((source.into(), end + 2)))
+        }
+        ProxyVersion::V2 => {
+            let Some((head, rest)) = bytes.split_first_chunk::<16>() else { return Ok(None) };
+            let [signature @ .., 0x21, family, high, low] = head else { return Err(wrong()) };
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            if signature != b"\r\n\r\n\0\r\nQUIT\n" {
+                return Err(wrong());
+            }
+            let Some(ends) = rest.get(..length) else { return Ok(None) };
+            let source: IpAddr = match (family, ends) {
+                (0x11, [a, b, c, d, ..]) if length == 12 => [*a, *b, *c, *d].into(),
+                (0x21, ends) if length == 36 => <[u8; 16]>::try_from(&ends[..16]).map_err(|_| wrong())?.into(),
+                _ => return Err(wrong()),
+            };
+            Ok(Some((source.into(), 16 + length)))
+        }
     }
 }

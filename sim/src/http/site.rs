@@ -1,18 +1,23 @@
 //! The HTTP service under test, and what it is to make of requests and responses: said here plainly, beside its
 //! configuration, and compared with what arrives.
 
-use super::exchange::{Exchange, NAME};
+use super::exchange::{Exchange, HOP, NAME};
 use super::message::Head;
 use crate::scenario::{end, service};
 use fastrand::Rng;
 use hairpin_core::config::{Forwarding, Service};
 use hairpin_core::flow::{Address, Endpoint};
-use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
+use hairpin_core::l7::config::{
+    Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, ProxyVersion, Route, Sticky,
+};
 use hairpin_core::l7::edit::Value;
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, Conditions, Verdict};
 use hairpin_core::time::Duration;
+
+/// The cookie's name.
+const COOKIE: &str = "stuck";
 
 /// The body of the fixed reply.
 pub const FIXED: &str = "as configured\n";
@@ -32,18 +37,28 @@ pub struct Site {
     pub offload_bytes_min: Option<u64>,
     /// Requests of a client's connection.
     pub requests_max: u32,
+    /// Clients are to stay with their server, by a cookie.
+    pub sticky: bool,
+    /// Responses say who was chosen.
+    pub timed: bool,
+    /// Connections to backends begin with whose they are.
+    pub proxy: Option<ProxyVersion>,
 }
 
 impl Site {
     /// Draws one.
     pub fn draw(random: &mut Rng) -> Site {
+        let proxy = [None, None, Some(ProxyVersion::V1), Some(ProxyVersion::V2)][random.usize(..4)];
         Site {
             edits: random.bool(),
             forwarded: random.bool(),
             strips: random.bool(),
-            reuses: random.u8(..4) > 0,
+            reuses: random.u8(..4) > 0 && proxy.is_none(),
             offload_bytes_min: random.bool().then(|| random.u64(1..30_000)),
             requests_max: if random.u8(..6) == 0 { random.u32(1..4) } else { 0 },
+            sticky: random.u8(..3) == 0,
+            timed: random.u8(..3) == 0,
+            proxy,
         }
     }
 
@@ -86,11 +101,11 @@ impl Site {
             routes: routes.into(),
             edits: if self.edits { edits() } else { Edits::default() },
             forwarded: Forwarded { x_for: self.forwarded, x_proto: self.forwarded, ..Forwarded::default() },
-            sticky: None,
-            server_timing: false,
+            sticky: self.sticky.then(|| Sticky { cookie: COOKIE.as_bytes().into(), attributes: (*b"; Path=/").into() }),
+            server_timing: self.timed,
             upgrade: false,
             connect: false,
-            proxy_protocol: None,
+            proxy_protocol: self.proxy,
             reuse: self.reuses,
             limits: HttpLimits {
                 // Longer than the pauses of a TCP that has lost several segments in a row.
@@ -111,7 +126,9 @@ impl Site {
         let mut head = exchange.request();
         let drops = |name: &str| {
             let name = name.to_ascii_lowercase();
-            name.starts_with("x-forwarded-") || self.edits && matches!(name.as_str(), "x-remove-me" | "x-field-1")
+            name.starts_with("x-forwarded-")
+                || name.eq_ignore_ascii_case(HOP)
+                || self.edits && matches!(name.as_str(), "x-remove-me" | "x-field-1")
         };
         head.fields.retain(|(name, _)| !drops(name));
         if self.forwarded {
@@ -131,12 +148,35 @@ impl Site {
     /// The head of a server's response as it is to reach the client.
     pub fn response(&self, exchange: &Exchange) -> Head {
         let mut head = exchange.response_head();
+        head.fields.retain(|(name, _)| name != HOP);
         if self.edits {
             head.fields.retain(|(name, _)| !matches!(name.as_str(), "X-Internal" | "Server"));
             head.fields.push(("Server".into(), "hairpin".into()));
             head.fields.push(("X-Content-Type-Options".into(), "nosniff".into()));
         }
         head
+    }
+
+    /// Takes out of a response what the balancer says there of itself and nobody else can know; what is wrong with it.
+    pub fn take_own(&self, head: &mut Head) -> Result<(), String> {
+        let is_cookie = |value: &str| {
+            let hash = value.strip_prefix(COOKIE).and_then(|rest| rest.strip_prefix('=')?.strip_suffix("; Path=/"));
+            hash.is_some_and(|hash| hash.len() == 16 && u64::from_str_radix(hash, 16).is_ok())
+        };
+        let is_timing = |value: &str| {
+            let rest = value.strip_prefix("hairpin;desc=\"").and_then(|rest| rest.split_once("\";dur="));
+            rest.is_some_and(|(_, duration)| duration.parse::<f64>().is_ok())
+        };
+        let wants: [(&str, bool, &dyn Fn(&str) -> bool); 2] =
+            [("Set-Cookie", self.sticky, &is_cookie), ("Server-Timing", self.timed, &is_timing)];
+        for (name, wanted, is_right) in wants {
+            let values = head.values(name);
+            if values.len() != usize::from(wanted) || !values.iter().all(|value| is_right(value)) {
+                return Err(format!("{name}: {values:?}"));
+            }
+            head.fields.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
+        }
+        Ok(())
     }
 
     /// The body of the balancer's own answer, if it is fixed.
