@@ -15,7 +15,7 @@ mod serve;
 pub use collect::{Collected, SinkSettings, sink};
 pub use serve::forward;
 
-use super::account::Books;
+use super::account::{Books, seen_otherwise};
 use super::cores::{Watch, pin};
 use super::device::Handled;
 use super::ends::{Inlet, Outlet};
@@ -24,7 +24,7 @@ use super::sources::sources;
 use super::{Device, Measurement, Progress, Trial};
 use crate::clock;
 use crate::sink::timeline::Timeline;
-use crate::sink::{Counts, Sink, SinkOptions};
+use crate::sink::{Sink, SinkOptions};
 use crate::traffic::AnyTraffic;
 use crate::traffic::template::Link;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -359,19 +359,19 @@ fn close(
             sink.merge(its);
         }
     }
-    let counts = *sink.counts();
-    // A driver counts others' frames too: no more can be ours than are missing.
-    let mut missing = sent.packets.saturating_sub(counts.received + sent.refused + seen_otherwise(&counts));
-    for (_, count) in &mut between {
-        *count = (*count).min(missing);
-        missing -= *count;
-    }
+    let counts = sink.counts();
+    let seen: u64 = seen_otherwise(counts).iter().map(|(_, count)| count).sum();
+    let mut missing = sent.packets.saturating_sub(counts.received + sent.refused + seen);
+    between.iter_mut().for_each(|(_, count)| *count = take(&mut missing, *count));
     between.push((if collected { "on-the-way" } else { "elsewhere" }.to_owned(), missing));
     let handled = Handled::default();
     Books { sent, full: Ends::FULL, behind, timeline, handled, between, sink: &sink, duration }.close()
 }
 
-/// Packets that came and do not count as received, each a packet sent.
-fn seen_otherwise(counts: &Counts) -> u64 {
-    counts.corrupted + counts.late + counts.from_the_future
+/// As much of `count` as is missing, which it is then no more. Others' frames are counted too, by a driver as by a sink that
+/// cannot read whose they are: no more of them can be ours than are missing.
+fn take(missing: &mut u64, count: u64) -> u64 {
+    let ours = count.min(*missing);
+    *missing -= ours;
+    ours
 }
