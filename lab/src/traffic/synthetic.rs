@@ -28,7 +28,7 @@ pub struct SyntheticOptions {
     pub ipv6: bool,
     /// How flows come and go.
     pub arrivals: Arrivals,
-    /// What a flow carries; `None`: one packet (but for [`Arrivals::Fixed`], whose flows do not end).
+    /// What a flow carries; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
     pub sizes: Option<Sizes>,
     /// How long frames are.
     pub length: Size,
@@ -64,6 +64,8 @@ struct Moving {
     open_max: usize,
     cursor: usize,
     sizes: Option<Sizes>,
+    /// Bytes of payload of a packet, which is what a flow carries without sizes.
+    payload: u64,
     /// New flows per nanosecond; `None`: one for each that ends.
     per_nanosecond: Option<f64>,
     next_arrival: f64,
@@ -114,6 +116,15 @@ impl Synthetic {
             ensure!(!set.is_empty(), "lane {} has none of the {flows} flows", lane.number);
             Ok(Population::Fixed { rounds: Rounds::new(set.len(), random), set, introduced: 0 })
         };
+        let mut store = Vec::new();
+        let (small, large) = match length {
+            Size::Fixed(bytes) => (bytes, bytes),
+            Size::Natural => (64, LONGEST),
+        };
+        let mut template =
+            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
+        let first = template(SYN, small);
+        let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
         let moving = |per_second: Option<f64>, random: Rng| {
             let rate = per_second.unwrap_or(1.0);
             ensure!(rate.is_finite() && rate > 0.0, "{rate} new flows a second");
@@ -124,6 +135,7 @@ impl Synthetic {
                 open_max,
                 cursor: 0,
                 sizes,
+                payload: (data.length() - data.kind().headers()) as u64,
                 per_nanosecond,
                 next_arrival: f64::NAN,
                 lane,
@@ -145,15 +157,6 @@ impl Synthetic {
             Arrivals::Closed => moving(None, random)?,
             Arrivals::Poisson(per_second) => moving(Some(per_second), random)?,
         };
-        let mut store = Vec::new();
-        let (small, large) = match length {
-            Size::Fixed(bytes) => (bytes, bytes),
-            Size::Natural => (64, LONGEST),
-        };
-        let mut template =
-            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
-        let first = template(SYN, small);
-        let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
         let tcp = protocol == Protocol::Tcp;
         Ok(Synthetic { store, first, data, last, tcp, known, population, numbering, too_long: 0 })
     }
@@ -172,7 +175,7 @@ impl Moving {
         };
         let left = match &self.sizes {
             Some(sizes) => sizes.draw(&mut self.random),
-            None => 0,
+            None => self.payload,
         };
         self.open.push(Open { ends, id: self.id, left, begun: false });
         self.id = self.id.wrapping_add(1);

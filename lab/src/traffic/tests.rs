@@ -11,7 +11,7 @@ use super::{Numbering, Traffic};
 use crate::testbed::{Arrivals, Masks, Size, Transport};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::{Batch, Frame, VecFrame};
-use hairpin_core::wire::tcp::{FIN, SYN};
+use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
 use hairpin_core::wire::{Parsed, parse};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,6 +147,32 @@ fn flows_that_end_are_followed_by_new_ones() {
 fn without_sizes_every_packet_is_a_new_flow() {
     let seen = packets(&mut source(synthetic(Transport::Udp, Arrivals::Closed, 4)), 1000, 7, false);
     assert_eq!(flows(&seen), 1000);
+}
+
+/// TCP has SYN and FIN beside it; the packet is as long as frames are to be.
+#[test]
+fn without_sizes_a_flow_has_one_packet() {
+    for (transport, packets_each) in [(Transport::Tcp, 3), (Transport::Udp, 1)] {
+        for (ipv6, length, bytes) in
+            [(false, Size::Fixed(64), 64), (true, Size::Fixed(100), 100), (false, Size::Natural, 1514)]
+        {
+            let options = SyntheticOptions { ipv6, length, ..synthetic(transport, Arrivals::Closed, 4) };
+            let seen = packets(&mut source(options), 4 * packets_each * 100, 7, false);
+            assert_eq!(flows(&seen), 400);
+            let mut by_flow: BTreeMap<u32, Vec<(u8, usize)>> = BTreeMap::new();
+            for packet in &seen {
+                by_flow.entry(packet.stamp.unwrap().flow).or_default().push((packet.flags, packet.length));
+            }
+            for flow in by_flow.values() {
+                let flags: Vec<u8> = flow.iter().map(|(flags, _)| *flags).collect();
+                let (data, expected) = match transport {
+                    Transport::Udp => (flow[0], vec![0]),
+                    Transport::Tcp => (flow[1], vec![SYN, ACK | PSH, ACK | PSH | FIN]),
+                };
+                assert_eq!((flags, data.1), (expected, bytes));
+            }
+        }
+    }
 }
 
 #[test]
