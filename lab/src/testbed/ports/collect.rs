@@ -48,7 +48,7 @@ pub struct Collected {
 /// Receives from a port and judges, until told to stop or the time is over.
 ///
 /// # Errors
-/// A port that cannot be opened, accounts that are not right.
+/// A port that cannot be opened, accounts that are not right, frames that are missing from the pool.
 pub fn sink(
     eal: &Eal,
     settings: &SinkSettings,
@@ -96,6 +96,7 @@ pub fn sink(
     let mut all = Sink::new(SinkOptions { flows: 0, duration, ..options }, start);
     sinks.iter().for_each(|(sink, _)| all.merge(sink));
     let measurement = close(&all, start, duration, &between(&before, &opened.port.statistics()))?;
+    opened.close()?;
     Ok(Collected { measurement, foreign: all.counts().foreign })
 }
 
