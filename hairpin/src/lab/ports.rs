@@ -126,14 +126,7 @@ pub(super) fn report(measured: &Measurement) -> String {
         ));
     }
     if measured.flows_seen > 0 {
-        let moved = match measured.inconsistent_flows {
-            0 => "each to one backend".to_owned(),
-            moved => format!("{moved} to more than one backend"),
-        };
-        lines.push(match measured.backend_packets.is_empty() {
-            true => format!("flows      {}", measured.flows_seen),
-            false => format!("flows      {}, {moved}", measured.flows_seen),
-        });
+        lines.push(flows(measured));
     }
     if !measured.backend_packets.is_empty() {
         lines.push(format!(
@@ -143,6 +136,21 @@ pub(super) fn report(measured: &Measurement) -> String {
         ));
     }
     lines.join("\n") + "\n"
+}
+
+/// The flows, and whether each went to one backend: of no more than was checked.
+fn flows(measured: &Measurement) -> String {
+    let mut line = format!("flows      {}", measured.flows_seen);
+    if !measured.backend_packets.is_empty() {
+        line += &match measured.inconsistent_flows {
+            0 => ", each to one backend".to_owned(),
+            moved => format!(", {moved} to more than one backend"),
+        };
+    }
+    if measured.unchecked > 0 {
+        line += &format!(" ({} packets of flows that had to give way not checked)", measured.unchecked);
+    }
+    line
 }
 
 fn rates(packets: f64, bits: f64) -> String {
@@ -168,5 +176,19 @@ mod tests {
         let lost_by_reason = vec![("ring-full".to_owned(), 3), ("table-full".to_owned(), 4)];
         let text = report(&Measurement { sent: 100, received: 93, lost_by_reason, ..Measurement::default() });
         assert!(text.contains("7 packets, 7.0000 %") && text.contains("3 ring-full") && text.contains("4 table-full"));
+    }
+
+    #[test]
+    fn a_report_says_what_was_not_checked() {
+        let flows = |unchecked, backends: &[(String, u64)]| {
+            let backend_packets = backends.to_vec();
+            let measured = Measurement { flows_seen: 9, unchecked, backend_packets, ..Measurement::default() };
+            report(&measured).lines().find(|line| line.starts_with("flows")).map(str::to_owned)
+        };
+        let backends = [("198.18.0.1:8080".to_owned(), 1)];
+        assert_eq!(flows(0, &backends).unwrap(), "flows      9, each to one backend");
+        let expected = "flows      9, each to one backend (12 packets of flows that had to give way not checked)";
+        assert_eq!(flows(12, &backends).unwrap(), expected);
+        assert_eq!(flows(12, &[]).unwrap(), "flows      9 (12 packets of flows that had to give way not checked)");
     }
 }

@@ -248,7 +248,7 @@ fn means(page: &mut Page, results: &Results<'_>) {
             plus_minus(summary(Metric::Loss, all), 0.01, 3),
             plus_minus(summary(Metric::Latency, all), 1e3, 1),
             plus_minus(latency(all, |latency| latency.p99 as f64), 1e3, 1),
-            all.iter().map(|measured| measured.inconsistent_flows).sum::<u64>().to_string(),
+            moved(all),
             plus_minus(reordered, 0.01, 3),
             ran(all),
         ];
@@ -257,6 +257,16 @@ fn means(page: &mut Page, results: &Results<'_>) {
         page.row(class, &place.each_ref().map(String::as_str), &numbers);
     }
     page.raw("</table>\n");
+}
+
+/// Flows that went to more than one backend, and packets of which nobody knows.
+fn moved(all: &[&Measurement]) -> String {
+    let sum = |of: fn(&Measurement) -> u64| all.iter().map(|measured| of(measured)).sum::<u64>();
+    let moved = sum(|measured| measured.inconsistent_flows);
+    match sum(|measured| measured.unchecked) {
+        0 => moved.to_string(),
+        unchecked => format!("{moved}, {unchecked} packets not checked"),
+    }
 }
 
 /// What cards have done, if there were any.

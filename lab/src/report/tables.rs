@@ -91,6 +91,7 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         "flows_seen",
         "consistent",
         "inconsistent_flows",
+        "unchecked",
         "backend_spread",
         "lost_by_reason",
         "device_ran",
@@ -116,7 +117,7 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
         values.extend([format!("{:.6}", m.loss()), some(l.count, format!("{:.0}", l.mean))]);
         values.extend([l.min, l.p50, l.p95, l.p99, l.p999, l.max].map(|ns| some(l.count, ns.to_string())));
         values.extend([m.behind, m.reordered, m.duplicates, m.corrupted, m.flows_seen].map(|count| count.to_string()));
-        values.extend([m.consistent.to_string(), m.inconsistent_flows.to_string()]);
+        values.extend([m.consistent.to_string(), m.inconsistent_flows.to_string(), m.unchecked.to_string()]);
         values.extend([format!("{:.4}", m.backend_spread), reasons]);
         let ran = m.ran.map_or([None, None], |ran| [Some(ran.device), Some(ran.testers)]);
         values.extend(ran.map(|share| share.map_or(String::new(), |share| format!("{share:.4}"))));

@@ -105,6 +105,7 @@ impl Testbed for Model {
             rx_pps,
             latency,
             over_time,
+            unchecked: if self.starves { 7 } else { 0 },
             ran: Some(Ran { device: if self.starves { 0.4 } else { 0.998 }, testers: 1.0 }),
             ..Measurement::default()
         })
@@ -160,6 +161,7 @@ fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
         "latency_p95_ns",
         "latency_p99_ns",
         "device_ran",
+        "unchecked",
     ] {
         assert!(head.lines().next().unwrap().split(',').any(|there| there == column), "{column}");
     }
@@ -190,5 +192,7 @@ fn a_page_says_of_which_cells_nothing_can_be_said() {
     let page = fs::read_to_string(&written.page).unwrap();
     assert!(page.contains("decide about no finding") && page.contains("40.0, 100.0"), "{page}");
     assert!(!page.contains("<td>confirmed") && !page.contains("<td>not so"), "no finding is decided");
+    // Seven in each of three repetitions.
+    assert!(page.contains("0, 21 packets not checked"), "{page}");
     fs::remove_dir_all(&directory).unwrap();
 }

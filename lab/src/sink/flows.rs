@@ -1,8 +1,9 @@
 //! What has been seen of each flow: its last packet, and the backend it went to.
 //!
-//! A table indexed by the flow's number, of as many places as there are flows (the next power of two): flows that are there
-//! all the time have one each. Of flows that come and go, a newer one takes the place of one that is as many numbers
-//! older; what then still comes of the older is not checked, and counted.
+//! A table indexed by the flow's number, of as many places as there are flows at a time (the next power of two): each of them
+//! has one, and leaves it to the flow that a [source](crate::traffic::synthetic) begins when it has ended. Where there are
+//! more flows than room was taken for, the one with the higher number takes the place; what comes of the other is not
+//! checked, and counted. So is what is overtaken by the flow that follows its own.
 
 /// Places at least: what comes and goes may overlap.
 const PLACES_MIN: usize = 1 << 12;
@@ -26,7 +27,7 @@ pub enum Told {
     Right,
     /// It came after one that was sent later.
     Reordered,
-    /// Its flow's place is another's.
+    /// Its flow's place is another's, and nothing is known of it.
     Unchecked,
 }
 
@@ -37,7 +38,7 @@ pub struct Flows {
     seen: u64,
     /// Flows that went to more than one backend.
     moved: u64,
-    /// Packets of flows that are not remembered.
+    /// Packets of flows whose place is another's.
     unchecked: u64,
 }
 
@@ -74,7 +75,7 @@ impl Flows {
         Told::Right
     }
 
-    /// Flows seen.
+    /// Flows seen; those of which only unchecked packets came are not among them.
     pub fn seen(&self) -> u64 {
         self.seen
     }
@@ -84,7 +85,7 @@ impl Flows {
         self.moved
     }
 
-    /// Packets of flows that had been forgotten for newer ones.
+    /// Packets of flows that had to give way to others: where they went is not known to be right or wrong.
     pub fn unchecked(&self) -> u64 {
         self.unchecked
     }
@@ -94,5 +95,35 @@ impl Flows {
         self.seen += other.seen;
         self.moved += other.moved;
         self.unchecked += other.unchecked;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gives_way_is_counted_and_neither_right_nor_wrong() {
+        let mut flows = Flows::new(10);
+        let other = 5 + PLACES_MIN as u32;
+        assert_eq!(flows.tell(5, 0, 1), Told::Right);
+        assert_eq!(flows.tell(other, 1, 2), Told::Right);
+        assert_eq!([flows.tell(5, 2, 3), flows.tell(5, 3, 1)], [Told::Unchecked; 2]);
+        assert_eq!(flows.tell(other, 4, 2), Told::Right);
+        assert_eq!((flows.seen(), flows.moved(), flows.unchecked()), (2, 0, 2));
+        let mut all = Flows::new(0);
+        all.merge(&flows);
+        all.merge(&flows);
+        assert_eq!((all.seen(), all.unchecked()), (4, 4));
+    }
+
+    #[test]
+    fn numbers_that_come_round_are_newer() {
+        let mut flows = Flows::new(10);
+        let last = u32::MAX - 5;
+        let next = last.wrapping_add(PLACES_MIN as u32);
+        assert!(next < last);
+        assert_eq!([(last, 0), (next, 1)].map(|(flow, at)| flows.tell(flow, at, 0)), [Told::Right; 2]);
+        assert_eq!((flows.tell(last, 2, 0), flows.seen()), (Told::Unchecked, 2));
     }
 }

@@ -55,7 +55,8 @@ pub struct Counts {
     pub reordered: u64,
     /// Packets with a wrong checksum or malformed headers.
     pub corrupted: u64,
-    /// Packets that say they have not been sent yet. With one clock there are none.
+    /// Packets that say they have not been sent yet, each counted once; they do not count as received. With one clock there
+    /// are none.
     pub from_the_future: u64,
     /// Frames of nobody's, or of another session.
     pub foreign: u64,
@@ -134,10 +135,6 @@ impl Sink {
     /// A packet of the session. Its latency, if it counts as received.
     #[inline]
     fn ours(&mut self, now: u64, stamp: &Stamp, at: &Transport, length: usize) -> u64 {
-        let Some(latency) = stamp.age(now) else {
-            self.counts.from_the_future += 1;
-            return 0;
-        };
         let Some(order) = self.order.get_mut((stamp.sequence >> 40) as usize) else { return 0 };
         match order.arrived(stamp.sequence % stamp::SEQUENCES) {
             Arrived::Twice => {
@@ -150,6 +147,10 @@ impl Sink {
             }
             Arrived::First => {}
         }
+        let Some(latency) = stamp.age(now) else {
+            self.counts.from_the_future += 1;
+            return 0;
+        };
         self.counts.received += 1;
         self.counts.bytes += length as u64;
         self.latency.record(latency);
@@ -165,7 +166,12 @@ impl Sink {
         &self.counts
     }
 
-    /// Packets that, by their numbers, were sent before the last one received, and have not been received.
+    /// Packets that must have been sent, by the highest number of each generator's that has come.
+    pub fn numbered(&self) -> u64 {
+        self.order.iter().map(Order::numbered).sum()
+    }
+
+    /// Those of them that have not come, or came too late to tell.
     pub fn missing(&self) -> u64 {
         self.order.iter().map(Order::missing).sum()
     }

@@ -79,6 +79,11 @@ impl Order {
         self.received += other.received;
     }
 
+    /// Numbers up to the highest.
+    pub fn numbered(&self) -> u64 {
+        self.next
+    }
+
     /// Numbers up to the highest that have not come, or came too late to tell.
     pub fn missing(&self) -> u64 {
         self.next.saturating_sub(self.received)

@@ -3,8 +3,8 @@
 use super::device::Handled;
 use super::generator::Sent;
 use super::{LatencySummary, Measurement};
-use crate::sink::Sink;
 use crate::sink::timeline::Timeline;
+use crate::sink::{Counts, Sink};
 use anyhow::{Result, ensure};
 
 /// What was counted in a trial, over all lanes.
@@ -33,6 +33,15 @@ impl Books<'_> {
     /// # Errors
     /// More has been received than sent, or something is missing for no reason.
     pub fn close(self) -> Result<Measurement> {
+        let lost = self.lost();
+        self.close_with(lost)
+    }
+
+    /// The measurement, if these losses, by reason, make the accounts right.
+    ///
+    /// # Errors
+    /// As [`Books::close`].
+    pub fn close_with(self, lost: Vec<(String, u64)>) -> Result<Measurement> {
         let counts = self.sink.counts();
         ensure!(
             counts.received <= self.sent.packets,
@@ -42,7 +51,6 @@ impl Books<'_> {
         );
         let unexplained = self.handled.unexplained();
         ensure!(unexplained == 0, "the device does not say what became of {unexplained} frames");
-        let lost = self.lost();
         let explained: u64 = lost.iter().map(|(_, count)| count).sum();
         ensure!(
             self.sent.packets == counts.received + explained,
@@ -55,20 +63,13 @@ impl Books<'_> {
     }
 
     fn lost(&self) -> Vec<(String, u64)> {
-        let counts = self.sink.counts();
-        let seen = [
-            (self.full, self.sent.refused),
-            ("corrupted", counts.corrupted),
-            ("too-late-to-tell", counts.late),
-            ("from-the-future", counts.from_the_future),
-        ];
-        let seen = seen.iter().map(|&(name, count)| (name.to_owned(), count));
+        let seen = [(self.full, self.sent.refused)].into_iter().chain(seen_otherwise(self.sink.counts()));
+        let seen = seen.map(|(name, count)| (name.to_owned(), count));
         let all = seen.chain(self.handled.dropped.iter().cloned()).chain(self.between.iter().cloned());
         all.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// The measurement with these losses.
-    pub fn measurement(self, lost_by_reason: Vec<(String, u64)>) -> Measurement {
+    fn measurement(self, lost_by_reason: Vec<(String, u64)>) -> Measurement {
         let (sink, counts) = (self.sink, self.sink.counts());
         let mut timeline = self.timeline;
         timeline.merge(sink.timeline());
@@ -92,8 +93,9 @@ impl Books<'_> {
             rx_bps: per_second(bytes * 8),
             latency,
             over_time,
-            consistent: sink.flows().moved() == 0,
+            consistent: sink.flows().moved() == 0 && sink.flows().unchecked() == 0,
             inconsistent_flows: sink.flows().moved(),
+            unchecked: sink.flows().unchecked(),
             flows_seen: sink.flows().seen(),
             backend_packets: sink.backends().packets(),
             backend_spread: sink.backends().spread(),
@@ -106,4 +108,9 @@ impl Books<'_> {
             offloaded: self.handled.offloaded,
         }
     }
+}
+
+/// What came and does not count as received, by reason.
+pub fn seen_otherwise(counts: &Counts) -> [(&'static str, u64); 3] {
+    [("corrupted", counts.corrupted), ("too-late-to-tell", counts.late), ("from-the-future", counts.from_the_future)]
 }

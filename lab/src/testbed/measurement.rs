@@ -103,11 +103,15 @@ pub struct Measurement {
     pub latency: LatencySummary,
     /// By hundreds of milliseconds.
     pub over_time: Vec<Sample>,
-    /// Whether every flow reached one backend only.
+    /// Whether every flow reached one backend only, as far as is known: not where there are `unchecked` packets.
     pub consistent: bool,
     /// Flows of which packets came at more than one backend.
     pub inconsistent_flows: u64,
-    /// Flows the sink has seen.
+    /// Packets received of flows that had to give way to others in the sink's table: neither their backend nor their order
+    /// was checked. Of a sink that was told how many flows there are, next to none.
+    #[serde(default)]
+    pub unchecked: u64,
+    /// Flows the sink has seen; those of which only `unchecked` packets came are not among them.
     pub flows_seen: u64,
     /// Backends by address and port, with the packets that reached each.
     pub backend_packets: Vec<(String, u64)>,

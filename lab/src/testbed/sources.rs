@@ -1,6 +1,6 @@
 //! A trial's sources: one for each lane.
 
-use super::{Arrivals, Device, Size, Source, Trial};
+use super::{Device, Size, Source, Trial};
 use crate::traffic::flows::Lane;
 use crate::traffic::recording::Recording;
 use crate::traffic::replay::{Replay, ReplayOptions};
@@ -59,13 +59,8 @@ pub fn sources(trial: &Trial, session: u64, steering: Steering, link: Link) -> R
             };
             for lane in lanes {
                 let numbering = Numbering::new(session, lane.number as u8);
-                // Of flows that come and go each lane has numbers of its own, far apart.
-                let first = match arrivals {
-                    Arrivals::Fixed => first_id,
-                    Arrivals::Closed | Arrivals::Poisson(_) => u32::from(lane.number) << 24,
-                };
                 let seed = trial.seed ^ u64::from(lane.number) << 32;
-                let synthetic = Synthetic::new(options.clone(), lane, numbering, first, seed)?;
+                let synthetic = Synthetic::new(options.clone(), lane, numbering, first_id, seed)?;
                 first_id += synthetic.flows() as u32;
                 made.push(AnyTraffic::Synthetic(synthetic));
             }

@@ -3,20 +3,24 @@
 use super::account::Books;
 use super::balancer::{BalancerOptions, workers};
 use super::card::card;
-use super::device::{Core, Serving};
+use super::device::{Core, Handled, Serving};
 use super::ends::{Inlet, Outlet};
-use super::generator::Generator;
+use super::generator::{Generator, Sent};
 use super::offload::{self, Offload, Policy};
 use super::sources::sources;
 use super::table::{Choice, names};
 use super::{Arrivals, Device, Measurement, Rate, Size, Source, Transport, Trial};
 use crate::clock;
+use crate::sink::timeline::Timeline;
 use crate::sink::{Sink, SinkOptions};
+use crate::traffic::Traffic;
 use crate::traffic::template::Link;
-use hairpin_core::flow::Steering;
-use hairpin_core::frame::{Batch, FrameIo, VecFrame};
+use hairpin_core::flow::{Address, Endpoint, Steering};
+use hairpin_core::frame::{Batch, Checksum, FrameIo, VecFrame};
+use hairpin_core::rewrite::Rewrite;
+use hairpin_core::wire::{Parsed, parse};
 use hairpin_sim::nic::Profile;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -332,6 +336,98 @@ fn every_packet_a_new_flow() {
     let source = Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Closed, sizes: None, ipv6: false };
     let measured = measure(&Trial { source, table_entries: 1 << 20, ..trial() }, None).unwrap();
     assert_eq!((measured.flows_seen, measured.lost()), (measured.sent, 0));
+}
+
+/// The lanes' packets in one sink's hands: `turns` times 20 of each lane's times its weight, dealt with by `way`.
+fn in_one_sink(trial: &Trial, weights: &[usize], turns: usize, mut way: impl FnMut(&mut VecFrame)) -> Sink {
+    let lanes = weights.len() as u16;
+    let made = sources(trial, SESSION, Steering::by_hash([1, 2], lanes), Link::default()).unwrap();
+    let (flows, duration) = (made.flows, 1_000_000_000);
+    let mut sink = Sink::new(SinkOptions { session: SESSION, generators: lanes, flows, balanced: true, duration }, 0);
+    let mut lanes = made.lanes;
+    for turn in 0..turns as u64 {
+        for (lane, weight) in lanes.iter_mut().zip(weights) {
+            for _ in 0..*weight {
+                let mut frames: Batch<VecFrame> = (0..20).map(|_| VecFrame::default()).collect();
+                let filled = lane.fill(turn * 1_000_000, &mut frames);
+                frames.truncate(filled.packets);
+                frames.iter_mut().for_each(&mut way);
+                sink.take(turn * 1_000_000, &frames);
+            }
+        }
+    }
+    sink
+}
+
+/// The client's end of a frame.
+fn client(frame: &VecFrame) -> Endpoint {
+    let Ok(Parsed::Transport(at)) = parse(&frame.data) else { panic!("{:?}", parse(&frame.data)) };
+    at.key.source
+}
+
+/// Flows that last among tens of thousands that come and go, of lanes of which one sends more than another.
+#[test]
+fn every_open_flow_is_checked() {
+    let file = std::env::temp_dir().join(format!("hairpin-lab-{}-few-last.csv", std::process::id()));
+    std::fs::write(&file, "22,0\n22,0.998\n1e9,1\n").unwrap();
+    let moved = Endpoint { address: Address::from_ipv4([198, 18, 0, 1]), port: 8080 };
+    for (transport, arrivals) in [
+        (Transport::Udp, Arrivals::Closed),
+        (Transport::Tcp, Arrivals::Closed),
+        (Transport::Udp, Arrivals::Poisson(1e6)),
+    ] {
+        for weights in [&[1][..], &[4, 1], &[1, 3, 2]] {
+            let source = Source::Synthetic { transport, arrivals, sizes: Some(file.clone()), ipv6: false };
+            let trial = Trial { source, flows: 200, ..trial() };
+            let mut packets: BTreeMap<Endpoint, u32> = BTreeMap::new();
+            let sink = in_one_sink(&trial, weights, 3000, |frame| {
+                let so_far = packets.entry(client(frame)).or_default();
+                *so_far += 1;
+                // Whoever lasts goes to another backend in the end.
+                if *so_far > 50 {
+                    let Ok(Parsed::Transport(at)) = parse(&frame.data) else { panic!() };
+                    let rewrite = Rewrite { source: at.key.source, destination: moved, ..Rewrite::default() };
+                    rewrite.apply(&mut frame.data, &at, Checksum::Complete);
+                }
+            });
+            let (counts, flows) = (*sink.counts(), sink.flows());
+            let last = packets.values().filter(|&&count| count > 50).count();
+            assert!(packets.len() > 5000 && last > 10, "{} flows, {last} last", packets.len());
+            assert_eq!((flows.seen(), flows.moved(), flows.unchecked()), (packets.len() as u64, last as u64, 0));
+            assert_eq!((counts.received, counts.reordered), (packets.values().map(|&count| u64::from(count)).sum(), 0));
+        }
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn what_was_not_checked_is_not_called_consistent() {
+    let trial = Trial { flows: 10_000, ..trial() };
+    let duration = 1_000_000_000;
+    for (flows, checked) in [(10_000, true), (1, false)] {
+        let mut source =
+            sources(&trial, SESSION, Steering::by_hash([1, 2], 1), Link::default()).unwrap().lanes.remove(0);
+        let options = SinkOptions { session: SESSION, generators: 1, flows, balanced: true, duration };
+        let mut sink = Sink::new(options, 0);
+        for _ in 0..1000 {
+            let mut frames: Batch<VecFrame> = (0..20).map(|_| VecFrame::default()).collect();
+            source.fill(0, &mut frames);
+            sink.take(0, &frames);
+        }
+        let books = Books {
+            sent: Sent { packets: 20_000, ..Sent::default() },
+            full: Queue::FULL,
+            behind: 0,
+            timeline: Timeline::new(0, duration),
+            handled: Handled::default(),
+            between: Vec::new(),
+            sink: &sink,
+            duration,
+        };
+        let measured = books.close().unwrap();
+        assert_eq!((measured.consistent, measured.unchecked == 0), (checked, checked), "{measured:?}");
+        assert_eq!(measured.inconsistent_flows, 0);
+    }
 }
 
 #[test]

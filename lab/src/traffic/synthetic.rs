@@ -2,6 +2,10 @@
 //!
 //! TCP is what a balancer sees of it: a SYN first, segments, a FIN last; nobody answers or retransmits. Packets of open
 //! flows are sent in turn, one of each.
+//!
+//! Of flows that come and go each open one has a number that no other open one has, of any lane, in its lowest bits: a flow
+//! that ends leaves them to the one that is begun in its place, whose number is a power of two higher. So a sink that has a
+//! place for each open flow never has two for the same place ([`Flows`](crate::sink::flows::Flows)).
 
 use super::flows::{FlowSet, Lane, Rounds, client};
 use super::sizes::Sizes;
@@ -13,6 +17,7 @@ use fastrand::Rng;
 use hairpin_core::flow::Protocol;
 use hairpin_core::frame::{Batch, Frame};
 use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
+use std::collections::VecDeque;
 
 /// Bytes of the longest frame where sizes are natural: an IP packet of 1,500 bytes.
 pub const LONGEST: u16 = 1514;
@@ -28,7 +33,7 @@ pub struct SyntheticOptions {
     pub ipv6: bool,
     /// How flows come and go.
     pub arrivals: Arrivals,
-    /// What a flow carries; `None`: one packet (but for [`Arrivals::Fixed`], whose flows do not end).
+    /// What a flow carries; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
     pub sizes: Option<Sizes>,
     /// How long frames are.
     pub length: Size,
@@ -64,14 +69,18 @@ struct Moving {
     open_max: usize,
     cursor: usize,
     sizes: Option<Sizes>,
+    /// Bytes of payload of a packet, which is what a flow carries without sizes.
+    payload: u64,
     /// New flows per nanosecond; `None`: one for each that ends.
     per_nanosecond: Option<f64>,
     next_arrival: f64,
     lane: Lane,
     ipv6: bool,
-    /// The next client's number, and the next flow's.
+    /// The next client's number.
     client: u32,
-    id: u32,
+    /// The numbers of the next flows: those of the flows that have ended, each a stride higher.
+    ids: VecDeque<u32>,
+    stride: u32,
     refused: u64,
     random: Rng,
 }
@@ -90,7 +99,7 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// A lane's source.
+    /// A lane's source. Its flows are numbered from `first_id` on, as many as it has at a time ([`Traffic::flows`]).
     ///
     /// # Errors
     /// An arrival rate that is none, or no flow at all.
@@ -114,6 +123,15 @@ impl Synthetic {
             ensure!(!set.is_empty(), "lane {} has none of the {flows} flows", lane.number);
             Ok(Population::Fixed { rounds: Rounds::new(set.len(), random), set, introduced: 0 })
         };
+        let mut store = Vec::new();
+        let (small, large) = match length {
+            Size::Fixed(bytes) => (bytes, bytes),
+            Size::Natural => (64, LONGEST),
+        };
+        let mut template =
+            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
+        let first = template(SYN, small);
+        let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
         let moving = |per_second: Option<f64>, random: Rng| {
             let rate = per_second.unwrap_or(1.0);
             ensure!(rate.is_finite() && rate > 0.0, "{rate} new flows a second");
@@ -124,12 +142,14 @@ impl Synthetic {
                 open_max,
                 cursor: 0,
                 sizes,
+                payload: (data.length() - data.kind().headers()) as u64,
                 per_nanosecond,
                 next_arrival: f64::NAN,
                 lane,
                 ipv6,
                 client: 0,
-                id: first_id,
+                ids: (0..open_max as u32).map(|number| first_id.wrapping_add(number)).collect(),
+                stride: flows.max(lanes).min(1 << 31).next_power_of_two(),
                 refused: 0,
                 random,
             };
@@ -145,23 +165,15 @@ impl Synthetic {
             Arrivals::Closed => moving(None, random)?,
             Arrivals::Poisson(per_second) => moving(Some(per_second), random)?,
         };
-        let mut store = Vec::new();
-        let (small, large) = match length {
-            Size::Fixed(bytes) => (bytes, bytes),
-            Size::Natural => (64, LONGEST),
-        };
-        let mut template =
-            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
-        let first = template(SYN, small);
-        let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
         let tcp = protocol == Protocol::Tcp;
         Ok(Synthetic { store, first, data, last, tcp, known, population, numbering, too_long: 0 })
     }
 }
 
 impl Moving {
-    /// Begins a flow.
+    /// Begins a flow; there are fewer than may be open.
     fn begin(&mut self) {
+        let Some(id) = self.ids.pop_front() else { return };
         // On average as many tries as lanes.
         let ends = loop {
             let ends = client(self.client);
@@ -172,10 +184,9 @@ impl Moving {
         };
         let left = match &self.sizes {
             Some(sizes) => sizes.draw(&mut self.random),
-            None => 0,
+            None => self.payload,
         };
-        self.open.push(Open { ends, id: self.id, left, begun: false });
-        self.id = self.id.wrapping_add(1);
+        self.open.push(Open { ends, id, left, begun: false });
     }
 
     /// Begins the flows whose time has come.
@@ -199,7 +210,8 @@ impl Moving {
 
     /// The flow at the cursor has ended.
     fn end(&mut self) {
-        self.open.swap_remove(self.cursor);
+        let ended = self.open.swap_remove(self.cursor);
+        self.ids.push_back(ended.id.wrapping_add(self.stride));
         if self.per_nanosecond.is_none() {
             self.begin();
             let last = self.open.len() - 1;

@@ -1,7 +1,7 @@
 //! The sources, looked at packet by packet.
 
 use super::flows::Lane;
-use super::recording::Recording;
+use super::recording::{self, Recording};
 use super::replay::{Replay, ReplayOptions};
 use super::sizes::Sizes;
 use super::stamp::{self, Stamp};
@@ -11,9 +11,15 @@ use super::{Numbering, Traffic};
 use crate::testbed::{Arrivals, Masks, Size, Transport};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::{Batch, Frame, VecFrame};
-use hairpin_core::wire::tcp::{FIN, SYN};
+use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
 use hairpin_core::wire::{Parsed, parse};
+use pcap_file::DataLink;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::blocks::section_header::SectionHeaderBlock;
+use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
+use pcap_file::pcapng::{Block, PcapNgBlock, PcapNgWriter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -149,6 +155,32 @@ fn without_sizes_every_packet_is_a_new_flow() {
     assert_eq!(flows(&seen), 1000);
 }
 
+/// TCP has SYN and FIN beside it; the packet is as long as frames are to be.
+#[test]
+fn without_sizes_a_flow_has_one_packet() {
+    for (transport, packets_each) in [(Transport::Tcp, 3), (Transport::Udp, 1)] {
+        for (ipv6, length, bytes) in
+            [(false, Size::Fixed(64), 64), (true, Size::Fixed(100), 100), (false, Size::Natural, 1514)]
+        {
+            let options = SyntheticOptions { ipv6, length, ..synthetic(transport, Arrivals::Closed, 4) };
+            let seen = packets(&mut source(options), 4 * packets_each * 100, 7, false);
+            assert_eq!(flows(&seen), 400);
+            let mut by_flow: BTreeMap<u32, Vec<(u8, usize)>> = BTreeMap::new();
+            for packet in &seen {
+                by_flow.entry(packet.stamp.unwrap().flow).or_default().push((packet.flags, packet.length));
+            }
+            for flow in by_flow.values() {
+                let flags: Vec<u8> = flow.iter().map(|(flags, _)| *flags).collect();
+                let (data, expected) = match transport {
+                    Transport::Udp => (flow[0], vec![0]),
+                    Transport::Tcp => (flow[1], vec![SYN, ACK | PSH, ACK | PSH | FIN]),
+                };
+                assert_eq!((flags, data.1), (expected, bytes));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_poisson_process_begins_as_many_flows_as_it_says() {
     let options = synthetic(Transport::Udp, Arrivals::Poisson(100_000.0), 1000);
@@ -179,6 +211,29 @@ fn more_flows_than_may_be_open_are_not_begun() {
     assert!(source.refused()[0].1 > 500, "{:?}", source.refused());
 }
 
+/// A frame of a client's, with a hundred bytes of payload.
+fn client_frame(number: u8, tcp: bool) -> Vec<u8> {
+    let (transport, protocol) = if tcp { (20, 6) } else { (8, 17) };
+    let total = 20 + transport + 100u16;
+    let mut frame = vec![0; 14 + usize::from(total)];
+    frame[12] = 8;
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[22] = 9;
+    frame[23] = protocol;
+    frame[26..34].copy_from_slice(&[172, 16, 5, number, 93, 184, 216, 34]);
+    frame[34..38].copy_from_slice(&[200, number, 1, 187]);
+    match tcp {
+        true => frame[46..48].copy_from_slice(&[0x50, SYN]),
+        false => frame[38..40].copy_from_slice(&108u16.to_be_bytes()),
+    }
+    let payload = 14 + 20 + usize::from(transport);
+    frame[payload..].fill(0xab);
+    let sum = hairpin_core::wire::checksum::Sum::of(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
 /// A capture file with UDP and TCP packets of `flows` clients, and some that are neither.
 fn recorded(name: &str, flows: u8) -> PathBuf {
     let path = std::env::temp_dir().join(format!("hairpin-lab-{}-{name}.pcap", std::process::id()));
@@ -188,24 +243,7 @@ fn recorded(name: &str, flows: u8) -> PathBuf {
     };
     for number in 0..flows {
         for tcp in [false, true] {
-            let (transport, protocol) = if tcp { (20, 6) } else { (8, 17) };
-            let total = 20 + transport + 100u16;
-            let mut frame = vec![0; 14 + usize::from(total)];
-            frame[12] = 8;
-            frame[14] = 0x45;
-            frame[16..18].copy_from_slice(&total.to_be_bytes());
-            frame[22] = 9;
-            frame[23] = protocol;
-            frame[26..34].copy_from_slice(&[172, 16, 5, number, 93, 184, 216, 34]);
-            frame[34..38].copy_from_slice(&[200, number, 1, 187]);
-            match tcp {
-                true => frame[46..48].copy_from_slice(&[0x50, SYN]),
-                false => frame[38..40].copy_from_slice(&108u16.to_be_bytes()),
-            }
-            let payload = 14 + 20 + usize::from(transport);
-            frame[payload..].fill(0xab);
-            let sum = hairpin_core::wire::checksum::Sum::of(&frame[14..34]).checksum();
-            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            let mut frame = client_frame(number, tcp);
             let length = frame.len() as u32;
             // As if recorded with a short snapshot length, every other one.
             frame.truncate(if number % 2 == 0 { frame.len() } else { 80 });
@@ -294,6 +332,93 @@ fn real_captures_are_played() {
             assert!(flows(&seen) <= 500 && seen.iter().all(|packet| packet.length <= 1514));
         }
     }
+}
+
+/// What is in [`recorded_ng`]: one of each kind of block that holds a packet, of interfaces whose clocks and links differ.
+fn blocks_ng() -> Vec<Block<'static>> {
+    let interface = |linktype, resolution: Option<u8>| {
+        let options = resolution.map(InterfaceDescriptionOption::IfTsResol).into_iter().collect();
+        InterfaceDescriptionBlock { linktype, snaplen: 0, options }.into_block()
+    };
+    // The crate's timestamps are whatever stands in the file: ticks of the interface's clock.
+    let packet = |interface_id, ticks, frame: Vec<u8>| {
+        let original_len = frame.len() as u32;
+        let (timestamp, data) = (Duration::from_nanos(ticks), frame.into());
+        EnhancedPacketBlock { interface_id, timestamp, original_len, data, options: Vec::new() }.into_block()
+    };
+    let simple =
+        |frame: Vec<u8>| SimplePacketBlock { original_len: frame.len() as u32, data: frame.into() }.into_block();
+    let cut = EnhancedPacketBlock {
+        interface_id: 0,
+        timestamp: Duration::ZERO,
+        original_len: client_frame(4, false).len() as u32,
+        data: client_frame(4, false)[..61].to_vec().into(),
+        options: Vec::new(),
+    };
+    vec![
+        simple(client_frame(9, false)),
+        interface(DataLink::ETHERNET, None),
+        packet(0, 1_700_000_000_123_456, client_frame(0, false)),
+        interface(DataLink::RAW, Some(9)),
+        interface(DataLink::ETHERNET, Some(0x80 | 10)),
+        packet(1, 1_700_000_000_123_456_789, client_frame(1, true)[14..].to_vec()),
+        packet(2, 5 * 1024 + 512, client_frame(2, true)),
+        packet(0, 0, vec![0xff; 60]),
+        simple(client_frame(3, true)),
+        cut.into_block(),
+        // In another section interfaces are counted anew.
+        SectionHeaderBlock::default().into_block(),
+        interface(DataLink::ETHERNET, Some(3)),
+        packet(0, 7_250, client_frame(5, false)),
+    ]
+}
+
+/// A pcapng file of [`blocks_ng`].
+fn recorded_ng(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("hairpin-lab-{}-{name}.pcapng", std::process::id()));
+    let mut writer = PcapNgWriter::new(std::fs::File::create(&path).unwrap()).unwrap();
+    blocks_ng().iter().for_each(|block| {
+        writer.write_block(block).unwrap();
+    });
+    path
+}
+
+#[test]
+fn a_pcapng_file_is_read_whatever_its_interfaces_are() {
+    let path = recorded_ng("read");
+    let mut seen = Vec::new();
+    let skipped = recording::frames(&path, &mut |time, frame, at| {
+        assert_eq!((at.end - at.payload, frame[at.end - 1]), (100, if frame[29] == 4 { 0 } else { 0xab }));
+        seen.push((frame[29], at.key.protocol == Protocol::Tcp, time));
+        None
+    });
+    let expected = [
+        (0, false, Duration::new(1_700_000_000, 123_456_000)),
+        (1, true, Duration::new(1_700_000_000, 123_456_789)),
+        (2, true, Duration::from_millis(5500)),
+        (3, true, Duration::ZERO),
+        (4, false, Duration::ZERO),
+        (5, false, Duration::from_millis(7250)),
+    ];
+    assert_eq!(seen, expected);
+    let reasons = BTreeMap::from([("neither TCP nor UDP", 1), ("of an interface the file does not describe", 1)]);
+    assert_eq!(skipped.unwrap(), reasons);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_pcapng_file_is_played() {
+    let path = recorded_ng("played");
+    let mut source = replay(&path, options(None, 100, Size::Natural), true);
+    let seen = packets(&mut source, 6000, 7, false);
+    assert_eq!(flows(&seen), 100);
+    assert_eq!(seen.iter().filter(|packet| packet.key.protocol == Protocol::Tcp).count(), 3000);
+    // What was cut off in its last block is played up to there.
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+    let recording = Recording::read(&path, false).unwrap();
+    assert_eq!((recording.packets.len(), recording.skipped["unreadable, and what follows"]), (5, 1));
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

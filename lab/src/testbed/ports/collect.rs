@@ -1,12 +1,12 @@
 //! A sink alone, of a generator in another process.
 
-use super::super::account::Books;
+use super::super::account::{Books, seen_otherwise};
 use super::super::cores::{Watch, pin};
 use super::super::device::Handled;
 use super::super::ends::{Inlet, Outlet};
 use super::super::generator::Sent;
 use super::super::{Measurement, Progress};
-use super::{Ends, PortSettings, STEPS, between, seen_otherwise, session};
+use super::{Ends, PortSettings, STEPS, between, session, take};
 use crate::clock;
 use crate::sink::timeline::Timeline;
 use crate::sink::{Sink, SinkOptions};
@@ -38,8 +38,8 @@ pub struct SinkSettings {
 /// What a sink alone has found.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Collected {
-    /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came; the last
-    /// packets, if they are lost, are not missed.
+    /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came whole; the
+    /// last packets, if they are lost or damaged, are not missed.
     pub measurement: Measurement,
     /// Frames of nobody's, or of another session.
     pub foreign: u64,
@@ -48,7 +48,7 @@ pub struct Collected {
 /// Receives from a port and judges, until told to stop or the time is over.
 ///
 /// # Errors
-/// A port that cannot be opened.
+/// A port that cannot be opened, accounts that are not right, frames that are missing from the pool.
 pub fn sink(
     eal: &Eal,
     settings: &SinkSettings,
@@ -95,29 +95,35 @@ pub fn sink(
     let duration = if start == 0 { 0 } else { last.saturating_sub(start).max(1) };
     let mut all = Sink::new(SinkOptions { flows: 0, duration, ..options }, start);
     sinks.iter().for_each(|(sink, _)| all.merge(sink));
-    let counts = *all.counts();
-    let sent = Sent { packets: counts.received + all.missing(), ..Sent::default() };
-    let mut missing = all.missing().saturating_sub(seen_otherwise(&counts));
-    let mut between = between(&before, &opened.port.statistics());
-    for (_, count) in &mut between {
-        *count = (*count).min(missing);
-        missing -= *count;
-    }
-    between.push(("on-the-way".to_owned(), missing));
-    between.retain(|&(_, count)| count > 0);
-    let handled = Handled::default();
+    let measurement = close(&all, start, duration, &between(&before, &opened.port.statistics()))?;
+    opened.close()?;
+    Ok(Collected { measurement, foreign: all.counts().foreign })
+}
+
+/// The accounts of a sink that knows of the generator only what its packets' numbers say; `between` is what the port has
+/// lost.
+fn close(all: &Sink, start: u64, duration: u64, between: &[(String, u64)]) -> Result<Measurement> {
+    let counts = all.counts();
+    let packets = all.numbered();
+    let [corrupted, late, future] = seen_otherwise(counts).map(|(reason, count)| (reason.to_owned(), count));
+    // What says it comes from the future has a number of its own, as what is received has. Of what else came nobody knows
+    // whether it had come before, or whose it was.
+    let mut missing = packets.saturating_sub(counts.received + future.1);
+    let others = [corrupted, late].into_iter().chain(between.iter().cloned());
+    let mut lost: Vec<_> = others.map(|(reason, count)| (reason, take(&mut missing, count))).collect();
+    lost.extend([future, ("on-the-way".to_owned(), missing)]);
+    lost.retain(|&(_, count)| count > 0);
     let books = Books {
-        sent,
+        sent: Sent { packets, ..Sent::default() },
         full: Ends::FULL,
         behind: 0,
         timeline: Timeline::new(start, 0),
-        handled,
-        between,
-        sink: &all,
+        handled: Handled::default(),
+        between: Vec::new(),
+        sink: all,
         duration,
     };
-    let lost = books.between.clone();
-    Ok(Collected { measurement: books.measurement(lost), foreign: counts.foreign })
+    books.close_with(lost)
 }
 
 fn collect(
@@ -165,5 +171,110 @@ fn collect(
         if over || stop.load(Ordering::Relaxed) {
             return Ok((sink, last));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::order::WINDOW;
+    use crate::testbed::{Arrivals, Size, Transport};
+    use crate::traffic::flows::Lane;
+    use crate::traffic::synthetic::{Synthetic, SyntheticOptions};
+    use crate::traffic::template::Link;
+    use crate::traffic::{Numbering, Traffic};
+    use hairpin_core::frame::VecFrame;
+
+    const SESSION: u64 = 9;
+    /// When all packets are sent.
+    const SENT: u64 = 1000;
+
+    fn packets(count: usize) -> Vec<VecFrame> {
+        let options = SyntheticOptions {
+            transport: Transport::Udp,
+            ipv6: false,
+            arrivals: Arrivals::Fixed,
+            sizes: None,
+            length: Size::Fixed(64),
+            flows: 10,
+            known: false,
+            link: Link::default(),
+        };
+        let mut source = Synthetic::new(options, Lane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap();
+        let mut all = Vec::new();
+        while all.len() < count {
+            let mut frames: Batch<VecFrame> = (0..10).map(|_| VecFrame::default()).collect();
+            source.fill(SENT, &mut frames);
+            all.extend(frames.drain(..));
+        }
+        all.truncate(count);
+        all
+    }
+
+    fn damage(frames: &mut [VecFrame]) {
+        frames.iter_mut().for_each(|frame| *frame.data.last_mut().unwrap() ^= 1);
+    }
+
+    /// What a sink says of what comes at these times: sent, received, and what was lost.
+    fn accounts(came: &[(u64, &[VecFrame])], between: &[(&str, u64)]) -> (u64, u64, Vec<(String, u64)>) {
+        let options = SinkOptions { session: SESSION, generators: 1, flows: 10, balanced: false, duration: 1 };
+        let mut sink = Sink::new(options, 0);
+        came.iter().for_each(|&(now, frames)| sink.take(now, frames));
+        let between: Vec<_> = between.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect();
+        let measured = close(&sink, 0, 1, &between).unwrap();
+        (measured.sent, measured.received, measured.lost_by_reason)
+    }
+
+    fn reasons(of: &[(&str, u64)]) -> Vec<(String, u64)> {
+        of.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect()
+    }
+
+    #[test]
+    fn damaged_packets_are_lost_for_a_reason() {
+        let mut frames = packets(1000);
+        damage(&mut frames[980..990]);
+        assert_eq!(accounts(&[(SENT, &frames)], &[]), (1000, 990, reasons(&[("corrupted", 10)])));
+        // Some are missing as well, more than the port knows of.
+        let expected = reasons(&[("corrupted", 10), ("receive-queue-full", 15), ("on-the-way", 5)]);
+        let between = [("receive-queue-full", 15)];
+        assert_eq!(accounts(&[(SENT, &frames[20..])], &between), (1000, 970, expected));
+    }
+
+    #[test]
+    fn packets_from_the_future_are_lost_for_a_reason() {
+        let frames = packets(1000);
+        let expected = (1000, 600, reasons(&[("from-the-future", 400)]));
+        // One that comes again is still one packet, and the last ones have numbers too.
+        let came = [(SENT - 1, &frames[..300]), (SENT - 1, &frames[..50]), (SENT, &frames[300..900])];
+        assert_eq!(accounts(&[&came[..], &[(SENT - 1, &frames[900..])]].concat(), &[]), expected);
+    }
+
+    #[test]
+    fn packets_too_late_to_tell_are_lost_for_a_reason() {
+        let frames = packets(WINDOW as usize + 100);
+        let last = frames.len() as u64;
+        let expected = (last, last - 20, reasons(&[("too-late-to-tell", 20)]));
+        assert_eq!(accounts(&[(SENT, &frames[20..]), (SENT, &frames[..20])], &[]), expected);
+        // Those that had come before are lost to nothing.
+        let again = [(SENT, &frames[..]), (SENT, &frames[..20])];
+        assert_eq!(accounts(&again, &[]), (last, last, reasons(&[])));
+    }
+
+    #[test]
+    fn others_damaged_frames_are_no_packets_of_the_generators() {
+        let mut frames = packets(1010);
+        damage(&mut frames[1000..]);
+        assert_eq!(accounts(&[(SENT, &frames)], &[]), (1000, 1000, reasons(&[])));
+    }
+
+    #[test]
+    fn a_packet_that_two_queues_count_is_no_figure() {
+        let options = SinkOptions { session: SESSION, generators: 1, flows: 10, balanced: false, duration: 1 };
+        let [mut one, mut other] = [(); 2].map(|()| Sink::new(options, 0));
+        let frames = packets(100);
+        one.take(SENT, &frames);
+        other.take(SENT, &frames[..1]);
+        one.merge(&other);
+        assert!(close(&one, 0, 1, &[]).unwrap_err().to_string().contains("101 packets received of 100"));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 /// Serves a port until told to stop: what comes in goes through `cores`, one for each queue, and back out of it.
 ///
 /// # Errors
-/// A port that cannot be opened, or frames of which nobody knows what became of them.
+/// A port that cannot be opened, frames of which nobody knows what became of them, or that are missing from the pool.
 pub fn forward(
     eal: &Eal,
     settings: &PortSettings,
@@ -56,5 +56,6 @@ pub fn forward(
     handled.into_iter().for_each(|one| all.add(one));
     let unexplained = all.unexplained();
     ensure!(unexplained == 0, "nobody knows what became of {unexplained} frames of {}", all.received);
+    opened.close()?;
     Ok(all)
 }
