@@ -257,6 +257,7 @@ struct hairpin_fake_flow_options {
 	uint8_t refuse_ipv6;
 	uint8_t no_templates;
 	uint8_t ticks; /* a rule has carried a packet of 100 bytes more whenever it is asked, until it is so many */
+	uint8_t ages_by_counters; /* an ageing object takes a counter, which has to be asked for too (templates) */
 };
 
 struct hairpin_fake_flow_state {

@@ -112,7 +112,7 @@ impl Offload {
             Way::Synchronous => Offload::run(options, hops, Synchronous::default()),
             Way::Templates => {
                 let ports = ids(&options);
-                let device = Templates::open(&ports, options.rules_max, options.terms.counts.has(Does::COUNT));
+                let device = Templates::open(&ports, options.rules_max, options.terms.counts);
                 let what = "preparing the ports for templates".into();
                 Offload::run(options, hops, device.map_err(|error| OffloadError::Device { what, error })?)
             }

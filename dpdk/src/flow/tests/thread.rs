@@ -1,11 +1,11 @@
 //! The engine as workers see it, with its thread.
 
-use super::fake::{self, FakeOptions};
+use super::fake::{self, FakeOptions, PORTS};
 use super::world::{BOTH_WAYS, TERMS, TestHops, alone, connection, ports};
-use crate::flow::description::Description;
-use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous};
+use crate::flow::description::{Description, Does};
+use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Templates};
 use crate::flow::raw::RawCount;
-use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Trial, Way, trial};
+use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Terms, Trial, Way, trial};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
 use std::time::Duration;
@@ -305,5 +305,30 @@ fn a_trial_leaves_nothing() {
         assert!(full.installed < 1000 && full.removed == full.installed, "{full:?}");
         let state = fake::state();
         assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
+    }
+}
+
+/// Templates get no more counters and ageing objects than were asked for.
+#[test]
+fn as_many_count_as_were_asked_for() {
+    for (counts, other) in [(Does::COUNT, Does::AGE), (Does::AGE, Does::COUNT)] {
+        for ages_by_counters in [0, 1] {
+            let _alone = alone(&FakeOptions { refuse_does: other, ages_by_counters, ..FakeOptions::default() });
+            let (port, terms) = ((&ports()[0], [2, 0, 0, 0, 1, 0]), Terms { counts, ..TERMS });
+            let found = trial(None, port, (terms, Way::Templates), (600, 64)).expect("it starts");
+            assert_eq!((found.installed, found.removed, found.refusal), (600, 600, None), "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_asked_for_is_not_there() {
+    for counts in [Does::COUNT, Does::AGE] {
+        let _alone = alone(&FakeOptions::default());
+        let mut device = Templates::open(&PORTS, 64, Does::NONE).expect("the fake has templates");
+        let rule = Description { does: Does::QUEUE | counts, age_seconds: 10, ..Description::default() };
+        let refused = device.create(PORTS[0], &rule, 0).expect_err("nothing to count with");
+        assert_eq!(refused.refusal(), Refusal::Full);
+        device.close(&PORTS);
     }
 }

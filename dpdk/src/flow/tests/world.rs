@@ -143,7 +143,9 @@ impl World {
         let alone = alone(options);
         let device: Box<dyn RuleDevice> = match way {
             Way::Synchronous => Box::new(Synchronous::default()),
-            Way::Templates => Box::new(Templates::open(&PORTS, rules_max, true).expect("the fake has templates")),
+            Way::Templates => {
+                Box::new(Templates::open(&PORTS, rules_max, TERMS.counts).expect("the fake has templates"))
+            }
         };
         let hops = TestHops::default();
         let machine = Machine::new(device, TERMS, ports(), rules_max, hops.generation);
