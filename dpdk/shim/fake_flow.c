@@ -36,6 +36,7 @@ struct fake *fake_locked(uint16_t port)
 	struct fake *fake = at(port);
 
 	pthread_mutex_lock(&fake->lock);
+	fake->port = port;
 	return fake;
 }
 
@@ -249,6 +250,15 @@ static uint8_t stands_in[HAIRPIN_FAKE_PORTS];
 int hairpin_fake_flow_answers(uint16_t port)
 {
 	return port >= HAIRPIN_FAKE_PORT || (port < HAIRPIN_FAKE_PORTS && stands_in[port]);
+}
+
+uint16_t hairpin_fake_flow_hairpins(uint16_t port)
+{
+	struct fake *fake = fake_locked(port);
+	uint16_t queues = fake->options.hairpin_queues;
+
+	pthread_mutex_unlock(&fake->lock);
+	return queues;
 }
 
 int hairpin_fake_flow_stand_in(uint16_t port, const struct hairpin_fake_flow_options *options)

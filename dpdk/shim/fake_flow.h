@@ -42,6 +42,7 @@ struct shape {
 
 struct fake {
 	pthread_mutex_t lock;
+	uint16_t port;
 	struct hairpin_fake_flow_options options;
 	struct hairpin_fake_flow_state state;
 	uint32_t creates, destroys, loses, pulls, random, operation_count;

@@ -72,6 +72,11 @@ fn a_device_that_takes_rules() {
                   TCP numbers; one rule at a time";
     assert!(text.contains(engine) && text.contains("100 of 100 in, 100 counted, 100 out"), "{text}");
     assert!(text.contains("TCP over IPv6: in software"), "{text}");
+    // It says that it has hairpin queues, and the port gets none.
+    let said = faked("hairpin_queues=1", &["--rate", "10"]);
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(text.contains("hairpin queues: 1 at most") && text.contains("leave by represented port"), "{text}");
+    assert!(text.contains("10 of 10 in, 10 counted, 10 out") && !text.contains("refused"), "{text}");
     assert!(!faked("nonsense", &[]).status.success());
 }
 

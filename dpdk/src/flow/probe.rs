@@ -172,6 +172,8 @@ pub struct Findings {
     pub templates: bool,
     /// Hairpin queues that the device may have.
     pub hairpin_queues: u16,
+    /// Whether packets have to get to other ports, too.
+    pub has_others: bool,
 }
 
 impl Findings {
@@ -183,6 +185,11 @@ impl Findings {
     /// What is missing.
     pub fn missing(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
+    }
+
+    /// How packets would get to other ports, if there were any, as far as one port alone can tell.
+    pub fn between_ports(&self) -> Option<Turn> {
+        BETWEEN_PORTS.into_iter().find(|turn| self.has(Subject::Turn(*turn)))
     }
 
     /// Whether the driver has no rules at all: everything was answered with `ENOSYS`.
@@ -212,7 +219,9 @@ impl Findings {
             self.attempts.iter().find(|attempt| attempt.subject == subject && attempt.outcome.is_err())
         };
         let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
-        let turns = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId].map(Subject::Turn);
+        // Hairpin queues do not lead to other ports anyway: what the switch said is the reason.
+        let turns = if self.has_others { &BETWEEN_PORTS[..] } else { &TURNS };
+        let turns: Vec<_> = turns.iter().copied().map(Subject::Turn).collect();
         let one_of = |subjects: &[Subject]| match subjects.iter().any(|subject| self.has(*subject)) {
             true => None,
             false => subjects.first().and_then(|subject| refused(*subject)),
@@ -232,18 +241,20 @@ impl Findings {
     }
 }
 
-/// Finds out what a port's device can do. The port is open and started.
-pub fn probe(port: &EnginePort, depth: Depth) -> Findings {
-    let mut prober = Prober { port, depth, attempts: Vec::new() };
+/// Finds out what a port's device can do. The port is open and started; where the plane has `others` (open, by DPDK's
+/// numbers), packets have to get to one of them.
+pub fn probe(port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
+    let mut prober = Prober { port, others, depth, attempts: Vec::new() };
     let hairpin_queues = device::hairpin_queues(port.id).0;
     prober.survey(hairpin_queues);
     let templates = prober.templates();
     let terms = prober.choose();
-    Findings { attempts: prober.attempts, terms, templates, hairpin_queues }
+    Findings { attempts: prober.attempts, terms, templates, hairpin_queues, has_others: !others.is_empty() }
 }
 
 struct Prober<'a> {
     port: &'a EnginePort,
+    others: &'a [u16],
     depth: Depth,
     attempts: Vec<Attempt>,
 }
@@ -261,6 +272,8 @@ const CHANGES: [Does; 9] = [
     Does::ACKNOWLEDGEMENT,
 ];
 const TURNS: [Turn; 3] = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId];
+/// Those that may lead to another port.
+const BETWEEN_PORTS: [Turn; 2] = [Turn::RepresentedPort, Turn::PortId];
 const STYLES: [How; 2] = [How::NONE, How::MODIFY];
 
 /// A flow between nobody's addresses.
@@ -317,14 +330,8 @@ impl Prober<'_> {
         let jump = Description { family: Family::V4, protocol: 6, does: Does::JUMP, jump: 1, ..Description::default() };
         self.try_rule(Subject::Jump, jump);
         for turn in TURNS {
-            if turn == Turn::Hairpin && hairpin_queues == 0 && self.port.hairpins.is_empty() {
-                let message = "the device has no hairpin queues".into();
-                let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message });
-                self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
-                continue;
-            }
             let rule = Description { does: turn.does(), how: turn.how(), ..plain };
-            self.try_rule(Subject::Turn(turn), self.leaving(rule));
+            self.try_turn(turn, rule, hairpin_queues);
         }
         for how in STYLES {
             for what in CHANGES {
@@ -349,11 +356,41 @@ impl Prober<'_> {
         }
     }
 
-    /// Fills in where a rule's packets go: back out of this port, or by the first hairpin queue.
-    fn leaving(&self, mut rule: Description) -> Description {
-        rule.port = self.port.id;
+    /// A way out, to each of the other ports or, where there is none, back out of this one.
+    fn try_turn(&mut self, turn: Turn, rule: Description, hairpin_queues: u16) {
+        if let Some(message) = self.no_hairpin(hairpin_queues).filter(|_| turn == Turn::Hairpin) {
+            let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message: message.into() });
+            self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
+            return;
+        }
+        let exits = if self.others.is_empty() { std::slice::from_ref(&self.port.id) } else { self.others };
+        for exit in exits {
+            self.try_rule(Subject::Turn(turn), self.leaving(rule, *exit));
+        }
+    }
+
+    /// Why hairpin queues are no way out; `None` if they are one.
+    fn no_hairpin(&self, hairpin_queues: u16) -> Option<&'static str> {
+        match (hairpin_queues, self.port.hairpins.is_empty()) {
+            _ if !self.others.is_empty() => Some("they lead back out of their own port, and there are others"),
+            (0, true) => Some("the device has no hairpin queues"),
+            (_, true) => Some("the port has got none, though its driver says that there are some"),
+            (_, false) => None,
+        }
+    }
+
+    /// Fills in where a rule's packets go: out of a port, or by the first hairpin queue.
+    fn leaving(&self, mut rule: Description, exit: u16) -> Description {
+        rule.port = exit;
         rule.queue = self.port.hairpins.first().map_or(0, |(_, queue)| *queue);
         rule
+    }
+
+    /// A port that packets were found to get to in this way.
+    fn exit(&self, turn: Turn) -> u16 {
+        let taken = |attempt: &&Attempt| attempt.subject == Subject::Turn(turn) && attempt.outcome.is_ok();
+        let rule = self.attempts.iter().find(taken).and_then(|attempt| attempt.rule);
+        rule.map_or(self.port.id, |rule| rule.port)
     }
 
     fn templates(&mut self) -> bool {
@@ -431,7 +468,7 @@ impl Prober<'_> {
                 }
                 rule.how = rule.how | terms.how;
                 rule.does = Does::REWRITE | terms.counts | terms.turn.does();
-                rule = self.leaving(rule);
+                rule = self.leaving(rule, self.exit(terms.turn));
             }
             terms.carries[at] = self.try_rule(Subject::Together(family, protocol), rule);
         }

@@ -1,15 +1,29 @@
 //! Devices that lack something, and what is made of it.
 
-use super::fake::{self, FakeOptions};
-use super::world::{alone, ports};
+use super::fake::{self, FakeOptions, PORTS};
+use super::world::{TERMS, TestHops, alone, connection, one_port, ports};
+use crate::flow::translate::{EnginePort, place};
 use crate::flow::{Agreement, Depth, Does, Family, Findings, How, Match, Subject, Turn, probe};
 
-fn probed(options: &FakeOptions, depth: Depth) -> Findings {
+fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
     let _alone = alone(options);
-    let findings = probe(&ports()[0], depth);
+    let findings = probe(port, others, depth);
     let state = fake::state();
     assert_eq!((state.live, state.violations), (0, 0), "{}", state.first_violation());
     findings
+}
+
+/// Of a port that is alone, with a hairpin queue.
+fn probed(options: &FakeOptions, depth: Depth) -> Findings {
+    found(options, &one_port(), &[], depth)
+}
+
+/// Of both of two ports, each with a hairpin queue of its own for nothing.
+fn both(options: &FakeOptions) -> [Findings; 2] {
+    [(0, 1), (1, 0)].map(|(number, other)| {
+        let port = EnginePort { hairpins: vec![(number, 1)], ..ports()[usize::from(number)].clone() };
+        found(options, &port, &[PORTS[other]], Depth::Create)
+    })
 }
 
 fn reason(findings: &Findings, service: &str) -> Option<String> {
@@ -29,6 +43,44 @@ fn a_device_that_can_do_everything() {
         let software: Vec<_> = services.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name).collect();
         assert_eq!(software, ["HTTP and TLS"]);
     }
+}
+
+/// A hairpin queue leads back out of its own port: between two the switch is the way, whatever queues there are.
+#[test]
+fn two_ports_get_rules_that_lead_from_one_to_the_other() {
+    for (does, turn) in [(Does::NONE, Turn::RepresentedPort), (Does::REPRESENTED_PORT, Turn::PortId)] {
+        let findings = both(&FakeOptions { hairpin_queues: 4, refuse_does: does, ..FakeOptions::default() });
+        let agreed = Agreement::of(&findings).expect("both can");
+        assert_eq!((agreed.terms.turn, agreed.takes_part), (turn, vec![true; 2]));
+        assert!(findings.iter().all(|findings| reason(findings, "TCP over IPv4").is_none()));
+        for rule in connection(1) {
+            assert!(place(&agreed.terms, &ports(), &TestHops::default(), &rule, 0).is_ok(), "{rule:?}");
+        }
+    }
+    let [first, _] = both(&FakeOptions::default());
+    assert_eq!(first.terms, Some(TERMS));
+}
+
+/// What can only be sent back out of the port that it came in by is not offloaded, and that is said.
+#[test]
+fn two_ports_without_a_way_between_them() {
+    let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });
+    assert_eq!(Agreement::of(&findings).expect("marks").terms.turn, Turn::Mark);
+    for findings in &findings {
+        let why = reason(findings, "UDP over IPv6").expect("it stays in software");
+        assert!(why.starts_with("send out: represented port") && why.contains("does not lead there"), "{why}");
+    }
+    let alone = probed(&FakeOptions { refuse_others: 1, ..FakeOptions::default() }, Depth::Create);
+    assert_eq!(alone.terms.map(|terms| terms.turn), Some(Turn::Hairpin));
+}
+
+/// A driver may say that there are hairpin queues, and give the port none.
+#[test]
+fn hairpin_queues_that_there_are_not() {
+    let options = FakeOptions { hairpin_queues: 4, ..FakeOptions::default() };
+    let findings = found(&options, &ports()[0], &[], Depth::Create);
+    assert_eq!((findings.hairpin_queues, findings.has(Subject::Turn(Turn::Hairpin))), (4, false));
+    assert_eq!(findings.terms.map(|terms| terms.turn), Some(Turn::RepresentedPort));
 }
 
 #[test]
