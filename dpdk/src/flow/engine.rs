@@ -196,8 +196,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
         rules_max: options.rules_max,
         families_apart: false,
         ops_in_flight_max: OPS_MAX as u32,
-        // A rule of a splice changes both, and acknowledgement numbers only where there can be no SACK blocks.
-        rewrites_sequence: terms.numbers.has(Does::NUMBERS) && terms.options,
+        rewrites_sequence: terms.joins(),
         rewrites_sack: false,
         rewrites_window: false,
         checks_guards: false,

@@ -90,10 +90,12 @@ impl Subject {
             Subject::NoControl => "software would not see connections begin and end: no TCP connection is offloaded",
             Subject::Whole => "first fragments would be rewritten and the rest not: no connection is offloaded",
             Subject::LastHop => "packets would be forwarded for ever: no connection is offloaded",
-            Subject::NoOptions => "no rule may change acknowledgement numbers, as SACK blocks would be wrong",
+            Subject::NoOptions => {
+                "no rule may change acknowledgement numbers, as SACK blocks would be wrong: bodies of HTTP stay in software"
+            }
             Subject::Jump => "rules are in the first group, which is slow and small",
             Subject::Turn(_) => "packets cannot leave this way",
-            Subject::Change(what, _) if Does::NUMBERS.has(what) => "spliced connections stay in software",
+            Subject::Change(what, _) if Does::NUMBERS.has(what) => "bodies of HTTP stay in software",
             Subject::Change(..) => "addresses cannot be translated this way",
             Subject::Count => "nobody knows what rules carry; AGE must tell when they were last hit",
             Subject::Age => "COUNT must tell when rules were last hit",
@@ -205,9 +207,35 @@ impl Findings {
             let carried = self.terms.is_some_and(|terms| terms.carries[at] && terms.turn != Turn::Mark);
             services.push((kind(family, protocol), (!carried).then(|| self.why_not(family, protocol))));
         }
+        services.push(("bodies of large HTTP responses", self.why_no_bodies()));
         let why = "no device checks ranges of TCP numbers, translates SACK blocks or shifts windows";
-        services.push(("HTTP and TLS", Some(why.into())));
+        services.push(("HTTP otherwise, TLS", Some(why.into())));
         services
+    }
+
+    /// Why what backends send of large responses stays in software; `None` if it does not. The worker asks for such a rule
+    /// only while all that it could meet is translated right without a look at ranges, and takes it back before that ends.
+    fn why_no_bodies(&self) -> Option<String> {
+        let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.carries(ipv4, Protocol::Tcp));
+        let Some(terms) = self.terms.filter(|terms| terms.turn != Turn::Mark && tcp(terms)) else {
+            return Some(self.why_not(Family::V4, Protocol::Tcp));
+        };
+        let how = terms.how;
+        let subjects =
+            [Subject::Change(Does::SEQUENCE, how), Subject::Change(Does::ACKNOWLEDGEMENT, how), Subject::NoOptions];
+        match subjects.into_iter().find_map(|subject| self.refusal(subject)) {
+            Some(why) => Some(why),
+            None => (!terms.joins()).then(|| NOT_TOGETHER.into()),
+        }
+    }
+
+    /// What was tried and refused, and how.
+    fn refusal(&self, subject: Subject) -> Option<String> {
+        let refused = |attempt: &Attempt| match &attempt.outcome {
+            Err(error) if attempt.subject == subject => Some(format!("{subject}: {error}")),
+            _ => None,
+        };
+        self.attempts.iter().find_map(refused)
     }
 
     /// The first thing missing without which no such connection is carried.
@@ -215,9 +243,7 @@ impl Findings {
         if self.has_no_rules() {
             return "the driver has no rules (rte_flow)".into();
         }
-        let refused = |subject: Subject| {
-            self.attempts.iter().find(|attempt| attempt.subject == subject && attempt.outcome.is_err())
-        };
+        let refused = |subject| self.refusal(subject);
         let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
         // Hairpin queues do not lead to other ports anyway: what the switch said is the reason.
         let turns = if self.has_others { &BETWEEN_PORTS[..] } else { &TURNS };
@@ -226,20 +252,20 @@ impl Findings {
             true => None,
             false => subjects.first().and_then(|subject| refused(*subject)),
         };
-        let first = refused(Subject::Flow(family, protocol))
+        refused(Subject::Flow(family, protocol))
             .or_else(|| tcp.and_then(refused))
             .or_else(|| refused(Subject::Whole))
             .or_else(|| refused(Subject::LastHop))
             .or_else(|| one_of(&turns))
             .or_else(|| one_of(&[Subject::Count, Subject::Age]))
             .or_else(|| refused(Subject::Standing))
-            .or_else(|| refused(Subject::Together(family, protocol)));
-        match first {
-            Some(Attempt { subject, outcome: Err(error), .. }) => format!("{subject}: {error}"),
-            _ => "its parts are there, but not together".into(),
-        }
+            .or_else(|| refused(Subject::Together(family, protocol)))
+            .unwrap_or_else(|| NOT_TOGETHER.into())
     }
 }
+
+/// The reason where each thing was taken by itself.
+const NOT_TOGETHER: &str = "its parts are there, but not together";
 
 /// Finds out what a port's device can do. The port is open and started; where the plane has `others` (open, by DPDK's
 /// numbers), packets have to get to one of them.

@@ -80,6 +80,12 @@ impl Terms {
     pub fn carries(&self, ipv4: bool, protocol: Protocol) -> bool {
         self.carries[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
     }
+
+    /// Whether rules may join two TCP connections. They change both numbers, and acknowledgement numbers only where there
+    /// can be no SACK blocks.
+    pub fn joins(&self) -> bool {
+        self.numbers.has(Does::NUMBERS) && self.options
+    }
 }
 
 impl fmt::Display for Terms {

@@ -41,8 +41,30 @@ fn a_device_that_can_do_everything() {
         assert_eq!(findings.missing().count(), 0);
         let services = findings.services();
         let software: Vec<_> = services.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name).collect();
-        assert_eq!(software, ["HTTP and TLS"]);
+        assert_eq!(software, ["HTTP otherwise, TLS"]);
     }
+}
+
+/// What backends send of large responses is offloaded exactly where the engine says that it can be.
+#[test]
+fn bodies_of_http_take_both_numbers_and_headers_without_options() {
+    let bodies = |does, matches| {
+        let options = FakeOptions { refuse_does: does, refuse_match: matches, ..FakeOptions::default() };
+        let findings = probed(&options, Depth::Create);
+        assert!(findings.terms.is_some());
+        (findings.terms.is_some_and(|terms| terms.joins()), reason(&findings, "bodies of large HTTP responses"))
+    };
+    assert_eq!(bodies(Does::NONE, Match::NONE), (true, None));
+    for (does, matches, what) in [
+        (Does::SEQUENCE, Match::NONE, "set: sequence number"),
+        (Does::ACKNOWLEDGEMENT, Match::NONE, "set: acknowledgement number"),
+        (Does::NONE, Match::NO_OPTIONS, "match TCP without options"),
+    ] {
+        let (joins, why) = bodies(does, matches);
+        assert!(!joins && why.as_ref().is_some_and(|why| why.starts_with(what)), "{what}: {why:?}");
+    }
+    let (_, why) = bodies(Does::COUNT | Does::AGE, Match::NONE);
+    assert!(why.is_some_and(|why| why.starts_with("count")), "marks carry nothing");
 }
 
 /// A hairpin queue leads back out of its own port: between two the switch is the way, whatever queues there are.
