@@ -36,6 +36,7 @@ struct fake *fake_locked(uint16_t port)
 	struct fake *fake = at(port);
 
 	pthread_mutex_lock(&fake->lock);
+	fake->port = port;
 	return fake;
 }
 
@@ -78,6 +79,27 @@ struct rule *fake_rule_of(struct fake *fake, const struct rte_flow *flow, enum l
 	return NULL;
 }
 
+static int is_among(const struct rte_flow_action *actions, enum rte_flow_action_type type)
+{
+	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++)
+		if (actions->type == type)
+			return 1;
+	return 0;
+}
+
+/* Whether there are still the counter and the ageing object that a rule by template takes. */
+static int has_objects(const struct fake *fake, const struct rte_flow_action *actions)
+{
+	int counts = is_among(actions, RTE_FLOW_ACTION_TYPE_COUNT), ages = is_among(actions, RTE_FLOW_ACTION_TYPE_AGE);
+	uint32_t counters = 0, aging = 0;
+
+	for (uint32_t at = 0; at < fake->top; at++) {
+		counters += fake->rules[at].life != FREE && fake->rules[at].counts;
+		aging += fake->rules[at].life != FREE && fake->rules[at].ages;
+	}
+	return (!counts || counters < fake->counters) && (!ages || aging < fake->ages);
+}
+
 /* Finds room for a rule, or says why there is none; positive errno. */
 int fake_add(struct fake *fake, const struct rte_flow_attr *attr, const struct rte_flow_item *items,
 	       const struct rte_flow_action *actions, enum life life, uint32_t *position, struct rte_flow_error *error)
@@ -102,6 +124,8 @@ int fake_add(struct fake *fake, const struct rte_flow_attr *attr, const struct r
 		found = fake->top++;
 	if (used >= fake->options.capacity || found == RULES_MAX)
 		return -fake_refuse(fake, error, ENOSPC, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "the table is full");
+	if (life == COMING && !has_objects(fake, actions))
+		return -fake_refuse(fake, error, ENOMEM, RTE_FLOW_ERROR_TYPE_ACTION, "more counters than were asked for");
 	struct rule *rule = &fake->rules[found];
 	uint32_t generation = rule->generation + 1;
 	memset(rule, 0, sizeof(*rule));
@@ -109,10 +133,8 @@ int fake_add(struct fake *fake, const struct rte_flow_attr *attr, const struct r
 	rule->life = life;
 	rule->matches = matches;
 	fake_write_actions(&rule->does, actions, 1);
-	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
-		rule->counts |= actions->type == RTE_FLOW_ACTION_TYPE_COUNT;
-		rule->ages |= actions->type == RTE_FLOW_ACTION_TYPE_AGE;
-	}
+	rule->counts = is_among(actions, RTE_FLOW_ACTION_TYPE_COUNT);
+	rule->ages = is_among(actions, RTE_FLOW_ACTION_TYPE_AGE);
 	*position = found;
 	return 0;
 }
@@ -228,6 +250,15 @@ static uint8_t stands_in[HAIRPIN_FAKE_PORTS];
 int hairpin_fake_flow_answers(uint16_t port)
 {
 	return port >= HAIRPIN_FAKE_PORT || (port < HAIRPIN_FAKE_PORTS && stands_in[port]);
+}
+
+uint16_t hairpin_fake_flow_hairpins(uint16_t port)
+{
+	struct fake *fake = fake_locked(port);
+	uint16_t queues = fake->options.hairpin_queues;
+
+	pthread_mutex_unlock(&fake->lock);
+	return queues;
 }
 
 int hairpin_fake_flow_stand_in(uint16_t port, const struct hairpin_fake_flow_options *options)

@@ -42,10 +42,12 @@ struct shape {
 
 struct fake {
 	pthread_mutex_t lock;
+	uint16_t port;
 	struct hairpin_fake_flow_options options;
 	struct hairpin_fake_flow_state state;
 	uint32_t creates, destroys, loses, pulls, random, operation_count;
 	uint32_t top; /* no rule was ever at or above it */
+	uint32_t counters, ages; /* as many as were asked for: rules by template have no others */
 	struct rule rules[RULES_MAX];
 	struct operation operations[RULES_MAX];
 	struct shape shapes[TABLES_MAX];

@@ -28,6 +28,12 @@ int fake_configure(uint16_t port, const struct rte_flow_port_attr *attributes, u
 
 	if (fake->options.no_templates || queues > 4 || all[0]->size > fake->options.queue_size)
 		code = fake_refuse(fake, error, EINVAL, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "not so");
+	else if (fake->options.ages_by_counters && attributes->nb_aging_objects > attributes->nb_counters)
+		code = fake_refuse(fake, error, EINVAL, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, "ageing takes counters");
+	if (code == 0) {
+		fake->counters = attributes->nb_counters;
+		fake->ages = attributes->nb_aging_objects;
+	}
 	pthread_mutex_unlock(&fake->lock);
 	return code;
 }

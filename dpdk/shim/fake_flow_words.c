@@ -132,6 +132,16 @@ static uint32_t does(enum rte_flow_action_type type)
 	}
 }
 
+/* Whether an action sends packets out of another port than the rule's. */
+static int leads_elsewhere(const struct fake *fake, const struct rte_flow_action *action)
+{
+	const struct rte_flow_action_ethdev *represented = action->conf;
+	const struct rte_flow_action_port_id *named = action->conf;
+
+	return (action->type == RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT && represented->port_id != fake->port) ||
+	       (action->type == RTE_FLOW_ACTION_TYPE_PORT_ID && named->id != fake->port);
+}
+
 int fake_refuses_actions(struct fake *fake, const struct rte_flow_action *actions, struct rte_flow_error *error)
 {
 	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
@@ -140,6 +150,8 @@ int fake_refuses_actions(struct fake *fake, const struct rte_flow_action *action
 		if ((fake->options.refuse_does & does(actions->type)) != 0 || (modifies && fake->options.refuse_modify) ||
 		    (names && fake->options.refuse_names))
 			return fake_refuse(fake, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, "an action it does not have");
+		if (fake->options.refuse_others && leads_elsewhere(fake, actions))
+			return fake_refuse(fake, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION_CONF, "the switch does not lead there");
 	}
 	return 0;
 }

@@ -269,8 +269,10 @@ int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *
 
 	memset(capability, 0, sizeof(*capability));
 #ifdef HAIRPIN_FAKE_FLOW
-	if (hairpin_fake_flow_answers(port))
-		return ENOTSUP;
+	if (hairpin_fake_flow_answers(port)) {
+		capability->queues = hairpin_fake_flow_hairpins(port);
+		return capability->queues > 0 ? 0 : ENOTSUP;
+	}
 #endif
 	int code = rte_eth_dev_hairpin_capability_get(port, &found);
 	if (code != 0)
@@ -283,37 +285,16 @@ int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *
 }
 
 /*
- * Ties a receive queue to a transmit queue, of the same port or another: what comes in on one leaves by the other without
- * having been in memory of ours. Between rte_eth_dev_configure(), which has to count both, and rte_eth_dev_start(), on
- * both ports. mlx5 ties two ports only with rules of the transmitting half left to the caller (there are none: rules
- * change packets where they come in) and hairpin_flow_hairpin_bind() after both have started.
+ * Ties a port's receive queue to its transmit queue of the same number: what comes in on one leaves by the other without
+ * having been in memory of ours. Between rte_eth_dev_configure(), which has to count both, and rte_eth_dev_start().
  */
-int hairpin_flow_hairpin_queue(uint16_t rx_port, uint16_t rx_queue, uint16_t tx_port, uint16_t tx_queue,
-			       uint16_t descriptors)
+int hairpin_flow_hairpin_queue(uint16_t port, uint16_t queue, uint16_t descriptors)
 {
-	struct rte_eth_hairpin_conf conf = {.peer_count = 1, .peers[0] = {.port = tx_port, .queue = tx_queue}};
+	struct rte_eth_hairpin_conf conf = {.peer_count = 1, .peers[0] = {.port = port, .queue = queue}};
+	int code = rte_eth_rx_hairpin_queue_setup(port, queue, descriptors, &conf);
 
-	conf.manual_bind = conf.tx_explicit = rx_port != tx_port;
-	int code = rte_eth_rx_hairpin_queue_setup(rx_port, rx_queue, descriptors, &conf);
-	if (code != 0)
-		return -code;
-	conf.peers[0].port = rx_port;
-	conf.peers[0].queue = rx_queue;
-	code = rte_eth_tx_hairpin_queue_setup(tx_port, tx_queue, descriptors, &conf);
-	return code < 0 ? -code : code;
-}
-
-int hairpin_flow_hairpin_bind(uint16_t tx_port, uint16_t rx_port)
-{
-	int code = rte_eth_hairpin_bind(tx_port, rx_port);
-
-	return code < 0 ? -code : code;
-}
-
-int hairpin_flow_hairpin_unbind(uint16_t tx_port, uint16_t rx_port)
-{
-	int code = rte_eth_hairpin_unbind(tx_port, rx_port);
-
+	if (code == 0)
+		code = rte_eth_tx_hairpin_queue_setup(port, queue, descriptors, &conf);
 	return code < 0 ? -code : code;
 }
 

@@ -228,10 +228,7 @@ int hairpin_flow_push(uint16_t port, uint32_t queue, struct hairpin_flow_error *
 int hairpin_flow_pull(uint16_t port, uint32_t queue, struct hairpin_flow_result *results, uint16_t count,
 		      uint16_t *pulled, struct hairpin_flow_error *error);
 int hairpin_flow_hairpin_capability(uint16_t port, struct hairpin_flow_hairpin *capability);
-int hairpin_flow_hairpin_queue(uint16_t rx_port, uint16_t rx_queue, uint16_t tx_port, uint16_t tx_queue,
-			       uint16_t descriptors);
-int hairpin_flow_hairpin_bind(uint16_t tx_port, uint16_t rx_port);
-int hairpin_flow_hairpin_unbind(uint16_t tx_port, uint16_t rx_port);
+int hairpin_flow_hairpin_queue(uint16_t port, uint16_t queue, uint16_t descriptors);
 size_t hairpin_flow_rule_size(void);
 
 #ifdef HAIRPIN_FAKE_FLOW
@@ -257,6 +254,9 @@ struct hairpin_fake_flow_options {
 	uint8_t refuse_ipv6;
 	uint8_t no_templates;
 	uint8_t ticks; /* a rule has carried a packet of 100 bytes more whenever it is asked, until it is so many */
+	uint8_t hairpin_queues; /* so many, it says; a port that it stands in for may have none all the same */
+	uint8_t refuse_others; /* the switch leads to no other port */
+	uint8_t ages_by_counters; /* an ageing object takes a counter, which has to be asked for too (templates) */
 };
 
 struct hairpin_fake_flow_state {
@@ -279,6 +279,7 @@ const struct hairpin_flow_calls *hairpin_fake_flow_calls(void);
  */
 int hairpin_fake_flow_stand_in(uint16_t port, const struct hairpin_fake_flow_options *options);
 int hairpin_fake_flow_answers(uint16_t port);
+uint16_t hairpin_fake_flow_hairpins(uint16_t port);
 #endif
 
 #endif

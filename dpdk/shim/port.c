@@ -164,7 +164,7 @@ static int start(uint16_t port, const struct hairpin_port_options *options, stru
 	}
 	*what = "tying a receive queue to a transmit queue (hairpin)";
 	for (uint16_t queue = options->queues; queue < options->queues + options->hairpins; queue++)
-		if ((error = hairpin_flow_hairpin_queue(port, queue, port, queue, rx)) != 0)
+		if ((error = hairpin_flow_hairpin_queue(port, queue, rx)) != 0)
 			return error;
 	/* Virtual devices have no MTU of their own to set, or refuse: what holds is asked for afterwards. */
 	if (options->mtu != 0)

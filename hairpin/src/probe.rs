@@ -31,7 +31,9 @@ pub(crate) use with_dpdk::run;
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use super::{Result, Wanted};
-    use hairpin_dpdk::flow::{Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Terms, Way, trial};
+    use hairpin_dpdk::flow::{
+        Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Terms, Turn, Way, trial,
+    };
     use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
     use std::time::Duration;
@@ -79,6 +81,8 @@ mod with_dpdk {
     #[derive(Debug, Serialize)]
     struct Engine {
         turn: &'static str,
+        /// The same in a plane that has other ports too, as far as this one can tell.
+        turn_between_ports: Option<&'static str>,
         changes: &'static str,
         groups: bool,
         templates: bool,
@@ -112,7 +116,7 @@ mod with_dpdk {
         #[cfg(feature = "fake-flow")]
         crate::fake_flow::stand_in(&port)?;
         let depth = if wanted.create { Depth::Create } else { Depth::Validate };
-        let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth))?;
+        let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth), &[])?;
         if let Some(error) = no_hairpins {
             eprintln!("no hairpin queue, though the driver says that there are some: {error}");
         }
@@ -124,6 +128,7 @@ mod with_dpdk {
     fn report(port: &Port, findings: &Findings, rules: bool) -> Report {
         let engine = findings.terms.map(|terms| Engine {
             turn: terms.turn.name(),
+            turn_between_ports: findings.between_ports().map(Turn::name),
             changes: if terms.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
             groups: terms.jumps,
             templates: findings.templates,
@@ -223,7 +228,7 @@ mod with_dpdk {
         out += &match (&report.engine, &report.terms) {
             (Some(engine), Some(terms)) => {
                 let way = if engine.templates { "templates" } else { "one rule at a time" };
-                format!("  {terms}; {way}\n")
+                format!("  {terms}; {way}\n{}", between_ports(engine, terms))
             }
             _ => "  none\n".to_string(),
         };
@@ -252,6 +257,17 @@ mod with_dpdk {
             );
         }
         out
+    }
+
+    /// What becomes of it beside other ports, to which hairpin queues do not lead.
+    fn between_ports(engine: &Engine, terms: &Terms) -> String {
+        match engine.turn_between_ports {
+            _ if terms.turn != Turn::Hairpin => String::new(),
+            Some(way) => format!("  beside other ports packets leave by {way}, where it leads to them\n"),
+            None => {
+                "  beside other ports nothing is offloaded: hairpin queues lead back out of their own\n".to_string()
+            }
+        }
     }
 
     fn render_tried(out: &mut String, tried: &Tried) {

@@ -18,7 +18,7 @@ fn a_device_without_rules() {
     let found = json(&probe(&["net_null0", "-o", "json"]));
     assert_eq!((&found["driver"], &found["engine"]), (&"net_null".into(), &Value::Null));
     let services = found["services"].as_array().expect("services");
-    assert_eq!(services.len(), 5);
+    assert_eq!(services.len(), 6);
     assert!(services.iter().all(|service| service["offloaded"] == false && service["why_not"].is_string()));
     let output = probe(&["net_null0", "--rate", "100"]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -65,13 +65,18 @@ fn a_device_that_takes_rules() {
     let found = json(&faked("", &["-o", "json", "--create"]));
     let software: Vec<_> =
         found["services"].as_array().expect("services").iter().filter(|s| s["offloaded"] == false).collect();
-    assert_eq!((software.len(), &software[0]["kind"]), (1, &"HTTP and TLS".into()));
+    assert_eq!((software.len(), &software[0]["kind"]), (1, &"HTTP otherwise, TLS".into()));
     let said = faked("no_templates,refuse_ipv6", &["--rate", "100"]);
     let text = String::from_utf8_lossy(&said.stdout);
     let engine = "packets leave by represented port; changes by SET; flows in a group of their own; counters: COUNT; adds to \
                   TCP numbers; one rule at a time";
     assert!(text.contains(engine) && text.contains("100 of 100 in, 100 counted, 100 out"), "{text}");
     assert!(text.contains("TCP over IPv6: in software"), "{text}");
+    // It says that it has hairpin queues, and the port gets none.
+    let said = faked("hairpin_queues=1", &["--rate", "10"]);
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(text.contains("hairpin queues: 1 at most") && text.contains("leave by represented port"), "{text}");
+    assert!(text.contains("10 of 10 in, 10 counted, 10 out") && !text.contains("refused"), "{text}");
     assert!(!faked("nonsense", &[]).status.success());
 }
 

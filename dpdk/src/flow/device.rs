@@ -4,7 +4,7 @@
 //! synchronous one has carried a request out before it returns (some 300 us on a BlueField-2, papers/002), the other
 //! hands batches to the device.
 
-use super::description::{Description, Match};
+use super::description::{Description, Does, Match};
 use super::raw::{self, RawCount, RawError, RawFlow, RawResult, RawTable};
 use hairpin_core::engine::Refusal;
 use std::collections::VecDeque;
@@ -259,9 +259,17 @@ const STANDING_MAX: u32 = 16;
 /// Requests under way that a queue is asked to hold.
 const QUEUE_SIZE: u32 = 1024;
 
+/// Asks for the queue, and for what rules by template count with: there is nothing else for them.
+fn configure(port: u16, (counters, ages): (u32, u32), queue_size: u32) -> Result<(), FlowError> {
+    let mut error = RawError::EMPTY;
+    // SAFETY: numbers.
+    let code = unsafe { raw::hairpin_flow_configure(port, counters, ages, 1, queue_size, &raw mut error) };
+    FlowError::of(code, &error)
+}
+
 impl Templates {
-    /// Prepares ports for rules by template.
-    pub(crate) fn open(ports: &[u16], rules_max: u32, counts: bool) -> Result<Templates, FlowError> {
+    /// Prepares ports for rules by template, of which each flow's does what of [`Does::COUNT`] and [`Does::AGE`] is said.
+    pub(crate) fn open(ports: &[u16], rules_max: u32, counts: Does) -> Result<Templates, FlowError> {
         let mut queue_size = QUEUE_SIZE;
         for port in ports {
             let (mut queues, mut size, mut error) = (0, 0, RawError::EMPTY);
@@ -273,11 +281,13 @@ impl Templates {
                 return Err(FlowError { code: libc::ENOTSUP, kind: 0, message });
             }
             queue_size = queue_size.min(size);
-            let counters = if counts { rules_max } else { 0 };
-            let mut error = RawError::EMPTY;
-            // SAFETY: numbers.
-            let code = unsafe { raw::hairpin_flow_configure(*port, counters, 0, 1, queue_size, &raw mut error) };
-            FlowError::of(code, &error)?;
+            // All flows may come in by one port.
+            let [counters, ages] = [Does::COUNT, Does::AGE].map(|what| if counts.has(what) { rules_max } else { 0 });
+            configure(*port, (counters, ages), queue_size).or_else(|error| match (counters, ages) {
+                // Some drivers age by counters, which have to be asked for as well.
+                (0, 1..) => configure(*port, (rules_max, ages), queue_size),
+                _ => Err(error),
+            })?;
         }
         Ok(Templates {
             tables: Vec::new(),

@@ -112,7 +112,7 @@ impl Offload {
             Way::Synchronous => Offload::run(options, hops, Synchronous::default()),
             Way::Templates => {
                 let ports = ids(&options);
-                let device = Templates::open(&ports, options.rules_max, options.terms.counts.has(Does::COUNT));
+                let device = Templates::open(&ports, options.rules_max, options.terms.counts);
                 let what = "preparing the ports for templates".into();
                 Offload::run(options, hops, device.map_err(|error| OffloadError::Device { what, error })?)
             }
@@ -196,8 +196,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
         rules_max: options.rules_max,
         families_apart: false,
         ops_in_flight_max: OPS_MAX as u32,
-        // A rule of a splice changes both, and acknowledgement numbers only where there can be no SACK blocks.
-        rewrites_sequence: terms.numbers.has(Does::NUMBERS) && terms.options,
+        rewrites_sequence: terms.joins(),
         rewrites_sack: false,
         rewrites_window: false,
         checks_guards: false,

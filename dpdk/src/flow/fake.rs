@@ -25,6 +25,9 @@ pub(crate) struct FakeOptions {
     pub(crate) refuse_ipv6: u8,
     pub(crate) no_templates: u8,
     pub(crate) ticks: u8,
+    pub(crate) hairpin_queues: u8,
+    pub(crate) refuse_others: u8,
+    pub(crate) ages_by_counters: u8,
 }
 
 impl Default for FakeOptions {
@@ -47,6 +50,9 @@ impl Default for FakeOptions {
             refuse_ipv6: 0,
             no_templates: 0,
             ticks: 0,
+            hairpin_queues: 0,
+            refuse_others: 0,
+            ages_by_counters: 0,
         }
     }
 }
@@ -91,6 +97,11 @@ fn parse(faults: &str) -> Result<FakeOptions, String> {
             "refuse_names" => options.refuse_names = flag,
             "refuse_ipv6" => options.refuse_ipv6 = flag,
             "no_templates" => options.no_templates = flag,
+            "hairpin_queues" => {
+                options.hairpin_queues = u8::try_from(number).map_err(|_| format!("{word}: too many"))?
+            }
+            "refuse_others" => options.refuse_others = flag,
+            "ages_by_counters" => options.ages_by_counters = flag,
             "ticks" => options.ticks = u8::try_from(number).map_err(|_| format!("{word}: too many"))?,
             _ => return Err(format!("{word}: no such fault")),
         }

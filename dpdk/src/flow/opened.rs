@@ -19,7 +19,8 @@ pub struct Probed {
 }
 
 impl Probed {
-    /// Finds out what the open `port`, which the plane counts as `number`, can do. If it may have hairpin queues it is
+    /// Finds out what the open `port`, which the plane counts as `number`, can do beside the plane's `others`, by DPDK's
+    /// numbers. If there are none, so that packets only have to get back out of it, and it may have hairpin queues, it is
     /// closed, opened again by `options` with one of them, and tried once more with that. What carries packets must not use
     /// it meanwhile.
     ///
@@ -30,9 +31,10 @@ impl Probed {
         port: Port,
         (options, pool): (&PortOptions, &Pool),
         (number, depth): (u16, Depth),
+        others: &[u16],
     ) -> Result<Probed, Error> {
-        let findings = probe(&EnginePort::of(number, &port), depth);
-        if findings.hairpin_queues == 0 {
+        let findings = probe(&EnginePort::of(number, &port), others, depth);
+        if findings.hairpin_queues == 0 || !others.is_empty() {
             return Ok(Probed { port, findings, no_hairpins: None });
         }
         drop(port);
@@ -41,7 +43,7 @@ impl Probed {
             Ok(port) => (port, None),
             Err(error) => (Port::open(eal, options, pool)?, Some(error)),
         };
-        let findings = probe(&EnginePort::of(number, &port), depth);
+        let findings = probe(&EnginePort::of(number, &port), others, depth);
         Ok(Probed { port, findings, no_hairpins })
     }
 }

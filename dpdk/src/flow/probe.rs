@@ -90,10 +90,12 @@ impl Subject {
             Subject::NoControl => "software would not see connections begin and end: no TCP connection is offloaded",
             Subject::Whole => "first fragments would be rewritten and the rest not: no connection is offloaded",
             Subject::LastHop => "packets would be forwarded for ever: no connection is offloaded",
-            Subject::NoOptions => "no rule may change acknowledgement numbers, as SACK blocks would be wrong",
+            Subject::NoOptions => {
+                "no rule may change acknowledgement numbers, as SACK blocks would be wrong: bodies of HTTP stay in software"
+            }
             Subject::Jump => "rules are in the first group, which is slow and small",
             Subject::Turn(_) => "packets cannot leave this way",
-            Subject::Change(what, _) if Does::NUMBERS.has(what) => "spliced connections stay in software",
+            Subject::Change(what, _) if Does::NUMBERS.has(what) => "bodies of HTTP stay in software",
             Subject::Change(..) => "addresses cannot be translated this way",
             Subject::Count => "nobody knows what rules carry; AGE must tell when they were last hit",
             Subject::Age => "COUNT must tell when rules were last hit",
@@ -172,6 +174,8 @@ pub struct Findings {
     pub templates: bool,
     /// Hairpin queues that the device may have.
     pub hairpin_queues: u16,
+    /// Whether packets have to get to other ports, too.
+    pub has_others: bool,
 }
 
 impl Findings {
@@ -183,6 +187,11 @@ impl Findings {
     /// What is missing.
     pub fn missing(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
+    }
+
+    /// How packets would get to other ports, if there were any, as far as one port alone can tell.
+    pub fn between_ports(&self) -> Option<Turn> {
+        BETWEEN_PORTS.into_iter().find(|turn| self.has(Subject::Turn(*turn)))
     }
 
     /// Whether the driver has no rules at all: everything was answered with `ENOSYS`.
@@ -198,9 +207,35 @@ impl Findings {
             let carried = self.terms.is_some_and(|terms| terms.carries[at] && terms.turn != Turn::Mark);
             services.push((kind(family, protocol), (!carried).then(|| self.why_not(family, protocol))));
         }
+        services.push(("bodies of large HTTP responses", self.why_no_bodies()));
         let why = "no device checks ranges of TCP numbers, translates SACK blocks or shifts windows";
-        services.push(("HTTP and TLS", Some(why.into())));
+        services.push(("HTTP otherwise, TLS", Some(why.into())));
         services
+    }
+
+    /// Why what backends send of large responses stays in software; `None` if it does not. The worker asks for such a rule
+    /// only while all that it could meet is translated right without a look at ranges, and takes it back before that ends.
+    fn why_no_bodies(&self) -> Option<String> {
+        let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.carries(ipv4, Protocol::Tcp));
+        let Some(terms) = self.terms.filter(|terms| terms.turn != Turn::Mark && tcp(terms)) else {
+            return Some(self.why_not(Family::V4, Protocol::Tcp));
+        };
+        let how = terms.how;
+        let subjects =
+            [Subject::Change(Does::SEQUENCE, how), Subject::Change(Does::ACKNOWLEDGEMENT, how), Subject::NoOptions];
+        match subjects.into_iter().find_map(|subject| self.refusal(subject)) {
+            Some(why) => Some(why),
+            None => (!terms.joins()).then(|| NOT_TOGETHER.into()),
+        }
+    }
+
+    /// What was tried and refused, and how.
+    fn refusal(&self, subject: Subject) -> Option<String> {
+        let refused = |attempt: &Attempt| match &attempt.outcome {
+            Err(error) if attempt.subject == subject => Some(format!("{subject}: {error}")),
+            _ => None,
+        };
+        self.attempts.iter().find_map(refused)
     }
 
     /// The first thing missing without which no such connection is carried.
@@ -208,42 +243,44 @@ impl Findings {
         if self.has_no_rules() {
             return "the driver has no rules (rte_flow)".into();
         }
-        let refused = |subject: Subject| {
-            self.attempts.iter().find(|attempt| attempt.subject == subject && attempt.outcome.is_err())
-        };
+        let refused = |subject| self.refusal(subject);
         let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
-        let turns = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId].map(Subject::Turn);
+        // Hairpin queues do not lead to other ports anyway: what the switch said is the reason.
+        let turns = if self.has_others { &BETWEEN_PORTS[..] } else { &TURNS };
+        let turns: Vec<_> = turns.iter().copied().map(Subject::Turn).collect();
         let one_of = |subjects: &[Subject]| match subjects.iter().any(|subject| self.has(*subject)) {
             true => None,
             false => subjects.first().and_then(|subject| refused(*subject)),
         };
-        let first = refused(Subject::Flow(family, protocol))
+        refused(Subject::Flow(family, protocol))
             .or_else(|| tcp.and_then(refused))
             .or_else(|| refused(Subject::Whole))
             .or_else(|| refused(Subject::LastHop))
             .or_else(|| one_of(&turns))
             .or_else(|| one_of(&[Subject::Count, Subject::Age]))
             .or_else(|| refused(Subject::Standing))
-            .or_else(|| refused(Subject::Together(family, protocol)));
-        match first {
-            Some(Attempt { subject, outcome: Err(error), .. }) => format!("{subject}: {error}"),
-            _ => "its parts are there, but not together".into(),
-        }
+            .or_else(|| refused(Subject::Together(family, protocol)))
+            .unwrap_or_else(|| NOT_TOGETHER.into())
     }
 }
 
-/// Finds out what a port's device can do. The port is open and started.
-pub fn probe(port: &EnginePort, depth: Depth) -> Findings {
-    let mut prober = Prober { port, depth, attempts: Vec::new() };
+/// The reason where each thing was taken by itself.
+const NOT_TOGETHER: &str = "its parts are there, but not together";
+
+/// Finds out what a port's device can do. The port is open and started; where the plane has `others` (open, by DPDK's
+/// numbers), packets have to get to one of them.
+pub fn probe(port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
+    let mut prober = Prober { port, others, depth, attempts: Vec::new() };
     let hairpin_queues = device::hairpin_queues(port.id).0;
     prober.survey(hairpin_queues);
     let templates = prober.templates();
     let terms = prober.choose();
-    Findings { attempts: prober.attempts, terms, templates, hairpin_queues }
+    Findings { attempts: prober.attempts, terms, templates, hairpin_queues, has_others: !others.is_empty() }
 }
 
 struct Prober<'a> {
     port: &'a EnginePort,
+    others: &'a [u16],
     depth: Depth,
     attempts: Vec<Attempt>,
 }
@@ -261,6 +298,8 @@ const CHANGES: [Does; 9] = [
     Does::ACKNOWLEDGEMENT,
 ];
 const TURNS: [Turn; 3] = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId];
+/// Those that may lead to another port.
+const BETWEEN_PORTS: [Turn; 2] = [Turn::RepresentedPort, Turn::PortId];
 const STYLES: [How; 2] = [How::NONE, How::MODIFY];
 
 /// A flow between nobody's addresses.
@@ -317,14 +356,8 @@ impl Prober<'_> {
         let jump = Description { family: Family::V4, protocol: 6, does: Does::JUMP, jump: 1, ..Description::default() };
         self.try_rule(Subject::Jump, jump);
         for turn in TURNS {
-            if turn == Turn::Hairpin && hairpin_queues == 0 && self.port.hairpins.is_empty() {
-                let message = "the device has no hairpin queues".into();
-                let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message });
-                self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
-                continue;
-            }
             let rule = Description { does: turn.does(), how: turn.how(), ..plain };
-            self.try_rule(Subject::Turn(turn), self.leaving(rule));
+            self.try_turn(turn, rule, hairpin_queues);
         }
         for how in STYLES {
             for what in CHANGES {
@@ -349,11 +382,41 @@ impl Prober<'_> {
         }
     }
 
-    /// Fills in where a rule's packets go: back out of this port, or by the first hairpin queue.
-    fn leaving(&self, mut rule: Description) -> Description {
-        rule.port = self.port.id;
+    /// A way out, to each of the other ports or, where there is none, back out of this one.
+    fn try_turn(&mut self, turn: Turn, rule: Description, hairpin_queues: u16) {
+        if let Some(message) = self.no_hairpin(hairpin_queues).filter(|_| turn == Turn::Hairpin) {
+            let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message: message.into() });
+            self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
+            return;
+        }
+        let exits = if self.others.is_empty() { std::slice::from_ref(&self.port.id) } else { self.others };
+        for exit in exits {
+            self.try_rule(Subject::Turn(turn), self.leaving(rule, *exit));
+        }
+    }
+
+    /// Why hairpin queues are no way out; `None` if they are one.
+    fn no_hairpin(&self, hairpin_queues: u16) -> Option<&'static str> {
+        match (hairpin_queues, self.port.hairpins.is_empty()) {
+            _ if !self.others.is_empty() => Some("they lead back out of their own port, and there are others"),
+            (0, true) => Some("the device has no hairpin queues"),
+            (_, true) => Some("the port has got none, though its driver says that there are some"),
+            (_, false) => None,
+        }
+    }
+
+    /// Fills in where a rule's packets go: out of a port, or by the first hairpin queue.
+    fn leaving(&self, mut rule: Description, exit: u16) -> Description {
+        rule.port = exit;
         rule.queue = self.port.hairpins.first().map_or(0, |(_, queue)| *queue);
         rule
+    }
+
+    /// A port that packets were found to get to in this way.
+    fn exit(&self, turn: Turn) -> u16 {
+        let taken = |attempt: &&Attempt| attempt.subject == Subject::Turn(turn) && attempt.outcome.is_ok();
+        let rule = self.attempts.iter().find(taken).and_then(|attempt| attempt.rule);
+        rule.map_or(self.port.id, |rule| rule.port)
     }
 
     fn templates(&mut self) -> bool {
@@ -431,7 +494,7 @@ impl Prober<'_> {
                 }
                 rule.how = rule.how | terms.how;
                 rule.does = Does::REWRITE | terms.counts | terms.turn.does();
-                rule = self.leaving(rule);
+                rule = self.leaving(rule, self.exit(terms.turn));
             }
             terms.carries[at] = self.try_rule(Subject::Together(family, protocol), rule);
         }

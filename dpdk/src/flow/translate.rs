@@ -80,6 +80,12 @@ impl Terms {
     pub fn carries(&self, ipv4: bool, protocol: Protocol) -> bool {
         self.carries[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
     }
+
+    /// Whether rules may join two TCP connections. They change both numbers, and acknowledgement numbers only where there
+    /// can be no SACK blocks.
+    pub fn joins(&self) -> bool {
+        self.numbers.has(Does::NUMBERS) && self.options
+    }
 }
 
 impl fmt::Display for Terms {
@@ -121,8 +127,8 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// The port that the plane counts as `number`, as it is. Its hairpin queues lead back out of it: those between two
-    /// ports would have to be tied before either starts.
+    /// The port that the plane counts as `number`, as it is. Its hairpin queues lead back out of it, so a plane of several
+    /// ports has none ([`Probed::of`](super::Probed::of)): those between two would have to be tied before either starts.
     pub fn of(number: u16, port: &crate::port::Port) -> EnginePort {
         let hairpins = if port.hairpins() > 0 { vec![(number, port.queues())] } else { Vec::new() };
         EnginePort { id: port.id(), queues: port.queues(), mtu: port.mtu(), rss_types: 0, takes_rules: true, hairpins }

@@ -1,6 +1,6 @@
 //! The arrays of every shape of rule, as they stand in `tests/golden`; `HAIRPIN_GOLDEN=write` writes those.
 
-use super::world::{TERMS, TestHops, address, end, ports, rules};
+use super::world::{ALONE, TERMS, TestHops, address, end, one_port, ports, rules};
 use crate::flow::description::{Description, Does, How, NoText};
 use crate::flow::steering::{Stream, steering_rules};
 use crate::flow::translate::{EnginePort, Terms, Turn, place, standing};
@@ -29,7 +29,7 @@ fn arrays(rule: &Description) -> String {
     text
 }
 
-/// A rule said in each way.
+/// A rule said in each way; backends are behind the last port.
 fn every_way(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
     let mut text = String::new();
     for (title, how) in [("by names", How::NONE), ("by names, deltas signed", How::SIGNED), ("by fields", How::MODIFY)]
@@ -38,7 +38,8 @@ fn every_way(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
             continue;
         }
         let terms = Terms { how, ..*terms };
-        let description = place(&terms, ports, &TestHops::default(), rule, 7).expect("it can be placed").description;
+        let hops = TestHops { backends_port: ports.len() as u16 - 1, ..TestHops::default() };
+        let description = place(&terms, ports, &hops, rule, 7).expect("it can be placed").description;
         let _ = write!(text, "# {title}\n{}", arrays(&description));
         if how == How::MODIFY {
             let masks = description.shape().arrays(true).expect("a shape has arrays");
@@ -92,12 +93,11 @@ fn a_splice_adds_to_numbers() {
 }
 
 #[test]
-fn through_the_switch() {
+fn other_ways_out() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Tcp, ends, 6);
-    for (name, turn) in [("represented-port", Turn::RepresentedPort), ("port-id", Turn::PortId)] {
-        compare(name, &every_way(&there, &Terms { turn, ..TERMS }, &ports()));
-    }
+    compare("port-id", &every_way(&there, &Terms { turn: Turn::PortId, ..TERMS }, &ports()));
+    compare("hairpin-queue", &every_way(&there, &ALONE, &[one_port()]));
 }
 
 #[test]
@@ -126,14 +126,14 @@ fn marks() {
 fn what_stands_before() {
     let all =
         |terms: &Terms, port: &EnginePort| standing(terms, port).iter().map(arrays).collect::<Vec<_>>().join("--\n");
-    let [port, _] = [&ports()[0], &ports()[1]];
-    compare("standing", &all(&TERMS, port));
-    compare("standing-one-group", &all(&Terms { jumps: false, ..TERMS }, port));
-    compare("standing-tcp4", &all(&Terms { carries: [true, false, false, false], ..TERMS }, port));
-    compare("standing-switch", &all(&Terms { turn: Turn::RepresentedPort, ..TERMS }, port));
+    let port = &one_port();
+    compare("standing", &all(&ALONE, port));
+    compare("standing-one-group", &all(&Terms { jumps: false, ..ALONE }, port));
+    compare("standing-tcp4", &all(&Terms { carries: [true, false, false, false], ..ALONE }, port));
+    compare("standing-switch", &all(&TERMS, port));
     let spread = EnginePort { queues: 4, rss_types: 0x38, ..port.clone() };
-    compare("standing-several-queues", &all(&TERMS, &spread));
-    compare("standing-mark", &all(&Terms { turn: Turn::Mark, ..TERMS }, port));
+    compare("standing-several-queues", &all(&ALONE, &spread));
+    compare("standing-mark", &all(&Terms { turn: Turn::Mark, ..ALONE }, port));
 }
 
 #[test]
@@ -153,12 +153,12 @@ fn what_brings_packets_to_their_worker() {
     compare("steering-tcp4", &text(&v4, None));
     compare("steering-udp6", &text(&v6, None));
     // Beside flows' rules: after them, in their group, if there is one and these packets come there.
-    compare("steering-beside-flows", &text(&v4, Some(&TERMS)));
-    compare("steering-one-group", &text(&v4, Some(&Terms { jumps: false, ..TERMS })));
-    let terms = Terms { carries: [false, true, true, true], ..TERMS };
-    assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&Terms { jumps: false, ..TERMS })));
+    compare("steering-beside-flows", &text(&v4, Some(&ALONE)));
+    compare("steering-one-group", &text(&v4, Some(&Terms { jumps: false, ..ALONE })));
+    let terms = Terms { carries: [false, true, true, true], ..ALONE };
+    assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&Terms { jumps: false, ..ALONE })));
     // The switch's rules are elsewhere.
-    assert_eq!(text(&v4, Some(&Terms { turn: Turn::RepresentedPort, ..TERMS })), text(&v4, None));
+    assert_eq!(text(&v4, Some(&TERMS)), text(&v4, None));
 }
 
 #[test]

@@ -1,15 +1,29 @@
 //! Devices that lack something, and what is made of it.
 
-use super::fake::{self, FakeOptions};
-use super::world::{alone, ports};
+use super::fake::{self, FakeOptions, PORTS};
+use super::world::{TERMS, TestHops, alone, connection, one_port, ports};
+use crate::flow::translate::{EnginePort, place};
 use crate::flow::{Agreement, Depth, Does, Family, Findings, How, Match, Subject, Turn, probe};
 
-fn probed(options: &FakeOptions, depth: Depth) -> Findings {
+fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
     let _alone = alone(options);
-    let findings = probe(&ports()[0], depth);
+    let findings = probe(port, others, depth);
     let state = fake::state();
     assert_eq!((state.live, state.violations), (0, 0), "{}", state.first_violation());
     findings
+}
+
+/// Of a port that is alone, with a hairpin queue.
+fn probed(options: &FakeOptions, depth: Depth) -> Findings {
+    found(options, &one_port(), &[], depth)
+}
+
+/// Of both of two ports, each with a hairpin queue of its own for nothing.
+fn both(options: &FakeOptions) -> [Findings; 2] {
+    [(0, 1), (1, 0)].map(|(number, other)| {
+        let port = EnginePort { hairpins: vec![(number, 1)], ..ports()[usize::from(number)].clone() };
+        found(options, &port, &[PORTS[other]], Depth::Create)
+    })
 }
 
 fn reason(findings: &Findings, service: &str) -> Option<String> {
@@ -27,8 +41,68 @@ fn a_device_that_can_do_everything() {
         assert_eq!(findings.missing().count(), 0);
         let services = findings.services();
         let software: Vec<_> = services.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name).collect();
-        assert_eq!(software, ["HTTP and TLS"]);
+        assert_eq!(software, ["HTTP otherwise, TLS"]);
     }
+}
+
+/// What backends send of large responses is offloaded exactly where the engine says that it can be.
+#[test]
+fn bodies_of_http_take_both_numbers_and_headers_without_options() {
+    let bodies = |does, matches| {
+        let options = FakeOptions { refuse_does: does, refuse_match: matches, ..FakeOptions::default() };
+        let findings = probed(&options, Depth::Create);
+        assert!(findings.terms.is_some());
+        (findings.terms.is_some_and(|terms| terms.joins()), reason(&findings, "bodies of large HTTP responses"))
+    };
+    assert_eq!(bodies(Does::NONE, Match::NONE), (true, None));
+    for (does, matches, what) in [
+        (Does::SEQUENCE, Match::NONE, "set: sequence number"),
+        (Does::ACKNOWLEDGEMENT, Match::NONE, "set: acknowledgement number"),
+        (Does::NONE, Match::NO_OPTIONS, "match TCP without options"),
+    ] {
+        let (joins, why) = bodies(does, matches);
+        assert!(!joins && why.as_ref().is_some_and(|why| why.starts_with(what)), "{what}: {why:?}");
+    }
+    let (_, why) = bodies(Does::COUNT | Does::AGE, Match::NONE);
+    assert!(why.is_some_and(|why| why.starts_with("count")), "marks carry nothing");
+}
+
+/// A hairpin queue leads back out of its own port: between two the switch is the way, whatever queues there are.
+#[test]
+fn two_ports_get_rules_that_lead_from_one_to_the_other() {
+    for (does, turn) in [(Does::NONE, Turn::RepresentedPort), (Does::REPRESENTED_PORT, Turn::PortId)] {
+        let findings = both(&FakeOptions { hairpin_queues: 4, refuse_does: does, ..FakeOptions::default() });
+        let agreed = Agreement::of(&findings).expect("both can");
+        assert_eq!((agreed.terms.turn, agreed.takes_part), (turn, vec![true; 2]));
+        assert!(findings.iter().all(|findings| reason(findings, "TCP over IPv4").is_none()));
+        for rule in connection(1) {
+            assert!(place(&agreed.terms, &ports(), &TestHops::default(), &rule, 0).is_ok(), "{rule:?}");
+        }
+    }
+    let [first, _] = both(&FakeOptions::default());
+    assert_eq!(first.terms, Some(TERMS));
+}
+
+/// What can only be sent back out of the port that it came in by is not offloaded, and that is said.
+#[test]
+fn two_ports_without_a_way_between_them() {
+    let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });
+    assert_eq!(Agreement::of(&findings).expect("marks").terms.turn, Turn::Mark);
+    for findings in &findings {
+        let why = reason(findings, "UDP over IPv6").expect("it stays in software");
+        assert!(why.starts_with("send out: represented port") && why.contains("does not lead there"), "{why}");
+    }
+    let alone = probed(&FakeOptions { refuse_others: 1, ..FakeOptions::default() }, Depth::Create);
+    assert_eq!(alone.terms.map(|terms| terms.turn), Some(Turn::Hairpin));
+}
+
+/// A driver may say that there are hairpin queues, and give the port none.
+#[test]
+fn hairpin_queues_that_there_are_not() {
+    let options = FakeOptions { hairpin_queues: 4, ..FakeOptions::default() };
+    let findings = found(&options, &ports()[0], &[], Depth::Create);
+    assert_eq!((findings.hairpin_queues, findings.has(Subject::Turn(Turn::Hairpin))), (4, false));
+    assert_eq!(findings.terms.map(|terms| terms.turn), Some(Turn::RepresentedPort));
 }
 
 #[test]

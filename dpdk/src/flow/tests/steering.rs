@@ -1,7 +1,7 @@
 //! Rules that bring packets to their worker: which packets each takes, and how they come and go in a device that refuses.
 
 use super::fake::{self, FakeOptions, Held, PORTS};
-use super::world::{TERMS, address, alone, end, ports};
+use super::world::{ALONE, address, alone, end, one_port};
 use crate::flow::description::{Description, Match, octets};
 use crate::flow::steering::{SteeringRules, Stream, steering_rules};
 use crate::flow::{Hop, Hops, Offload, OffloadOptions, Way};
@@ -155,11 +155,11 @@ impl Hops for Nowhere {
 fn an_engine_that_ends_takes_them_along() {
     let _alone = alone(&FakeOptions::default());
     let options = OffloadOptions {
-        ports: ports(),
+        ports: vec![one_port()],
         rules_max: 16,
         totals: 0,
         workers: 1,
-        terms: TERMS,
+        terms: ALONE,
         way: Way::Synchronous,
         clock: || Time::from_nanos(1),
         eal: None,
@@ -168,7 +168,7 @@ fn an_engine_that_ends_takes_them_along() {
     let standing = nothing_forbidden().live;
     let mut rules = SteeringRules::new(Some(&offload));
     let beside: Vec<_> =
-        steering_rules(&streams(&[1]), &steering(2), Some(&TERMS)).into_iter().map(|rule| (PORTS[0], rule)).collect();
+        steering_rules(&streams(&[1]), &steering(2), Some(&ALONE)).into_iter().map(|rule| (PORTS[0], rule)).collect();
     assert_eq!(rules.replace(&beside), Ok(()));
     assert_eq!((rules.count(), nothing_forbidden().live), (6, standing + 6));
     drop(offload);

@@ -1,11 +1,11 @@
 //! The engine as workers see it, with its thread.
 
-use super::fake::{self, FakeOptions};
-use super::world::{BOTH_WAYS, TERMS, TestHops, alone, connection, ports};
-use crate::flow::description::Description;
-use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous};
+use super::fake::{self, FakeOptions, PORTS};
+use super::world::{ALONE, BOTH_WAYS, TERMS, TestHops, alone, connection, one_port, ports};
+use crate::flow::description::{Description, Does};
+use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Templates};
 use crate::flow::raw::RawCount;
-use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Trial, Way, trial};
+use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Terms, Trial, Way, trial};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
 use std::time::Duration;
@@ -290,9 +290,9 @@ fn what_is_left_in_the_ports_goes_first() {
 fn a_trial_leaves_nothing() {
     for way in BOTH_WAYS {
         let _alone = alone(&FakeOptions { capacity: 1000, delay: 1, ..FakeOptions::default() });
-        let port = (&ports()[0], [2, 0, 0, 0, 1, 0]);
+        let port = (&one_port(), [2, 0, 0, 0, 1, 0]);
         for batch in [1, 16, 300] {
-            let (terms, found) = ((TERMS, way), trial(None, port, (TERMS, way), (600, batch)).expect("it starts"));
+            let (terms, found) = ((ALONE, way), trial(None, port, (ALONE, way), (600, batch)).expect("it starts"));
             let Trial { installed, counted, removed, silent, refusal, .. } = found;
             assert_eq!(
                 (installed, counted, removed, silent, refusal),
@@ -300,10 +300,35 @@ fn a_trial_leaves_nothing() {
                 "{terms:?} {batch}"
             );
         }
-        let full = trial(None, port, (TERMS, way), (1200, 300)).expect("it starts");
+        let full = trial(None, port, (ALONE, way), (1200, 300)).expect("it starts");
         assert_eq!(full.refusal, Some(Refusal::Full));
         assert!(full.installed < 1000 && full.removed == full.installed, "{full:?}");
         let state = fake::state();
         assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
+    }
+}
+
+/// Templates get no more counters and ageing objects than were asked for.
+#[test]
+fn as_many_count_as_were_asked_for() {
+    for (counts, other) in [(Does::COUNT, Does::AGE), (Does::AGE, Does::COUNT)] {
+        for ages_by_counters in [0, 1] {
+            let _alone = alone(&FakeOptions { refuse_does: other, ages_by_counters, ..FakeOptions::default() });
+            let (port, terms) = ((&one_port(), [2, 0, 0, 0, 1, 0]), Terms { counts, ..ALONE });
+            let found = trial(None, port, (terms, Way::Templates), (600, 64)).expect("it starts");
+            assert_eq!((found.installed, found.removed, found.refusal), (600, 600, None), "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_asked_for_is_not_there() {
+    for counts in [Does::COUNT, Does::AGE] {
+        let _alone = alone(&FakeOptions::default());
+        let mut device = Templates::open(&PORTS, 64, Does::NONE).expect("the fake has templates");
+        let rule = Description { does: Does::QUEUE | counts, age_seconds: 10, ..Description::default() };
+        let refused = device.create(PORTS[0], &rule, 0).expect_err("nothing to count with");
+        assert_eq!(refused.refusal(), Refusal::Full);
+        device.close(&PORTS);
     }
 }

@@ -21,9 +21,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 pub(super) const BOTH_WAYS: [Way; 2] = [Way::Synchronous, Way::Templates];
 
-/// Terms in which the fake without faults takes rules.
+/// Terms in which two ports of the fake without faults take rules.
 pub(super) const TERMS: Terms = Terms {
-    turn: Turn::Hairpin,
+    turn: Turn::RepresentedPort,
     how: How::NONE,
     jumps: true,
     counts: Does::COUNT,
@@ -32,11 +32,18 @@ pub(super) const TERMS: Terms = Terms {
     carries: [true; 4],
 };
 
+/// Terms in which one alone does.
+pub(super) const ALONE: Terms = Terms { turn: Turn::Hairpin, ..TERMS };
+
 /// Clients behind the first port, backends behind the second.
 pub(super) fn ports() -> Vec<EnginePort> {
-    let port =
-        |id| EnginePort { id, queues: 1, mtu: 1500, rss_types: 0, takes_rules: true, hairpins: vec![(0, 8), (1, 9)] };
+    let port = |id| EnginePort { id, queues: 1, mtu: 1500, rss_types: 0, takes_rules: true, hairpins: Vec::new() };
     PORTS.map(port).to_vec()
+}
+
+/// Clients and backends behind the one port, which was opened again with a hairpin queue.
+pub(super) fn one_port() -> EnginePort {
+    EnginePort { hairpins: vec![(0, 1)], ..ports()[0].clone() }
 }
 
 /// Next hops as the tests want them.
@@ -46,6 +53,8 @@ pub(super) struct TestHops {
     pub(super) backends_known: bool,
     /// The last byte of the backends' next hop's Ethernet address.
     pub(super) backend: u8,
+    /// The port that leads to them.
+    pub(super) backends_port: u16,
 }
 
 impl Hops for TestHops {
@@ -57,7 +66,10 @@ impl Hops for TestHops {
         let own = |port: u16| [2, 0, 0, 0, 1, port as u8];
         match is_backend {
             true if !self.backends_known => None,
-            true => Some(Hop { port: 1, source: own(1), destination: [2, 0, 0, 0, 3, self.backend] }),
+            true => {
+                let port = self.backends_port;
+                Some(Hop { port, source: own(port), destination: [2, 0, 0, 0, 3, self.backend] })
+            }
             false => Some(Hop { port: 0, source: own(0), destination: [2, 0, 0, 0, 2, 1] }),
         }
     }
@@ -69,7 +81,7 @@ impl Hops for TestHops {
 
 impl Default for TestHops {
     fn default() -> TestHops {
-        TestHops { generation: 1, backends_known: true, backend: 1 }
+        TestHops { generation: 1, backends_known: true, backend: 1, backends_port: 1 }
     }
 }
 
@@ -143,7 +155,9 @@ impl World {
         let alone = alone(options);
         let device: Box<dyn RuleDevice> = match way {
             Way::Synchronous => Box::new(Synchronous::default()),
-            Way::Templates => Box::new(Templates::open(&PORTS, rules_max, true).expect("the fake has templates")),
+            Way::Templates => {
+                Box::new(Templates::open(&PORTS, rules_max, TERMS.counts).expect("the fake has templates"))
+            }
         };
         let hops = TestHops::default();
         let machine = Machine::new(device, TERMS, ports(), rules_max, hops.generation);

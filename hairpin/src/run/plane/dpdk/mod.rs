@@ -12,6 +12,8 @@ mod offload;
 mod secrets;
 mod spread;
 mod steer;
+#[cfg(test)]
+mod testing;
 mod way;
 
 use super::super::crew::{Crew, Making, Memory, Post};

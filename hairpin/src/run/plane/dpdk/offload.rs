@@ -66,6 +66,7 @@ impl Engine {
     ) -> Result<(Engine, Vec<Port>)> {
         let why_not = unwanted(settings).map(str::to_string);
         let (mut open, mut findings) = (Vec::new(), Vec::new());
+        let ids: Vec<u16> = ports.iter().map(|(port, _)| port.id()).collect();
         for (number, (port, options)) in (0..).zip(ports) {
             #[cfg(feature = "fake-flow")]
             crate::fake_flow::stand_in(&port)?;
@@ -74,7 +75,9 @@ impl Engine {
                 continue;
             }
             // Nobody uses the ports yet, so rules may be put in to see whether they are taken.
-            let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create)).with_context(|| {
+            let others: Vec<u16> = ids.iter().copied().filter(|id| *id != port.id()).collect();
+            let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create), &others);
+            let probed = probed.with_context(|| {
                 format!("cannot open {} again with what its driver says that it has", options.device)
             })?;
             if let Some(error) = probed.no_hairpins {
@@ -266,11 +269,10 @@ impl Engine {
     pub(super) fn of_port(&self, number: usize) -> String {
         let Some(findings) = self.findings.get(number) else { return self.why_none() };
         let takes_part = self.agreement.as_ref().and_then(|agreement| agreement.takes_part.get(number));
+        let why = || findings.services().into_iter().find_map(|(_, why)| why).unwrap_or_default();
         match (&findings.terms, takes_part) {
-            (None, _) => {
-                let why = findings.services().into_iter().find_map(|(_, why)| why);
-                format!("no rules: {}", why.unwrap_or_default())
-            }
+            (None, _) => format!("no rules: {}", why()),
+            (Some(terms), Some(true)) if terms.turn == Turn::Mark => format!("rules: {terms} ({})", why()),
             (Some(terms), Some(true)) => format!("rules: {terms}"),
             (Some(terms), _) => format!("no rules, since other ports do it in another way: {terms}"),
         }

@@ -119,6 +119,7 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Stage;
     use super::*;
     use etherparse::PacketBuilder;
     use hairpin_core::flow::{Endpoint, Protocol};
@@ -187,5 +188,36 @@ mod tests {
         for frame in [&arp[..], &[], &[0; 60]] {
             assert_eq!(owner(&ways(), &steering, frame), None);
         }
+    }
+
+    /// A worker that does not keep up: what its ring has no room for is counted, and its buffers go back.
+    #[test]
+    fn what_finds_no_room_at_its_worker_is_counted() {
+        let stage = Stage::new(8191);
+        let steering = Steering::by_hash([1, 2], 2);
+        let both = of_workers(&stage.eal, &Arc::new(ways()), steering).unwrap();
+        let [Some(mut first), Some(mut second)] = <[_; 2]>::try_from(both).ok().unwrap() else { panic!("two workers") };
+        let of_second = |port: &u16| steering.worker(&Endpoint::new(IpAddr::from(CLIENT.0), *port)) == 1;
+        let theirs = segment((CLIENT.0, (4000..).find(of_second).unwrap()), VIP);
+        for _ in 0..100 {
+            let mut batch = stage.frames(50, 0, &theirs);
+            first.hand_over(&mut batch, 0);
+            assert!(batch.is_empty());
+        }
+        assert_eq!((first.handed(), first.dropped()), (4096, 5000 - 4096));
+        assert_eq!(stage.pool.in_use(), WAITING_MAX);
+        let (mut batch, mut got) = (Batch::new(), 0);
+        while stage.pool.in_use() > 0 {
+            second.collect(&mut batch);
+            assert!(!batch.is_empty() && batch.iter().all(|frame| frame.bytes() == theirs));
+            got += batch.len();
+            batch.clear();
+        }
+        assert_eq!(got, 4096);
+        // There is room again.
+        first.hand_over(&mut stage.frames(50, 0, &theirs), 0);
+        assert_eq!((first.handed(), first.dropped()), (4096 + 50, 5000 - 4096));
+        drop((first, second));
+        assert_eq!(stage.pool.in_use(), 0);
     }
 }

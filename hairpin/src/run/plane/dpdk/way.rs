@@ -162,3 +162,107 @@ impl FrameIo for Way {
         usize::from(pool.options().data_room)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Stage, drained};
+    use super::*;
+    use hairpin_dpdk::PortOptions;
+
+    /// A port that gives back what is sent to it, as far as it has room, between so many workers of which one has a queue.
+    fn ways(stage: &Stage, workers: u16) -> (Port, Arc<Links>, Vec<Way>) {
+        let options = PortOptions { device: "net_ring0".into(), ..PortOptions::default() };
+        let port = Port::open(&stage.eal, &options, &stage.pool).expect("a ring is a port");
+        let ports = [port];
+        let links = Arc::new(Links::of(&ports));
+        let ways = of_workers(&stage.eal, (&ports, &links), &stage.pool, (1, workers)).expect("its queue");
+        let [port] = ports;
+        (port, links, ways)
+    }
+
+    /// Sends until something finds no room: how many went, and what is left.
+    fn filled(stage: &Stage, way: &mut Way) -> (usize, Batch<Mbuf>) {
+        let mut sent = 0;
+        for _ in 0..100 {
+            let mut batch = stage.frames(50, 0, &[0; 60]);
+            way.transmit(&mut batch);
+            sent += 50 - batch.len();
+            if !batch.is_empty() {
+                return (sent, batch);
+            }
+        }
+        panic!("there is room for everything");
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_unless_its_link_is_down() {
+        let stage = Stage::new(8191);
+        let (port, links, mut ways) = ways(&stage, 1);
+        let (sent, mut left) = filled(&stage, &mut ways[0]);
+        let waiting = left.len();
+        ways[0].transmit(&mut left);
+        assert_eq!((left.len(), ways[0].cut_off()), (waiting, 0), "the link is up");
+        assert!(links.set(0, false));
+        ways[0].transmit(&mut left);
+        assert_eq!((left.len(), ways[0].cut_off()), (0, waiting as u64));
+        assert_eq!(stage.pool.in_use(), sent as u32);
+        // The link's state alone drops nothing that the port takes.
+        assert_eq!(drained(&mut ways[0]), sent);
+        ways[0].transmit(&mut stage.frames(7, 0, &[0; 60]));
+        assert_eq!((drained(&mut ways[0]), ways[0].cut_off()), (7, waiting as u64));
+        drop((ways, port));
+        assert_eq!(stage.pool.in_use(), 0);
+    }
+
+    #[test]
+    fn what_names_no_port_is_counted() {
+        let stage = Stage::new(1023);
+        let (port, _links, mut ways) = ways(&stage, 1);
+        // All of a batch, and some of one.
+        ways[0].transmit(&mut stage.frames(5, 3, &[0; 60]));
+        let mut mixed = stage.frames(6, 3, &[0; 60]);
+        mixed.extend(stage.frames(4, 0, &[0; 60]));
+        ways[0].transmit(&mut mixed);
+        assert_eq!((mixed.len(), ways[0].misrouted(), ways[0].cut_off()), (0, 11, 0));
+        assert_eq!(drained(&mut ways[0]), 4);
+        drop((ways, port));
+        assert_eq!(stage.pool.in_use(), 0);
+    }
+
+    /// Whoever sends for others does not keep up: what is too much for the ring stays with its worker, and nothing is lost.
+    #[test]
+    fn what_is_sent_by_another_worker_waits_for_it() {
+        let stage = Stage::new(8191);
+        let (port, _links, mut ways) = ways(&stage, 2);
+        let [first, second] = ways.get_mut(..).and_then(|ways| <&mut [Way; 2]>::try_from(ways).ok()).expect("two");
+        let (sent, mut left) = filled(&stage, second);
+        assert_eq!(sent, 1024);
+        let waiting = left.len();
+        let mut got = 0;
+        for _ in 0..1000 {
+            first.relay();
+            got += drained(first);
+            second.transmit(&mut left);
+        }
+        assert_eq!((got, left.len()), (sent + waiting, 0));
+        // The port has no room either: what was taken out of the ring waits, and goes when there is some.
+        let (mut there, mut asked) = (0, 0);
+        for _ in 0..100 {
+            if left.is_empty() {
+                left = stage.frames(50, 0, &[0; 60]);
+                asked += left.len();
+            }
+            second.transmit(&mut left);
+            first.relay();
+        }
+        assert!(!left.is_empty());
+        for _ in 0..1000 {
+            there += drained(first);
+            first.relay();
+            second.transmit(&mut left);
+        }
+        assert_eq!((there, left.len()), (asked, 0));
+        drop((ways, port));
+        assert_eq!(stage.pool.in_use(), 0);
+    }
+}
