@@ -229,7 +229,9 @@ impl Host {
     /// - a third duplicate acknowledgement while nothing but the FIN is in flight: it stops the timer and sends nothing;
     /// - a SYN that comes again: it may be taken by a listening socket though another one has its connection.
     ///
-    /// And an old acknowledgement number, for which smoltcp throws away what comes with it, is brought up to date.
+    /// An old acknowledgement number, for which smoltcp throws away what comes with it, is brought up to date. And a window
+    /// of nothing that comes with the acknowledgement of everything is one of little: smoltcp would probe it with nothing,
+    /// at once and for ever.
     fn admit(&mut self, packet: Vec<u8>) -> Option<Vec<u8>> {
         let mut frame = framed(&packet);
         let Some(at) = transport(&frame.data) else { return Some(packet) };
@@ -239,9 +241,14 @@ impl Host {
             return Some(packet);
         }
         let said = acknowledgement(&frame.data, &at);
-        let window = [frame.data[at.l4 + WINDOW], frame.data[at.l4 + WINDOW + 1]];
-        let flags = at.tcp_flags & (SYN | FIN | RST | ACK);
         let flow = (at.key.source, at.key.destination.port);
+        let flags = at.tcp_flags & (SYN | FIN | RST | ACK);
+        let mut window = [frame.data[at.l4 + WINDOW], frame.data[at.l4 + WINDOW + 1]];
+        if window == [0, 0] && flags & !FIN == ACK && self.highest.get(&flow) == Some(&said) {
+            window = [0, 1];
+            frame.data[at.l4 + WINDOW..at.l4 + WINDOW + 2].copy_from_slice(&window);
+            at.fill_checksum(&mut frame.data);
+        }
         let last = self.acknowledged.entry(flow).or_insert((said, window));
         let again = at.payload == at.end && flags == ACK && last.0 == said;
         if flags & ACK == 0 {
@@ -264,7 +271,7 @@ impl Host {
             let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
             remote && local && (!again || closing && socket.send_queue() == 0)
         });
-        (!misled).then_some(packet)
+        (!misled).then(|| frame.data[at.l3..].to_vec())
     }
 
     /// Does all there is to do now; what it sends goes to `out`.
@@ -377,6 +384,9 @@ struct Wire {
     mtu: usize,
 }
 
+/// Packets that a host sends at one time at most.
+const AT_ONCE_MAX: usize = 100_000;
+
 struct Arrived(Vec<u8>);
 struct Leaving<'a>(&'a mut Vec<Vec<u8>>);
 
@@ -390,6 +400,8 @@ impl TxToken for Leaving<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = vec![0; len];
         let result = f(&mut packet);
+        // Rather than until memory is full.
+        assert!(self.0.len() < AT_ONCE_MAX, "a peer goes round in circles: {packet:02x?}");
         self.0.push(packet);
         result
     }

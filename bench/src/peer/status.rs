@@ -46,6 +46,8 @@ pub struct Http {
     pub requests: Count,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
+    /// SYN cookies that workers sent (others are the kernel's).
+    pub cookies_sent_total: u64,
     /// From how many bytes on that is done, where the configuration does not say.
     pub offload_bytes_min: u64,
     /// What that follows from: microseconds that a pair of rules costs a worker; 0: not measured yet.

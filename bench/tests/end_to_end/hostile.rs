@@ -3,12 +3,14 @@
 use super::network::service;
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::load;
-use hairpin_bench::peer::{Hairpin, HairpinOptions};
+use hairpin_bench::peer::status::Status;
+use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_bench::servers::Servers;
 use hairpin_bench::tool::flood;
 use hairpin_bench::tool::frames::Link;
-use hairpin_bench::topology::{Options, Topology};
+use hairpin_bench::topology::{Family, Options, Topology, vip};
 use libtest_mimic::Trial;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         super::lane::alone("hostile flood, small tables", || hostile(20_000, false)),
         // It cannot fill these: new connections of services it does not aim at are made under it.
         super::lane::alone("hostile flood, large tables", || hostile(500_000, true)),
+        super::lane::alone("hostile flood of SYNs at an HTTP service", syns),
     ]
 }
 
@@ -37,6 +40,39 @@ fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {
         .and_then(|()| hairpin.process().check())
         .and_then(|()| afterwards(&topology, &hairpin));
     result.with_context(|| hairpin.status_table().unwrap_or_default())
+}
+
+/// Cookies answer for the kernel: no worker hears of the flood, nothing is kept of it, and clients are served beside it.
+fn syns() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let options = HairpinOptions { more_interfaces: vec!["flood0"], ..HairpinOptions::default() };
+    let web = [Service::http("web", 80), Service { family: Family::V6, ..Service::http("web6", 80) }];
+    let mut hairpin = Hairpin::start(&topology, &web, &options)?;
+    let result = syns_at(&topology, &hairpin, &web).and_then(|()| hairpin.process().check());
+    result.with_context(|| hairpin.status_table().unwrap_or_default())
+}
+
+fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[Service]) -> Result<()> {
+    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let targets: Vec<SocketAddr> = web.iter().map(|web| SocketAddr::new(vip(web.family), web.port)).collect();
+    let before = hairpin.status()?;
+    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, 100_000, &[0, 1], 50_000);
+    std::thread::sleep(Duration::from_secs(1));
+    for web in web {
+        let page =
+            load::curl(&topology.client, topology, &web.listen(), "10m", "flooded").context("under the flood")?;
+        same(topology, &page.body)?;
+    }
+    let rate = flood.stop()?;
+    let status = hairpin.status()?;
+    let sent = |status: &Status| status.events.get("kernel.cookie-sent").map_or(0, |count| count.total);
+    let answered = sent(&status) - sent(&before);
+    ensure!(answered > 5000, "{rate:.0} SYNs a second, and {answered} cookies of the kernel: {:?}", status.events);
+    let http = status.http.as_ref().context("no HTTP in status")?;
+    ensure!(http.clients <= 2, "{} connections of {answered} SYNs", http.clients);
+    ensure!(http.cookies_sent_total == 0, "workers sent {} cookies", http.cookies_sent_total);
+    Ok(())
 }
 
 fn same(topology: &Topology, body: &Path) -> Result<()> {

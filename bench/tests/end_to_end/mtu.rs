@@ -1,11 +1,13 @@
 //! Path MTU: a 1400-byte link somewhere, segments of 1460 bytes, and transfers that have to complete (RFC 1191,
 //! RFC 8201).
 
-use super::network::{Network, Networks, Which, service};
+use super::network::{Network, Networks, RECORDER_PORT, Which, service};
 use anyhow::{Result, ensure};
+use hairpin_bench::command;
 use hairpin_bench::load::{self, Amount, IperfOptions};
 use hairpin_bench::namespace::Namespace;
 use hairpin_bench::servers::IPERF_PORTS;
+use hairpin_bench::tool::recorder::{Recorder, SUM_OF_NOTHING, sum};
 use hairpin_bench::topology::{Family, Topology, vip};
 use libtest_mimic::Trial;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for which in [Which::GsoRouters, Which::WireRouters] {
         for place in [Place::BalancerToClient, Place::RouterToClient] {
-            for name in ["http4", "http6", "full-http4", "full-http6"] {
+            for name in ["http4", "http6", "full-http4", "full-http6", "web4", "web6"] {
                 let title = format!("mtu 1400 {place:?}: download {name}");
                 trials.push(networks.trial(&title, which, move |network| download(network, place, name)));
             }
@@ -53,6 +55,8 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
             for family in [Family::V4, Family::V6] {
                 let title = format!("mtu 1400 {place:?}: upload {}", family.name());
                 trials.push(networks.trial(&title, which, move |network| upload(network, place, family)));
+                let title = format!("mtu 1400 {place:?}: upload {} by HTTP", family.name());
+                trials.push(networks.trial(&title, which, move |network| post(network, place, family)));
             }
         }
     }
@@ -86,5 +90,23 @@ fn upload(network: &mut Network, place: Place, family: Family) -> Result<()> {
         // A transfer whose large segments vanish stands still, and would take longer than it is waited for.
         let options = IperfOptions { streams: 1, amount: Amount::Megabytes(50), udp_mbit_s: None, reverse: false };
         load::iperf(&network.topology, vip(family), IPERF_PORTS[0], &options).map(drop)
+    })
+}
+
+/// Segments that went through the splice are too big for what lies behind it: the client learns it, in its own numbers.
+fn post(network: &mut Network, place: Place, family: Family) -> Result<()> {
+    narrow(network, place, |network| {
+        let topology = &network.topology;
+        let _recorder = Recorder::start(&topology.servers[0], RECORDER_PORT, "one")?;
+        let page = topology.scratch.file("pages/10m");
+        let up = service(if family == Family::V4 { "up4" } else { "up6" });
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--globoff", "--max-time", "60", "--output", "/dev/null"]);
+        curl.args(["--dump-header", "-", "--upload-file"]).arg(&page).arg(format!("http://{}/up", up.listen()));
+        let said = command::output(&mut curl)?;
+        let sent = std::fs::read(&page)?;
+        let expected = format!("X-Body: {}:{:016x}", sent.len(), sum(SUM_OF_NOTHING, &sent));
+        ensure!(said.contains(&expected), "10 MB went up as {said}, not {expected}");
+        Ok(())
     })
 }

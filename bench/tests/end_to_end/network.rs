@@ -91,6 +91,7 @@ impl Network {
         // Behind the router is server1 alone.
         let mut services = services();
         if routers {
+            services.extend(http_services());
             services.iter_mut().for_each(|service| service.servers = vec![1]);
         }
         let hairpin = Hairpin::start(&topology, &services, &options)?;
@@ -135,7 +136,25 @@ pub(crate) fn services() -> Vec<Service> {
     services
 }
 
+/// HTTP services of the networks with routers: to web servers, and to a [recorder](RECORDER_PORT) for what goes up.
+fn http_services() -> Vec<Service> {
+    let of = |family, name, port, server_port| Service { family, server_port, ..Service::http(name, port) };
+    vec![
+        of(Family::V4, "web4", 8081, HTTP_PORT),
+        of(Family::V6, "web6", 8081, HTTP_PORT),
+        of(Family::V4, "up4", 8082, RECORDER_PORT),
+        of(Family::V6, "up6", 8082, RECORDER_PORT),
+    ]
+}
+
+/// Where server1 has a recorder for trials that start one.
+pub(crate) const RECORDER_PORT: u16 = 8090;
+
 /// The service of that name.
 pub(crate) fn service(name: &str) -> Service {
-    services().into_iter().find(|service| service.name == name).expect("trials name services there are")
+    services()
+        .into_iter()
+        .chain(http_services())
+        .find(|service| service.name == name)
+        .expect("trials name services there are")
 }

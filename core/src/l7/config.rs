@@ -312,6 +312,8 @@ pub struct Tls {
     pub connect_timeout: Duration,
     /// Backends tried for a connection.
     pub connect_tries: u8,
+    /// Connections of which so many bytes have gone through one way leave the worker. `None`: what the measured costs say.
+    pub offload_bytes_min: Option<u64>,
 }
 
 /// One route of a TLS service.

@@ -48,7 +48,10 @@ fn routes_are_by_name_and_protocol() {
     assert_eq!((&*mail.groups, &*rest.groups), (&[(1, 1)][..], &[(0, 1)][..]));
     assert_eq!((all.hello_bytes_max, all.hello_timeout), (16_384, Duration::from_secs(10)));
     assert_eq!((all.connect_timeout, all.connect_tries, all.proxy_protocol), (Duration::from_secs(3), 3, None));
-    let set = tls(&with("[service.tls]\nproxy_protocol = \"v1\"\nhello_bytes_max = 512\nconnect_tries = 1"));
+    let set = tls(&with(
+        "[service.tls]\nproxy_protocol = \"v1\"\nhello_bytes_max = 512\nconnect_tries = 1\noffload_bytes_min = 5",
+    ));
+    assert_eq!((all.offload_bytes_min, set.offload_bytes_min), (None, Some(5)));
     assert_eq!((set.proxy_protocol, set.hello_bytes_max, set.connect_tries), (Some(ProxyVersion::V1), 512, 1));
 }
 

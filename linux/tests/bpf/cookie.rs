@@ -44,6 +44,7 @@ fn splice(rig: &Rig) {
             hello_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             connect_tries: 1,
+            offload_bytes_min: None,
         }));
     }
     rig.plane.configure(&spliced).unwrap();

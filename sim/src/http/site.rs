@@ -167,16 +167,16 @@ impl Site {
             let rest = value.strip_prefix("hairpin;desc=\"").and_then(|rest| rest.split_once("\";dur="));
             rest.is_some_and(|(_, duration)| duration.parse::<f64>().is_ok())
         };
-        let wants: [(&str, bool, &dyn Fn(&str) -> bool); 2] =
-            [("Set-Cookie", self.sticky, &is_cookie), ("Server-Timing", self.timed, &is_timing)];
-        for (name, wanted, is_right) in wants {
+        let mut take = |name: &str, wanted: bool, is_right: &dyn Fn(&str) -> bool| {
             let values = head.values(name);
             if values.len() != usize::from(wanted) || !values.iter().all(|value| is_right(value)) {
                 return Err(format!("{name}: {values:?}"));
             }
             head.fields.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
-        }
-        Ok(())
+            Ok(())
+        };
+        take("Set-Cookie", self.sticky, &is_cookie)?;
+        take("Server-Timing", self.timed, &is_timing)
     }
 
     /// The body of the balancer's own answer, if it is fixed.

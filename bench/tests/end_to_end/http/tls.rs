@@ -12,6 +12,7 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, Which::Gso, body);
     vec![
         trial("TLS goes to the server of its name", names),
+        trial("TLS goes to the server of its protocol", protocols),
         trial("TLS without a route, or not TLS, is reset", refused),
     ]
 }
@@ -47,6 +48,21 @@ fn names(stage: &mut Stage) -> Result<()> {
                 ensure!(std::fs::read(&body)? == stage.page(page)?, "{page} arrived changed");
             }
         }
+    }
+    Ok(())
+}
+
+fn protocols(stage: &mut Stage) -> Result<()> {
+    for (arguments, server) in [
+        (&["--http2"][..], "server1"),
+        // What the client offers is in the ClientHello; what it would speak without, is not.
+        (&["--http1.1"], "server2"),
+        (&["--http2", "--no-alpn"], "server2"),
+    ] {
+        let asked = [arguments, &["--head"]].concat();
+        let text = command::output(&mut curl(stage, "alpn.two.example", "1k", &asked))?;
+        let answered = text.to_ascii_lowercase().contains(&format!("x-server: {server}"));
+        ensure!(answered, "{arguments:?} was answered {text}");
     }
     Ok(())
 }

@@ -11,16 +11,18 @@ use crate::worker::Drop;
 const MSS_LEAST: [u16; 2] = [1220, 536];
 
 impl Splices {
-    /// The way to an end (found by what it sends) takes packets of at most `mtu` bytes.
-    fn learn(&mut self, (position, direction): (u32, Direction), is_ipv4: bool, mtu: u16) -> Option<u16> {
+    /// The way to an end (found by what it sends) takes packets of at most `mtu` bytes. Returns what a segment may have then,
+    /// and whether that is less than was agreed on.
+    fn learn(&mut self, (position, direction): (u32, Direction), is_ipv4: bool, mtu: u16) -> Option<(u16, bool)> {
         let headers = if is_ipv4 { 20 } else { 40 } + tcp::HEADER as u16;
         let mss = mtu.saturating_sub(headers).max(MSS_LEAST[usize::from(is_ipv4)]);
         let peer = match direction {
             Direction::FromClient => &mut self.fronts.get_mut(position)?.peer,
             Direction::FromBackend => &mut self.backs.get_mut(position)?.peer,
         };
+        peer.is_narrow |= mss < peer.mss;
         peer.mss = peer.mss.min(mss);
-        Some(peer.mss)
+        Some((peer.mss, peer.is_narrow))
     }
 
     /// A packet that we have sent came back because its way out takes no more than `mtu` bytes: it goes in smaller
@@ -33,7 +35,7 @@ impl Splices {
         mtu: u16,
         found: (u32, Direction),
     ) {
-        let Some(mss) = self.learn(found, at.key.is_ipv4(), mtu) else { return cx.drop(Drop::TooBig) };
+        let Some((mss, _)) = self.learn(found, at.key.is_ipv4(), mtu) else { return cx.drop(Drop::TooBig) };
         let options = (at.payload - at.l4).saturating_sub(tcp::HEADER) as u16;
         let size = mss.saturating_sub(options);
         let meta = frame.meta_mut();
@@ -54,13 +56,21 @@ impl Splices {
         mtu: u16,
         found: (u32, Direction),
     ) {
-        if self.learn(found, is_ipv4, mtu).is_none() {
-            return;
-        }
+        let Some((_, is_narrow)) = self.learn(found, is_ipv4, mtu) else { return };
         cx.statistics.icmp_errors += 1;
-        match found {
-            (position, Direction::FromClient) => self.send_owned_front(cx, position),
-            (position, Direction::FromBackend) => self.send_owned_back(cx, position),
+        let front = match found {
+            (position, Direction::FromClient) => {
+                self.send_owned_front(cx, position);
+                Some(position)
+            }
+            (position, Direction::FromBackend) => {
+                self.send_owned_back(cx, position);
+                self.backs.get(position).and_then(|back| back.front)
+            }
+        };
+        if let Some(front) = front.filter(|_| is_narrow) {
+            // What the engine carries would be lost there again and again.
+            self.remove_rules(cx, front);
         }
     }
 }

@@ -73,6 +73,9 @@ pub(super) struct Peer {
     pub(super) edge: u32,
     /// The longest segment it takes.
     pub(super) mss: u16,
+    /// A router on the way to it has said that it takes less than the two ends have agreed on: the engine, which cuts
+    /// nothing, has no part in it any more.
+    pub(super) is_narrow: bool,
     /// Whether selective acknowledgements were agreed on.
     pub(super) sack: bool,
     /// It has sent FIN, and we have seen all before it.
@@ -111,6 +114,7 @@ impl Peer {
             shown: u16::MAX,
             edge: expected,
             mss: abilities.mss,
+            is_narrow: false,
             sack: abilities.sack,
             has_closed: false,
             was_closed: false,

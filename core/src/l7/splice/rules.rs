@@ -169,11 +169,11 @@ impl Splices {
     fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<(u64, Ways)> {
         let configured = match cx.kind(front.service) {
             Kind::Http(http) => http.offload_bytes_min,
-            Kind::Tls(_) => None,
+            Kind::Tls(tls) => tls.offload_bytes_min,
             Kind::Forward | Kind::Group => return None,
         };
-        let back = front.back.and_then(|back| self.backs.get(back))?;
-        let ways = ways(cx.caps, front, back)?;
+        let back = front.back.and_then(|back| self.backs.get(back)).filter(|back| !back.peer.is_narrow)?;
+        let ways = ways(cx.caps, front, back).filter(|_| !front.peer.is_narrow)?;
         let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
         (cx.offloads && now).then_some((least, ways))

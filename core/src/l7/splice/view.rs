@@ -153,6 +153,8 @@ pub enum SplicedPath {
     Policy,
     /// The engine cannot do what it needs, or the two ends have not agreed on the same.
     Unsupported,
+    /// A link on the way takes smaller packets than the two ends have agreed on, and the engine cuts none.
+    Narrow,
     /// No body has begun.
     NoBody,
     /// Chunks are read in order.
@@ -282,6 +284,7 @@ fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
     }
     let configured = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
         Some(Kind::Http(http)) => http.offload_bytes_min,
+        Some(Kind::Tls(tls)) => tls.offload_bytes_min,
         _ => None,
     };
     let (FrontState::Joined, Some(back)) = (front.state, back) else { return SplicedPath::NoExchange };
@@ -292,6 +295,7 @@ fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
     match (&front.exchange.request, &front.exchange.response) {
         _ if !terms.offloads => SplicedPath::Policy,
         _ if ways.is_none() || ways == Some(Ways::Down) && is_upload => SplicedPath::Unsupported,
+        _ if front.peer.is_narrow || back.peer.is_narrow => SplicedPath::Narrow,
         (_, Message::Endless) if front.peer.has_closed || back.peer.has_closed => SplicedPath::Closing,
         (_, Message::Endless) if front.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,

@@ -24,6 +24,7 @@ pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Tls, Said) {
         hello_timeout: table.duration("hello_timeout"),
         connect_timeout: table.duration("connect_timeout"),
         connect_tries: number(&table, "connect_tries"),
+        offload_bytes_min: table.integer("offload_bytes_min"),
     };
     (tls, Said { fields: table.said(), access: Vec::new(), routes: said_routes })
 }

@@ -233,5 +233,13 @@ pub const TLS: Section = Section {
         field("hello_timeout", WAIT, Value("10s"), "\"5s\"", "Until it is complete; then the connection is reset."),
         field("connect_timeout", WAIT, Value("3s"), "\"1s\"", CONNECT_TIMEOUT),
         field("connect_tries", CONNECT_TRIES, Value("3"), "2", "Backends tried for a connection; then it is reset."),
+        field(
+            "offload_bytes_min",
+            Kind::IntegerOrAuto { min: 0, max: 1 << 50 },
+            Value("auto"),
+            "1048576",
+            "Connections leave the worker and go through the kernel's rules when so many bytes have gone through one way. \
+             `\"auto\"`: what the measured costs of packets and rules say.",
+        ),
     ],
 };

@@ -25,7 +25,7 @@ fn listed(stage: &Stage, at_a_time: usize) -> Vec<SplicedConnection> {
     all
 }
 
-fn one(stage: &Stage) -> SplicedConnection {
+pub(super) fn one(stage: &Stage) -> SplicedConnection {
     let all = listed(stage, 128);
     assert_eq!(all.len(), 1, "{all:?}");
     all[0]

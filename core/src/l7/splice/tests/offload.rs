@@ -1,8 +1,11 @@
 //! Bodies that the engine carries: what it is asked, and what software makes of what it does not see.
 
+use super::listed::one;
+use super::paths::too_big;
 use super::stage::{Script, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Guard, Refusal, Rule, RuleOp};
+use crate::l7::splice::SplicedPath;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use alloc::format;
@@ -95,6 +98,32 @@ fn a_large_response_goes_to_the_engine_with_guards() {
     }
     assert_eq!(stage.worker.ledger().count(), 0);
     stage.over();
+}
+
+#[test]
+fn what_a_link_on_the_way_takes_only_in_smaller_pieces_comes_back_from_the_engine() {
+    for to_client in [true, false] {
+        let mut stage = Stage::new(|_| {});
+        let (client, mut backend, [up, down]) = downloading(&mut stage);
+        complete(&mut stage, Completion::Installed(up.id));
+        complete(&mut stage, Completion::Installed(down.id));
+        let far = if to_client { &client } else { &backend };
+        // No less than was agreed on: that was another connection's, or long ago.
+        assert!(too_big(&mut stage, far.peer, far.own, 1500).is_empty());
+        assert_eq!(removals(&mut stage), 0);
+        assert!(too_big(&mut stage, far.peer, far.own, 1300).is_empty(), "it was not ours");
+        assert_eq!(removals(&mut stage), 2);
+        for id in [up.id, down.id] {
+            complete(&mut stage, Completion::Removed(id, None));
+        }
+        let body = only(backend.says(&mut stage, ACK, &[b'x'; 1400]));
+        assert_eq!((body.gso_size, body.bytes.len()), (if to_client { 1260 } else { 0 }, 1400));
+        stage.wait(Duration::from_secs(5));
+        backend.says(&mut stage, ACK, &[b'x'; 1400]);
+        assert!(stage.worker.poll_op().is_none(), "it is not offered again");
+        assert_eq!(one(&stage).path, SplicedPath::Narrow);
+        stage.over();
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub(super) fn tls(proxy_protocol: Option<ProxyVersion>) -> Kind {
             hello_timeout: second,
             connect_timeout: second,
             connect_tries: 2,
+            offload_bytes_min: None,
         }
         .into(),
     )
@@ -106,7 +107,7 @@ fn a_client_that_has_closed_behind_its_hello_has_closed_for_the_backend() {
 }
 
 /// A router says that a packet of `from`'s, to `to`, was too big.
-fn too_big(stage: &mut Stage, from: Endpoint, to: Endpoint, mtu: u32) -> Vec<Sent> {
+pub(super) fn too_big(stage: &mut Stage, from: Endpoint, to: Endpoint, mtu: u32) -> Vec<Sent> {
     let is_ipv4 = from.address.is_ipv4();
     let ports = [&from.port.to_be_bytes()[..], &to.port.to_be_bytes(), &[0; 4]].concat();
     let quoted = packet(from.address, to.address, Protocol::Tcp as u8, &ports);
