@@ -3,7 +3,7 @@
 //! Chunks are read once, as they go on, and the backend may get other bytes than those that were read: when they are lost
 //! on their way or refused where they arrive, a client may send others with the same numbers, in which the body ends
 //! earlier, and the rest of which would be a request of its own to the backend. So what comes again must be what was read,
-//! but for what is in the chunks; one that says something else is no client to go on with.
+//! but for what is in the chunks; what is not goes no further.
 //!
 //! Bounds: [`BYTES_MAX`] of records for a request, in a buffer of the worker's. What finds no room is not taken yet: the
 //! client sends it again, and there is room when the backend has acknowledged what is before it.

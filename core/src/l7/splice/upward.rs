@@ -225,8 +225,9 @@ impl Splices {
         let mine = &payload[skip as usize..];
         let had = (beyond(start, front.peer.expected) as usize).min(mine.len());
         if !front.framing.agrees(&self.buffers, start, &mine[..had]) {
-            cx.statistics.http.refused[Refused::Malformed as usize] += 1;
-            return self.break_off(cx, position);
+            // Or it asks whether we are there, with a byte that means nothing (RFC 9293, 3.8.4).
+            cx.drop(USELESS);
+            return self.acknowledge_front(cx, position);
         }
         if let (Message::Chunked(chunks), false) = (&exchange.request, before(front.peer.expected, start)) {
             let fresh = (start.wrapping_add(had as u32), &mine[had..]);
@@ -327,9 +328,11 @@ impl Splices {
         asks: bool,
     ) {
         let Some(front) = self.fronts.get(position) else { return };
-        let told = front.back.and_then(|back| self.backs.get(back)).map(|back| back.peer.told);
+        let back = front.back.and_then(|back| self.backs.get(back));
         let translated = front.down.acknowledgement(segment.acknowledgement);
-        let is_news = told.is_some_and(|told| before(told, translated));
+        // That there is room again where there was none is said once, maybe with what is ours to keep: a FIN.
+        let opens = |shown: u16| shown == 0 && segment.window > 0;
+        let is_news = back.is_some_and(|back| before(back.peer.told, translated) || opens(back.peer.shown));
         if is_news && !front.peer.holds(segment.acknowledgement) {
             let sent = front.back.and_then(|back| self.backs.get(back)).map_or(0, |back| back.peer.sent);
             let Some((at, segment)) = trim(&mut frame, at, segment, (0, 0)) else { return cx.drop(Drop::NoFrame) };

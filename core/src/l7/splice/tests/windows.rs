@@ -5,7 +5,7 @@ use super::{REQUEST, only};
 use crate::l7::config::{Http, Sticky};
 use crate::l7::splice::segment::Abilities;
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, SYN};
+use crate::wire::tcp::{ACK, FIN, SYN};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -28,6 +28,22 @@ fn same_scale(stage: &mut Stage, request: &str) -> (Script, Script) {
     backend.gets(&only(sent));
     backend.acknowledges(stage);
     (client, backend)
+}
+
+#[test]
+fn a_fin_that_is_kept_here_may_open_a_window_all_the_same() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend) = same_scale(&mut stage, REQUEST);
+    client.receives(&backend.sends(&mut stage, DOWNLOAD));
+    client.gets(&only(backend.says(&mut stage, ACK, &[b'a'; 1000])));
+    client.window = 0;
+    assert_eq!(only(client.acknowledges(&mut stage)).segment.window, 0);
+    client.window = 700;
+    let sent = client.says(&mut stage, ACK | FIN, b"");
+    let told = only(to(&sent, &backend));
+    assert_eq!((told.segment.flags, told.segment.acknowledgement), (ACK, backend.next));
+    assert_eq!(told.segment.window, 700);
+    stage.over();
 }
 
 /// In the middle of a body that `from` sends, `to` takes nothing for a while: it says so, is asked, and says that it does
