@@ -313,7 +313,7 @@ fn chunks_that_the_backend_did_not_get_come_again_as_they_were_or_not_at_all() {
     // Not taken for an option's sake, for want of room; lost on its way.
     for (options, window) in [(&md5[..], 1000), (&[], 0), (&[], 1000)] {
         let mut stage = Stage::new(|_| {});
-        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+        let (client, mut backend, _) = asked(&mut stage, 1000, request);
         backend.window = window;
         backend.acknowledges(&mut stage);
         // Who reads this believes that a long chunk follows; who does not get it could be told otherwise.
