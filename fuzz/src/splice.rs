@@ -1,8 +1,8 @@
 //! A worker with an HTTP service between clients and backends that say anything at any time.
 //!
 //! The input is a list of steps of three bytes: what, who, how much. Clients say pieces of requests, backends pieces of
-//! responses, in any order, again and too early; they acknowledge, close, reset; time passes; the engine answers or
-//! refuses. Whatever happens: no frame is lost, a backend sees nothing but requests that were read and edited, one behind
+//! responses, in any order, again, too early, and as something else than before; they acknowledge, close, reset; what the
+//! worker sends is lost; time passes; the engine answers or refuses. Whatever happens: no frame is lost, a backend sees nothing but requests that were read and edited, one behind
 //! another, and after a while nothing is left.
 
 use hairpin_core::balance::{Loads, Standings};
@@ -85,6 +85,8 @@ struct Scene {
     clients: Vec<End>,
     backends: VecDeque<End>,
     asked: VecDeque<RuleOp>,
+    /// So many of the worker's next frames with data are lost.
+    losses: u8,
     reached: bool,
 }
 
@@ -167,7 +169,15 @@ impl Scene {
             cookies: Cookies::new([[1, 2], [3, 4]]),
         });
         let now = Time::from_nanos(1_000_000_000_000);
-        Scene { worker, now, clients: Vec::new(), backends: VecDeque::new(), asked: VecDeque::new(), reached: false }
+        Scene {
+            worker,
+            now,
+            clients: Vec::new(),
+            backends: VecDeque::new(),
+            asked: VecDeque::new(),
+            losses: 0,
+            reached: false,
+        }
     }
 
     fn frame(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, window: u16, bytes: &[u8]) {
@@ -222,6 +232,10 @@ impl Scene {
                 };
                 self.backends.push_back(end);
                 self.backends.truncate(4 * PLAYED_MAX);
+                continue;
+            }
+            if !payload.is_empty() && self.losses > 0 {
+                self.losses -= 1;
                 continue;
             }
             let ends = self.clients.iter_mut().chain(&mut self.backends);
@@ -334,6 +348,15 @@ impl Scene {
             12 => self.pass(Duration::from_millis(u64::from(much) * 20)),
             13 => self.engine(much & 1 != 0),
             14 if much & 7 == 0 => self.worker.end_backend(self.now, u16::from(who & 1), Which::All),
+            14 if much & 7 == 1 => {
+                // What it has said last becomes the beginning of another message.
+                let from = next.saturating_sub(usize::from(much >> 3) + 1);
+                let texts = if is_client { REQUESTS } else { RESPONSES };
+                end.said.truncate(from);
+                end.said.extend_from_slice(texts[usize::from(who >> 3) % 8].as_bytes());
+                self.says(is_client, at, (from, usize::MAX), ACK | PSH, 0);
+            }
+            14 if much & 7 == 2 => self.losses = much >> 3,
             15 => (0..3).for_each(|_| self.says(is_client, at, (next, 0), ACK, 0)),
             _ => {}
         }

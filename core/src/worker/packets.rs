@@ -239,7 +239,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
                 self.too_big(now, io, frame, (at, mtu), found, tx)
             }
-            View::Icmp(error) if found.is_none() && self.splice_error(now, io, &error, tx) => {}
+            View::Icmp(error) if found.is_none() && self.splice_error(now, io, frame.bytes(), &error, tx) => {}
             View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
             View::Other => self.give_back(frame, tx),
             View::Bad(Ok(reason)) => self.drop_frame(reason),

@@ -13,6 +13,7 @@ use crate::l7::threshold::Threshold;
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
 use crate::time::Time;
+use crate::wire::bytes::u32_at;
 use crate::wire::{ErrorKind, IcmpError, Transport};
 use alloc::vec::Vec;
 
@@ -155,13 +156,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         &mut self,
         now: Time,
         io: &mut IO,
+        frame: &[u8],
         error: &IcmpError,
         tx: &mut Batch<IO::Frame>,
     ) -> bool {
         let Some(found) = self.splices.find(&error.quoted.reversed()) else { return false };
-        if let ErrorKind::TooBig { mtu } = error.kind {
+        if let (ErrorKind::TooBig { mtu }, Some(sequence)) = (error.kind, u32_at(frame, error.quoted_l4 + 4)) {
             let (splices, mut context) = lend!(self, now, io, tx);
-            splices.path_is_narrow(&mut context, error.quoted.is_ipv4(), mtu, found);
+            splices.path_is_narrow(&mut context, error.quoted.is_ipv4(), mtu, found, sequence);
         }
         true
     }

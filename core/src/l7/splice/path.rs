@@ -47,15 +47,24 @@ impl Splices {
         cx.send(frame);
     }
 
-    /// A router says that a packet of ours was too big for a link: what is ours is sent again, in smaller segments; what is
-    /// not, its sender sends again.
+    /// A router says that a packet of ours, which began with number `sequence`, was too big for a link: what is ours is sent
+    /// again, in smaller segments; what is not, its sender sends again. Who says it of a number that nobody has under way
+    /// has guessed (RFC 5927, 4.1).
     pub(crate) fn path_is_narrow<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         is_ipv4: bool,
         mtu: u16,
         found: (u32, Direction),
+        sequence: u32,
     ) {
+        let peer = match found.1 {
+            Direction::FromClient => self.fronts.get(found.0).map(|front| &front.peer),
+            Direction::FromBackend => self.backs.get(found.0).map(|back| &back.peer),
+        };
+        if !peer.is_some_and(|peer| peer.may_be_on_its_way(sequence)) {
+            return cx.drop(Drop::Unknown);
+        }
         let Some((_, is_narrow)) = self.learn(found, is_ipv4, mtu) else { return };
         cx.statistics.icmp_errors += 1;
         let front = match found {

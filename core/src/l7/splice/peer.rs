@@ -187,6 +187,12 @@ impl Peer {
         self.acknowledged == self.sent && self.owned.is_none()
     }
 
+    /// Whether a segment to it that begins with this number may not have arrived yet, by software or by the engine.
+    pub(super) fn may_be_on_its_way(&self, sequence: u32) -> bool {
+        let end = later(self.sent, self.reach);
+        !before(sequence, self.acknowledged) && !before(end, sequence)
+    }
+
     /// Whether `acknowledgement` is within what we own and FIN and data before it must be waited for.
     pub(super) fn holds(&self, acknowledgement: u32) -> bool {
         self.owned

@@ -108,10 +108,15 @@ fn what_a_link_on_the_way_takes_only_in_smaller_pieces_comes_back_from_the_engin
         complete(&mut stage, Completion::Installed(up.id));
         complete(&mut stage, Completion::Installed(down.id));
         let far = if to_client { &client } else { &backend };
+        let (way, next) = ((far.peer, far.own), far.expected);
+        // Of numbers that nobody has under way: somebody has guessed.
+        for guess in [next.wrapping_sub(100_000), next.wrapping_add(1 << 30)] {
+            assert!(too_big(&mut stage, way, 1300, guess).is_empty());
+        }
         // No less than was agreed on: that was another connection's, or long ago.
-        assert!(too_big(&mut stage, far.peer, far.own, 1500).is_empty());
+        assert!(too_big(&mut stage, way, 1500, next).is_empty());
         assert_eq!(removals(&mut stage), 0);
-        assert!(too_big(&mut stage, far.peer, far.own, 1300).is_empty(), "it was not ours");
+        assert!(too_big(&mut stage, way, 1300, next).is_empty(), "it was not ours");
         assert_eq!(removals(&mut stage), 2);
         for id in [up.id, down.id] {
             complete(&mut stage, Completion::Removed(id, None));

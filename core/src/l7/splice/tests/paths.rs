@@ -107,9 +107,9 @@ fn a_client_that_has_closed_behind_its_hello_has_closed_for_the_backend() {
 }
 
 /// A router says that a packet of `from`'s, to `to`, was too big.
-pub(super) fn too_big(stage: &mut Stage, from: Endpoint, to: Endpoint, mtu: u32) -> Vec<Sent> {
+pub(super) fn too_big(stage: &mut Stage, (from, to): (Endpoint, Endpoint), mtu: u32, sequence: u32) -> Vec<Sent> {
     let is_ipv4 = from.address.is_ipv4();
-    let ports = [&from.port.to_be_bytes()[..], &to.port.to_be_bytes(), &[0; 4]].concat();
+    let ports = [&from.port.to_be_bytes()[..], &to.port.to_be_bytes(), &sequence.to_be_bytes()].concat();
     let quoted = packet(from.address, to.address, Protocol::Tcp as u8, &ports);
     let router = end(!is_ipv4, 99, 0).address;
     // The part of the header behind the checksum: in ICMPv4 only its last two bytes are the MTU.
@@ -164,14 +164,14 @@ fn a_path_that_takes_less_gets_smaller_segments() {
         let (mut backend, sent) = Script::backend_with(&mut stage, &syn, 7000, USUAL);
         let head = only(sent);
         // What is ours goes again, at once.
-        let again = only(too_big(&mut stage, backend.peer, backend.own, 1300));
+        let again = only(too_big(&mut stage, (backend.peer, backend.own), 1300, head.segment.sequence));
         assert_eq!(again.what(), head.what());
         backend.gets(&again);
         backend.acknowledges(&mut stage);
         // What went through, its sender sends again: it is cut smaller.
         let body = only(client.says(&mut stage, ACK, &[b'x'; 1400]));
         assert_eq!((body.gso_size, body.bytes.len()), (payload(ipv6, 1300), 1400));
-        assert!(too_big(&mut stage, backend.peer, backend.own, 1290).is_empty(), "not ours");
+        assert!(too_big(&mut stage, (backend.peer, backend.own), 1290, body.segment.sequence).is_empty(), "not ours");
         let body = only(client.repeats(&mut stage, client.next.wrapping_sub(1400), &[], &[b'x'; 1400]));
         assert_eq!((body.gso_size, body.bytes.len()), (payload(ipv6, 1290), 1400));
         backend.gets(&body);
@@ -181,7 +181,7 @@ fn a_path_that_takes_less_gets_smaller_segments() {
         let all = format!("HTTP/1.1 200 OK\r\nContent-Length: 1400\r\n\r\n{}", "x".repeat(1400));
         let response = only(backend.sends(&mut stage, &all));
         let head = response.bytes.len() - 1400;
-        let again = only(too_big(&mut stage, client.peer, client.own, 1285));
+        let again = only(too_big(&mut stage, (client.peer, client.own), 1285, response.segment.sequence));
         assert_eq!((again.segment.sequence, &again.bytes[..]), (client.expected, &response.bytes[..head]));
         let body = only(backend.repeats(&mut stage, backend.next.wrapping_sub(1400), &[], &[b'x'; 1400]));
         assert_eq!(body.gso_size, payload(ipv6, 1285));
@@ -203,7 +203,7 @@ fn a_way_is_never_believed_to_take_less_than_any_does_or_more_than_before() {
         let least = if ipv6 { 1220 } else { 536 };
         let usual = USUAL.mss;
         for (mtu, size) in [(9000, usual), (100_000, usual), (68, least), (0, least), (1500, least)] {
-            assert!(too_big(&mut stage, backend.peer, backend.own, mtu).is_empty());
+            assert!(too_big(&mut stage, (backend.peer, backend.own), mtu, backend.expected).is_empty());
             let body = only(client.says(&mut stage, ACK, &[b'x'; 3000]));
             assert_eq!(body.gso_size, size, "{mtu}");
             backend.gets(&body);
