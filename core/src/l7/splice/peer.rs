@@ -73,8 +73,8 @@ pub(super) struct Peer {
     pub(super) edge: u32,
     /// The longest segment it takes.
     pub(super) mss: u16,
-    /// The way to it takes less than the two ends have agreed on, by our own link or by what a router says: the engine, which cuts
-    /// nothing, has no part in it any more.
+    /// The way to it takes less than the two ends have agreed on, by our own link or by what a router says: the engine,
+    /// which cuts nothing, has no part in it any more.
     pub(super) is_narrow: bool,
     /// Whether selective acknowledgements were agreed on.
     pub(super) sack: bool,
