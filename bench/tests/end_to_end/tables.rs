@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let others = [
         trial("tables: connections outlive a change of the table", change_of_table),
-        trial("tables: with maglev connections of other backends stay where they are", one_backend_less),
+        trial("tables: with maglev hardly any connection of other backends moves", one_backend_less),
         trial("tables: from maglev to a tracked table connections are picked up", picked_up),
         trial("tables: whether connections are tracked is no reload's business", no_reload),
     ];
@@ -251,11 +251,21 @@ impl Idle {
 
     /// All of them are answered by who answered before.
     fn check(&mut self, when: &str) -> Result<()> {
-        for (connection, server) in &mut self.0 {
-            let end = connection.own_end()?;
-            let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{end}, {when}"))?;
-            ensure!(answer.server()? == server, "{end}, {when}: {} answers, not {server}", answer.server()?);
-        }
+        self.0.iter_mut().try_for_each(|one| Idle::check_one(one, when))
+    }
+
+    /// All but a few, which are given up.
+    fn check_most(&mut self, few: usize, when: &str) -> Result<()> {
+        let mut errors = Vec::new();
+        self.0.retain_mut(|one| Idle::check_one(one, when).map_err(|error| errors.push(format!("{error:#}"))).is_ok());
+        ensure!(errors.len() <= few, "more than {few} connections: {errors:#?}");
+        Ok(())
+    }
+
+    fn check_one((connection, server): &mut (http::Connection, String), when: &str) -> Result<()> {
+        let end = connection.own_end()?;
+        let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{end}, {when}"))?;
+        ensure!(answer.server()? == server, "{end}, {when}: {} answers, not {server}", answer.server()?);
         Ok(())
     }
 }
@@ -294,7 +304,10 @@ fn upgrade(scene: &mut Scene) -> Result<()> {
     scene.hairpin.upgrade(&scene.topology, Path::new(&program))
 }
 
-/// A backend drains and comes back: only its own connections have to go elsewhere meanwhile.
+/// A backend drains and comes back: its own connections have to go elsewhere meanwhile, of the others hardly any does.
+///
+/// Without server2, 29 of the 65,537 entries of Maglev's table (45 over IPv6) change beside its own. So of these 48
+/// connections one moves in every 28th run; four do in one of ten million.
 fn one_backend_less() -> Result<()> {
     Scene::start(Table::MAGLEV, "")?.play(|scene| {
         let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 64)?;
@@ -305,7 +318,7 @@ fn one_backend_less() -> Result<()> {
         let (mut its, others): (Vec<_>, Vec<_>) = idle.0.into_iter().partition(|(_, server)| server == "server2");
         ensure!(!its.is_empty() && its.len() < all / 2, "server2 has {} of {all} connections", its.len());
         idle = Idle(others);
-        idle.check("while server2 drains")?;
+        idle.check_most(3, "while server2 drains")?;
         let moved = its.pop().context("server2 has none")?.0.get("1k", false, TIMEOUT);
         ensure!(moved.is_err(), "a server that knows nothing of a connection answers on it");
         for service in ["http4", "http6"] {
