@@ -4,6 +4,7 @@ use super::Effort;
 use super::pages::SIZES;
 use super::peers::{OTHER_CPU, Peer, Running, Stage};
 use super::processor::Cores;
+use super::resent::Resent;
 use crate::command;
 use crate::load;
 use crate::suite::report::{Bar, Row, metric};
@@ -177,6 +178,9 @@ fn unit(load: Load) -> &'static str {
 
 /// One measurement of one peer.
 fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Result<f64> {
+    let topology = &stage.topology;
+    let ends = || [&topology.client, &topology.balancer, &topology.servers[0]];
+    let resent = Resent::now(ends())?;
     let before = Cores::now()?;
     let (value, rest) = match case.load {
         Load::Latency => {
@@ -207,7 +211,8 @@ fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Re
         }
     };
     let cores = Cores::now()?.since(&before);
-    println!("  {:8} {:>9}{} {cores}; {rest}", peer.name(), metric(value), unit(case.load));
+    let resent = Resent::now(ends())?.since(&resent);
+    println!("  {:8} {:>9}{} {cores}; {resent}; {rest}", peer.name(), metric(value), unit(case.load));
     Ok(value)
 }
 

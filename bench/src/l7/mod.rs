@@ -14,6 +14,7 @@ pub mod figures;
 mod pages;
 mod peers;
 mod processor;
+mod resent;
 
 use crate::suite::report::{self, Row};
 use anyhow::{Result, bail};

@@ -22,6 +22,9 @@ const HEADER: usize = DATA - header::BYTES;
 /// of the cache.
 const STRIDE: usize = DATA + FRAME_BYTES_MAX;
 
+/// Buffers that have memory from the start: of a burst that comes in, and of as many frames on their way out.
+const AHEAD: usize = 128;
+
 const _: () = assert!(STRIDE.is_multiple_of(64) && STRIDE / 64 % 2 == 1);
 const _: () = assert!(size_of::<Head>() <= HEADER && align_of::<Head>() <= 64);
 
@@ -42,9 +45,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool of `buffers`, not touched yet.
+    /// A pool of `buffers`, of which nobody waits for the memory of the first [`AHEAD`].
     pub(super) fn new(buffers: usize) -> io::Result<Rc<Pool>> {
         let memory = Mapping::zeroed(buffers.max(1) * STRIDE)?;
+        memory.populate(AHEAD * STRIDE);
         // The lowest address is on top, so that few buffers in use touch few huge pages.
         let free = (0..buffers).rev().map(|i| {
             // SAFETY: buffer `i` lies inside the mapping of `buffers` times `STRIDE` bytes.
