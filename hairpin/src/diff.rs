@@ -77,7 +77,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 44] = [
+const SETTINGS: [Setting; 45] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -100,6 +100,7 @@ const SETTINGS: [Setting; 44] = [
     live("[linux] policer_backend", |c| c.settings.linux.policer_backend.to_string()),
     live("[linux] handover_bound", |c| duration(c.settings.linux.handover_bound)),
     later("[linux] tap_queue", |c| c.settings.linux.tap_queue.to_string()),
+    later("[linux] coalesce", |c| duration(c.settings.linux.coalesce)),
     later("[linux] attach", |c| c.settings.linux.attach.word().to_string()),
     anew("[linux] pin_directory", |c| c.settings.linux.pin_directory.display().to_string()),
     later("[dpdk] pages", |c| dpdk(c, |d| d.pages.word().to_string())),

@@ -241,6 +241,7 @@ fn settings_that_take_a_restart() {
         ("[offload]\npolicy = \"never\"", "[offload] policy: always -> never"),
         ("[linux]\nforwarding = \"enable\"", "[linux] forwarding: check -> enable"),
         ("[linux]\ntap_queue = 64", "[linux] tap_queue: 4096 -> 64"),
+        ("[linux]\ncoalesce = \"0s\"", "[linux] coalesce: 50us -> 0s"),
         ("[linux]\nattach = \"clsact\"", "[linux] attach: auto -> clsact"),
         ("[linux]\npin_directory = \"/p\"", &format!("[linux] pin_directory: /sys/fs/bpf/hairpin -> /p{anew}")),
         ("[control]\ndirectory = \"/c\"", &format!("[control] directory: /run/hairpin -> /c{anew}")),

@@ -191,6 +191,7 @@ fn read_linux(sink: &Sink<'_>, table: &Table<'_>) -> Option<LinuxSettings> {
         policer_backend: number(table, "policer_backend"),
         handover_bound: table.duration("handover_bound"),
         tap_queue: number(table, "tap_queue"),
+        coalesce: table.duration("coalesce"),
         forwarding: forwarding?,
         when_absent: when_absent?,
         attach: attach?,

@@ -83,6 +83,8 @@ pub struct LinuxSettings {
     pub handover_bound: Duration,
     /// Packets that may wait in a worker's device.
     pub tap_queue: u32,
+    /// From one wake of a worker to the next, at least, while frames come several at a time.
+    pub coalesce: Duration,
     /// How programs are attached.
     pub attach: Attach,
     /// Where objects are pinned; the instance's own directory is below it.

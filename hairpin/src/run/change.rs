@@ -126,6 +126,7 @@ impl Keeper {
         let linux = crate::config::LinuxSettings {
             attach: running.linux.attach,
             tap_queue: running.linux.tap_queue,
+            coalesce: running.linux.coalesce,
             pin_directory: running.linux.pin_directory.clone(),
             forwarding: running.linux.forwarding,
             ..config.settings.linux.clone()

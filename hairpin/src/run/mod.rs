@@ -17,6 +17,7 @@ mod inspect;
 mod instance;
 mod keeper;
 mod looks;
+mod moderation;
 mod notify;
 mod plane;
 mod policer;

@@ -1,11 +1,12 @@
 //! A worker's device on the linux plane: frames of a TAP, asleep until some come.
 
+use super::moderation::Moderation;
 use super::thread::Device;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, FrameIo};
 use hairpin_core::time::Time;
-use hairpin_linux::device;
 use hairpin_linux::tap::{self, Tap, TapIo};
+use hairpin_linux::{cpu, device};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -17,14 +18,19 @@ const ERROR_REST: Duration = Duration::from_millis(10);
 pub(crate) struct TapDevice {
     io: TapIo,
     name: String,
+    moderation: Moderation,
+    /// Whether it has slept whatever came, and the frames that were there afterwards.
+    has_rested: bool,
+    gathered: u64,
 }
 
 impl TapDevice {
-    /// Takes memory for frames.
-    pub(crate) fn new(tap: Tap) -> Result<TapDevice> {
+    /// Takes memory for frames. `coalesce`: from one wake to the next, at least, while much is to be done.
+    pub(crate) fn new(tap: Tap, coalesce: Duration) -> Result<TapDevice> {
+        cpu::sleep_exactly();
         let name = tap.name().to_string();
         let io = TapIo::new(tap, tap::BUFFERS_DEFAULT).context("cannot take memory for frames")?;
-        Ok(TapDevice { io, name })
+        Ok(TapDevice { io, name, moderation: Moderation::new(coalesce), has_rested: false, gathered: 0 })
     }
 }
 
@@ -33,6 +39,10 @@ impl FrameIo for TapDevice {
 
     fn receive(&mut self, out: &mut Batch<Self::Frame>) {
         self.io.receive(out);
+        self.moderation.received(out.len());
+        if std::mem::take(&mut self.has_rested) {
+            self.gathered += out.len() as u64;
+        }
     }
 
     fn transmit(&mut self, batch: &mut Batch<Self::Frame>) {
@@ -50,12 +60,20 @@ impl Device for TapDevice {
     fn advance(&mut self, _: Time) {}
 
     fn wait(&mut self, wake: &OwnedFd, at_most: Option<Duration>) -> Result<()> {
+        let rest = self.moderation.rest(cpu::now()).filter(|&rest| at_most.is_none_or(|most| rest < most));
+        if let Some(rest) = rest {
+            std::thread::sleep(rest);
+            self.has_rested = true;
+            self.moderation.woken(cpu::now());
+            return Ok(());
+        }
         let timeout = at_most.and_then(|duration| Timespec::try_from(duration).ok());
         let mut waits = [PollFd::new(&self.io, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
         match poll(&mut waits, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for frames"),
         }
+        self.moderation.woken(cpu::now());
         if !waits[1].revents().is_empty() {
             let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
@@ -80,6 +98,6 @@ impl Device for TapDevice {
     }
 
     fn events(&self, out: &mut Vec<(&'static str, u64)>) {
-        out.push(("joined", self.io.counters().joined));
+        out.extend([("joined", self.io.counters().joined), ("gathered", self.gathered)]);
     }
 }

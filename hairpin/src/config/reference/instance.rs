@@ -298,6 +298,14 @@ pub const LINUX: Section = Section {
             "Packets that may wait for a worker in its device.",
         ),
         field(
+            "coalesce",
+            Kind::Duration { min_ms: 0, max_ms: 1 },
+            Value("50us"),
+            "\"50us\"",
+            "A worker for which frames come several at a time wakes no more often than this, so that one wake does for \
+             many, as network cards moderate their interrupts (`ethtool -C`). `\"0s\"`: at once for every frame.",
+        ),
+        field(
             "attach",
             Kind::Choice(&[
                 ("auto", "tcx where the kernel has it (6.6 and later), else clsact"),

@@ -26,6 +26,7 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 /// Programs and maps of this instance.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(crate) struct LinuxPlane {
     devices: Vec<u32>,
     /// Copies of the workers' devices, to pass on.
     descriptors: Vec<OwnedFd>,
+    /// From one wake of a worker under load to the next, at least.
+    coalesce: Duration,
 }
 
 /// What there is to adopt.
@@ -96,7 +99,8 @@ impl LinuxPlane {
         }
         let copy = |tap: &Tap| tap.as_fd().try_clone_to_owned().context("cannot copy a descriptor");
         let descriptors = taps.iter().map(copy).collect::<Result<Vec<OwnedFd>>>()?;
-        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors })
+        let coalesce = settings.linux.coalesce;
+        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors, coalesce })
     }
 }
 
@@ -123,11 +127,11 @@ impl Plane for LinuxPlane {
     }
 
     fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
-        let mut posts = Vec::new();
+        let (mut posts, coalesce) = (Vec::new(), self.coalesce);
         for (worker, tap) in std::mem::take(&mut self.taps).into_iter().enumerate() {
             self.programs.attach_worker(worker, &Interface::by_name(tap.name())?)?;
             posts.push(Post {
-                open: move || TapDevice::new(tap),
+                open: move || TapDevice::new(tap, coalesce),
                 engine: self.programs.engine(worker)?,
                 publish: self.programs.publisher(worker),
                 beat: self.programs.beater(),
