@@ -395,6 +395,9 @@ pub struct HttpStatus {
     pub reused_total: u64,
     /// Requests for which another backend was tried.
     pub retries_total: u64,
+    /// Backends that agreed to no window scale or no SACK, and were passed over for another.
+    #[serde(default)]
+    pub passed_over_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.
@@ -413,6 +416,9 @@ pub struct HttpStatus {
     pub retransmitted_total: u64,
     /// Segments dropped because they came out of order where order is needed.
     pub out_of_order_total: u64,
+    /// Segments of chunked requests dropped because there was no room to remember what they say until the backend has it.
+    #[serde(default)]
+    pub unrecorded_total: u64,
     /// Bare acknowledgements that did not go on because the next of a burst said more.
     #[serde(default)]
     pub acknowledgements_superseded_total: u64,

@@ -35,9 +35,11 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
     let totals = [
         ("requests over a connection that was there", http.reused_total),
         ("tried on another backend", http.retries_total),
+        ("backends passed over that agreed to less", http.passed_over_total),
         ("bodies handed to the engine", http.offloaded_total),
         ("sent again", http.retransmitted_total),
         ("dropped out of order", http.out_of_order_total),
+        ("dropped as no record of chunks had room", http.unrecorded_total),
         ("acknowledgements superseded by the next", http.acknowledgements_superseded_total),
         ("no buffer", http.buffers_exhausted_total),
         ("cookies sent by workers", http.cookies_sent_total),

@@ -1,5 +1,6 @@
 //! HTTP and TLS services: real clients, real servers, and both as nobody should be.
 
+mod agreed;
 mod bodies;
 mod browser;
 mod failing;
@@ -36,5 +37,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(listed::trials(&stages));
     trials.extend(tls::trials(&stages));
     trials.extend(failing::trials());
+    trials.extend(agreed::trials());
     trials
 }

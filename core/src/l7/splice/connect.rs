@@ -5,8 +5,10 @@ use super::close::Fate;
 use super::entry::{Back, BackState, Exchange, FrontState, Message};
 use super::numbers::later;
 use super::peer::{Owned, Peer};
-use super::segment::{Abilities, flow};
+use super::segment::{Abilities, Own, Segment, flow};
+use super::send::emit;
 use super::{Context, HEAD_ROOM, Refused, Splices};
+use crate::config::Algorithm;
 use crate::flow::{Direction, Purpose};
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
@@ -18,6 +20,7 @@ use crate::l7::proxy_protocol;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
 use crate::time::{Duration, Time};
+use crate::wire::tcp::RST;
 use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
@@ -87,6 +90,7 @@ impl Splices {
         let Some(backend) = backend else { return self.refuse(cx, position, 503, Refused::NoBackend) };
         front.exchange.backend = backend.number;
         front.exchange.tries += 1;
+        front.exchange.is_stuck = stuck.is_some();
         let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
         front.exchange.sticky =
             (wants_cookie && stuck.is_none()).then(|| cx.steering.secret(Purpose::Sticky, &[backend.endpoint]));
@@ -233,6 +237,43 @@ impl Splices {
             Some(position) => self.dispatch(cx, position),
             None => self.rest(cx, back),
         }
+    }
+
+    /// Whether a backend agrees to less than its SYN offered, window scale and SACK, and another one can be tried. The last
+    /// of them serves all the same: Linux agrees to neither under its own SYN cookies, and all may be flooded. So does the
+    /// only one that a client is to have.
+    pub(super) fn would_rather<IO: FrameIo>(&self, cx: &Context<'_, IO>, back: u32, agreed: &Abilities) -> bool {
+        let position = self.backs.get(back).and_then(|entry| entry.front);
+        let Some(front) = position.and_then(|position| self.fronts.get(position)) else { return false };
+        let group = usize::from(front.exchange.group);
+        let is_free = cx.snapshot.services.get(group).is_some_and(|group| group.algorithm != Algorithm::SourceHash);
+        let is_less = agreed.scale.is_none() || !agreed.sack;
+        let has_other = cx.balancers.get(group).is_some_and(|balancer| balancer.open().len() > 1);
+        let may_try = front.exchange.tries < Self::connect_bounds(cx, front.service).1;
+        is_less && is_free && !front.exchange.is_stuck && front.again.is_none() && has_other && may_try
+    }
+
+    /// Resets a connection that has just come to be, and tries another backend.
+    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, answer: &Segment) {
+        let Some(entry) = self.backs.get(back) else { return };
+        let reset = Own {
+            source: entry.own_end(),
+            destination: entry.target(),
+            sequence: answer.acknowledgement,
+            acknowledgement: 0,
+            flags: RST,
+            window: 0,
+            port: entry.port,
+            mss: u16::MAX,
+            abilities: None,
+        };
+        let position = entry.front;
+        emit(cx, &reset, [&[], &[]]);
+        self.remove_back(cx, back, true);
+        let Some((position, front)) = position.and_then(|at| Some((at, self.fronts.get_mut(at)?))) else { return };
+        front.back = None;
+        cx.statistics.http.passed_over += 1;
+        self.choose(cx, position, None);
     }
 
     /// A backend cannot be connected to: another one, or the client is told.

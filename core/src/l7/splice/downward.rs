@@ -75,6 +75,9 @@ impl Splices {
         match segment.flags & (SYN | RST) {
             SYN if answers => {
                 let abilities = Abilities::of(frame.bytes(), at);
+                if self.would_rather(cx, back, &abilities) {
+                    return self.pass_over(cx, back, segment);
+                }
                 self.connected(cx, back, segment.sequence.wrapping_add(1), &abilities, segment.window);
             }
             RST if answers => self.unconnected(cx, back, Refused::Unreachable),

@@ -197,6 +197,8 @@ pub(super) struct Exchange {
     pub(super) has_begun: bool,
     /// Backends that have been tried for it.
     pub(super) tries: u8,
+    /// Its client has said which backend it is to be.
+    pub(super) is_stuck: bool,
     /// Whether it may be sent a second time (RFC 9110, 9.2.2).
     pub(super) is_idempotent: bool,
     /// It asks for another protocol: 101 may answer it.
@@ -230,6 +232,7 @@ impl Default for Exchange {
             close_back: false,
             has_begun: false,
             tries: 0,
+            is_stuck: false,
             is_idempotent: false,
             upgrade: false,
             backend: 0,

@@ -113,6 +113,8 @@ pub struct HttpStatistics {
     pub reused: u64,
     /// Requests for which another backend was tried.
     pub retries: u64,
+    /// Backends that agreed to less than was offered, and were passed over for another.
+    pub passed_over: u64,
     /// Messages handed to the engine.
     pub offloaded: u64,
     /// From how many bytes on that is done, where the configuration does not say.
@@ -121,6 +123,8 @@ pub struct HttpStatistics {
     pub retransmitted: u64,
     /// Segments dropped because they came out of order where order is needed.
     pub out_of_order: u64,
+    /// Segments of chunked requests dropped because there was no room to remember what they say.
+    pub unrecorded: u64,
     /// Bare acknowledgements that did not go on because the next of the burst says more.
     pub superseded: u64,
     /// Buffers in use.

@@ -234,7 +234,7 @@ impl Splices {
             let back = front.back.and_then(|back| self.backs.get(back));
             let acknowledged = back.map_or(start, |back| back.peer.acknowledged.wrapping_sub(front.up.delta_at_end()));
             if !front.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
-                cx.statistics.http.out_of_order += 1;
+                cx.statistics.http.unrecorded += 1;
                 return self.acknowledge_front(cx, position);
             }
         }

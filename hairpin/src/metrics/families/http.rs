@@ -82,6 +82,13 @@ pub(super) const FAMILIES: &[Family] = &[
     family!(Counter, "http_retries", NONE, "Requests for which another backend was tried.", |view, emit| {
         number(view, emit, |http| http.retries_total);
     }),
+    family!(
+        Counter,
+        "http_backends_passed_over",
+        NONE,
+        "Backends that agreed to no window scale or no SACK, and were passed over for another.",
+        |view, emit| number(view, emit, |http| http.passed_over_total)
+    ),
     family!(Counter, "http_bodies_offloaded", NONE, "Bodies that were handed to the engine.", |view, emit| {
         number(view, emit, |http| http.offloaded_total);
     }),
@@ -101,6 +108,13 @@ pub(super) const FAMILIES: &[Family] = &[
         NONE,
         "Segments dropped because they came out of order where order is needed.",
         |view, emit| number(view, emit, |http| http.out_of_order_total)
+    ),
+    family!(
+        Counter,
+        "http_unrecorded",
+        NONE,
+        "Segments of chunked requests dropped because there was no room to remember what they say.",
+        |view, emit| number(view, emit, |http| http.unrecorded_total)
     ),
     family!(
         Counter,

@@ -1,6 +1,7 @@
 //! Scripted two-sided TCP: each segment by hand.
 
 mod again;
+mod agreed;
 mod bodies;
 mod bounds;
 mod cards;
