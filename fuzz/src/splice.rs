@@ -1,9 +1,10 @@
 //! A worker with an HTTP service between clients and backends that say anything at any time.
 //!
 //! The input is a list of steps of three bytes: what, who, how much. Clients say pieces of requests, backends pieces of
-//! responses, in any order, again, too early, and as something else than before; they acknowledge, close, reset; what the
-//! worker sends is lost; time passes; the engine answers or refuses. Whatever happens: no frame is lost, a backend sees nothing but requests that were read and edited, one behind
-//! another, and after a while nothing is left.
+//! responses, in any order, again, too early, and as something else than before; they acknowledge, close, reset, agree to
+//! options or to none; what the worker sends is lost; time passes; the engine answers or refuses. Whatever happens: no frame
+//! is lost, a backend sees nothing but requests that were read and edited, one behind another, and after a while nothing is
+//! left.
 
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
@@ -28,6 +29,8 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
+/// Of who can all there is: an MSS of 1460, SACK, windows shifted by 7.
+const OPTIONS: [u8; 12] = [2, 4, 5, 180, 4, 2, 1, 3, 3, 7, 1, 1];
 /// Connections that the input plays at a time.
 const PLAYED_MAX: usize = 8;
 
@@ -181,10 +184,27 @@ impl Scene {
     }
 
     fn frame(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, window: u16, bytes: &[u8]) {
+        self.frame_with(from, to, numbers, flags, window, (&[], bytes));
+    }
+
+    /// A SYN or SYN-ACK: of an end that can all there is, or nothing.
+    fn begins(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, able: bool) {
+        self.frame_with(from, to, numbers, flags, 500, (if able { &OPTIONS } else { &[] }, b""));
+    }
+
+    fn frame_with(
+        &mut self,
+        from: Endpoint,
+        to: Endpoint,
+        numbers: [u32; 2],
+        flags: u8,
+        window: u16,
+        (options, bytes): (&[u8], &[u8]),
+    ) {
         let mut frame = vec![0; 54];
         frame[12..14].copy_from_slice(&[8, 0]);
         frame[14] = 0x45;
-        frame[16..18].copy_from_slice(&(40 + bytes.len() as u16).to_be_bytes());
+        frame[16..18].copy_from_slice(&((40 + options.len() + bytes.len()) as u16).to_be_bytes());
         (frame[22], frame[23]) = (64, 6);
         frame[26..30].copy_from_slice(&from.address.ipv4_octets());
         frame[30..34].copy_from_slice(&to.address.ipv4_octets());
@@ -194,8 +214,9 @@ impl Scene {
         frame[36..38].copy_from_slice(&to.port.to_be_bytes());
         frame[38..42].copy_from_slice(&numbers[0].to_be_bytes());
         frame[42..46].copy_from_slice(&numbers[1].to_be_bytes());
-        (frame[46], frame[47]) = (0x50, flags);
+        (frame[46], frame[47]) = (0x50 + (options.len() << 2) as u8, flags);
         frame[48..50].copy_from_slice(&window.to_be_bytes());
+        frame.extend_from_slice(options);
         frame.extend_from_slice(bytes);
         let mut frame = VecFrame::new(&frame);
         frame.meta.checksum = Checksum::Partial;
@@ -273,7 +294,7 @@ impl Scene {
             window: 500,
             got: Vec::new(),
         });
-        self.frame(own, peer, [first.wrapping_sub(1), 0], SYN, 500, b"");
+        self.begins(own, peer, [first.wrapping_sub(1), 0], SYN, who & 0x80 == 0);
         self.clients.len() - 1
     }
 
@@ -343,7 +364,7 @@ impl Scene {
             10 => end.window = u16::from(much) * 4,
             11 if !is_client => {
                 let (own, peer, numbers) = (end.own, end.peer, [end.first.wrapping_sub(1), end.expected]);
-                self.frame(own, peer, numbers, SYN | ACK, 500, b"");
+                self.begins(own, peer, numbers, SYN | ACK, much & 1 == 0);
             }
             12 => self.pass(Duration::from_millis(u64::from(much) * 20)),
             13 => self.engine(much & 1 != 0),
