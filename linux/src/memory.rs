@@ -69,8 +69,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Has the kernel put memory behind `bytes` from `start` on: whoever touches them first waits otherwise, for a huge page 0.2
-/// ms, and in a virtual machine that never had it before 5. Nothing becomes of it before Linux 5.14, or without memory.
+/// Has the kernel put memory behind `bytes` from `start` on: whoever touches them first waits otherwise, for a huge page about 0.25
+/// ms, and 5 in a virtual machine that never had it before (by `perf record`, 2026-11-25). Nothing becomes of it before Linux 5.14, or without memory.
 ///
 /// # Safety
 /// They are part of a mapping, and `start` is aligned to a page. What is in them stays.

@@ -256,7 +256,7 @@ pub struct TapIo {
 }
 
 impl TapIo {
-    /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes that are touched only when used. So many
+    /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes, most of which are touched only when used. So many
     /// frames exist at a time: received, allocated, or still in a transmit batch. With none free, `allocate` gives `None`
     /// and reading waits, the frames in the device's ring ([`Counters::no_buffer`]).
     pub fn new(tap: Tap, buffers: usize) -> io::Result<TapIo> {

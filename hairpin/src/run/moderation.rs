@@ -58,7 +58,7 @@ impl Moderation {
             return None;
         }
         let (began, frames) = &mut self.epoch;
-        *frames += u64::from(core::mem::take(&mut self.fresh));
+        *frames += u64::from(std::mem::take(&mut self.fresh));
         let elapsed = now.since(*began);
         if elapsed >= EPOCH {
             let rate = *frames * NANOSECONDS / elapsed.as_nanos() as u64;

@@ -22,7 +22,7 @@ fn ask(topology: &Topology, count: usize) -> Result<BTreeMap<String, usize>> {
         let mut servers = BTreeMap::new();
         for i in 0..count {
             let mut connection = Connection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), PATIENCE)?;
-            let answer = connection.get("10m", true, PATIENCE).with_context(|| format!("request {i}"))?;
+            let answer = connection.get("1k", true, PATIENCE).with_context(|| format!("request {i}"))?;
             ensure!(answer.status == 200, "request {i}: {}", answer.head());
             *servers.entry(answer.server()?.to_owned()).or_default() += 1;
         }

@@ -5,8 +5,7 @@ use super::close::Fate;
 use super::entry::{Back, BackState, Exchange, FrontState, Message};
 use super::numbers::later;
 use super::peer::{Owned, Peer};
-use super::segment::{Abilities, Own, Segment, flow};
-use super::send::emit;
+use super::segment::{Abilities, flow};
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::config::Algorithm;
 use crate::flow::{Direction, Purpose};
@@ -20,7 +19,6 @@ use crate::l7::proxy_protocol;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
 use crate::time::{Duration, Time};
-use crate::wire::tcp::RST;
 use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
@@ -253,23 +251,13 @@ impl Splices {
         is_less && is_free && !front.exchange.is_stuck && front.again.is_none() && has_other && may_try
     }
 
-    /// Resets a connection that has just come to be, and tries another backend.
-    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, answer: &Segment) {
+    /// Resets a connection that has just come to be, and tries another backend. Its port can be another's at once: nothing was
+    /// sent over it.
+    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
         let Some(entry) = self.backs.get(back) else { return };
-        let reset = Own {
-            source: entry.own_end(),
-            destination: entry.target(),
-            sequence: answer.acknowledgement,
-            acknowledgement: 0,
-            flags: RST,
-            window: 0,
-            port: entry.port,
-            mss: u16::MAX,
-            abilities: None,
-        };
-        let position = entry.front;
-        emit(cx, &reset, [&[], &[]]);
-        self.remove_back(cx, back, true);
+        let (position, sent) = (entry.front, entry.peer.sent);
+        self.reset_unopened(cx, back, sent);
+        self.remove_back(cx, back, false);
         let Some((position, front)) = position.and_then(|at| Some((at, self.fronts.get_mut(at)?))) else { return };
         front.back = None;
         cx.statistics.http.passed_over += 1;

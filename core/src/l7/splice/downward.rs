@@ -3,7 +3,7 @@
 use super::entry::{BackState, FrontState, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
-use super::segment::{Abilities, Own, Segment};
+use super::segment::{Abilities, Segment};
 use super::upward::trim;
 use super::{Context, Refused, Splices};
 use crate::flow::Direction;
@@ -76,25 +76,14 @@ impl Splices {
             SYN if answers => {
                 let abilities = Abilities::of(frame.bytes(), at);
                 if self.would_rather(cx, back, &abilities) {
-                    return self.pass_over(cx, back, segment);
+                    return self.pass_over(cx, back);
                 }
                 self.connected(cx, back, segment.sequence.wrapping_add(1), &abilities, segment.window);
             }
             RST if answers => self.unconnected(cx, back, Refused::Unreachable),
             0 if segment.has(ACK) => {
                 // It remembers an older connection between the same ends: RST, and our SYN comes again (RFC 9293, 3.5.1).
-                let own = Own {
-                    source: entry.own_end(),
-                    destination: entry.target(),
-                    sequence: segment.acknowledgement,
-                    acknowledgement: 0,
-                    flags: RST,
-                    window: 0,
-                    port: entry.port,
-                    mss: u16::MAX,
-                    abilities: None,
-                };
-                super::send::emit(cx, &own, [&[], &[]]);
+                self.reset_unopened(cx, back, segment.acknowledgement);
             }
             _ => cx.drop(USELESS),
         }

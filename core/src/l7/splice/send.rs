@@ -237,6 +237,14 @@ impl Splices {
         }
     }
 
+    /// Resets what the backend takes a connection for that is not open yet. Without ACK, for there is nothing of the
+    /// backend's to acknowledge: what counts is `sequence`, the number that it expects.
+    pub(super) fn reset_unopened<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, sequence: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        let own = Own { acknowledgement: 0, window: 0, ..self.own_of_back(back, RST, sequence) };
+        emit(cx, &own, [&[], &[]]);
+    }
+
     /// Sends a connection's SYN to its backend.
     pub(super) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };

@@ -76,8 +76,8 @@ pub const TOP: Section = Section {
 /// `[limits]`
 pub const LIMITS: Section = Section {
     header: "[limits]",
-    doc: "What the instance holds at most. Memory is set aside at the start and touched only as it fills. When the \
-          connection table is full, packets that would open a connection are dropped and counted; connections that \
+    doc: "What the instance holds at most. Memory is set aside at the start and, but for the beginning of each \
+          table, touched only as it fills. When the connection table is full, packets that would open a connection are dropped and counted; connections that \
           exist are never evicted for new ones.",
     fields: &[
         field(

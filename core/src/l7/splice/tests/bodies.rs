@@ -83,6 +83,33 @@ fn chunks_that_overtake_others_are_asked_for_again() {
 }
 
 #[test]
+fn a_client_whose_chunks_cannot_be_remembered_waits_for_the_backend() {
+    let mut stage = Stage::new(|_| {});
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+    let part = "1\r\nx\r\n".repeat(100);
+    let mut parts = 0;
+    let answer = loop {
+        let sent = client.sends(&mut stage, &part);
+        if to(&sent, &backend).is_empty() {
+            break only(sent);
+        }
+        assert_eq!(backend.receives(&sent), part);
+        parts += 1;
+        assert!(parts < 1000, "it remembers without bound");
+    };
+    let start = client.next.wrapping_sub(part.len() as u32);
+    assert_eq!((answer.to, answer.segment.acknowledgement), (client.own, 5001), "no more than the backend's");
+    let http = &stage.worker.statistics().http;
+    assert_eq!((http.unrecorded, http.out_of_order), (1, 0));
+    assert_eq!(only(backend.acknowledges(&mut stage)).to, client.own);
+    assert_eq!(backend.receives(&client.repeats(&mut stage, start, &[], part.as_bytes())), part);
+    assert_eq!(backend.receives(&client.sends(&mut stage, "0\r\n\r\n")), "0\r\n\r\n");
+    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    another(&mut stage, &mut client, &mut backend);
+}
+
+#[test]
 fn broken_chunks_break_the_exchange_off() {
     for (of_client, bad) in [(true, "5\nhello"), (true, "zz\r\n"), (false, "5\r\nhelloX"), (false, "+5\r\n")] {
         let mut stage = Stage::new(|_| {});
