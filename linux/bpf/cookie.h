@@ -12,6 +12,8 @@
 
 #define MSS_V4 1460          /* what we announce */
 #define MSS_V6 1440
+#define MSS_UNSAID_V4 536    /* of a SYN that says nothing of it */
+#define MSS_UNSAID_V6 1220
 #define SCALE 7
 #define SCALE_MAX 14
 #define HOPS 64
@@ -169,14 +171,14 @@ static __always_inline __u32 read_offer(struct syn *syn, __u32 length, const boo
 
 	syn->at = sizeof(struct tcphdr);
 	syn->end = length;
-	syn->mss = 0;
+	syn->mss = ipv6 ? MSS_UNSAID_V6 : MSS_UNSAID_V4;
 	syn->scale = OFFER_UNSCALED;
 	syn->sack = 0;
 	bpf_loop(TCP_LENGTH_MAX - sizeof(struct tcphdr), read_option, &walk, 0);
 	if (ipv6)
-		class = syn->mss < 1360 ? 0 : syn->mss < 1440 ? 1 : syn->mss < 8940 ? 2 : 3;
+		class = syn->mss < MSS_UNSAID_V6 ? 0 : syn->mss < 1360 ? 1 : syn->mss < MSS_V6 ? 2 : 3;
 	else
-		class = syn->mss < 1300 ? 0 : syn->mss < 1460 ? 1 : syn->mss < 8960 ? 2 : 3;
+		class = syn->mss < MSS_UNSAID_V4 ? 0 : syn->mss < 1300 ? 1 : syn->mss < MSS_V4 ? 2 : 3;
 	return syn->sack << 6 | syn->scale << 2 | class;
 }
 

@@ -38,14 +38,21 @@ pub const SCALE: u8 = 7;
 pub const MSS_V4: u16 = 1460;
 /// The MSS we announce over IPv6, in bytes.
 pub const MSS_V6: u16 = 1440;
+/// What clients behind tunnels and access networks take over IPv4, in bytes.
+pub(crate) const MSS_TUNNEL_V4: u16 = 1300;
+/// What they take over IPv6, in bytes.
+pub(crate) const MSS_TUNNEL_V6: u16 = 1360;
 
-/// What an MSS is rounded down to over IPv4. The first is what every host takes (RFC 9293, 3.7.1), also one that says
-/// less. Between it and Ethernet's lie tunnels and access networks, most of them not far above 1300 (Alcock and Nelson,
-/// "An Analysis of TCP Maximum Segment Sizes", 2011); what rounding costs there is 0.3 % of the bytes. The last one is
-/// jumbo frames'.
-const CLASSES_V4: [u16; 4] = [536, 1300, 1460, 8960];
-/// The same over IPv6: the least MTU's, WireGuard's over Ethernet, Ethernet's, jumbo frames'.
-const CLASSES_V6: [u16; 4] = [1220, 1360, 1440, 8940];
+/// What an MSS is rounded down to over IPv4. The first is the least that Linux sends, whatever its peer says (its
+/// `net.ipv4.tcp_min_snd_mss`), the second that of hosts that say nothing (RFC 9293, 3.7.1). Between it and Ethernet's lie
+/// tunnels and access networks, most of them not far above 1300 (Alcock and Nelson, "An Analysis of TCP Maximum Segment
+/// Sizes", 2011); what rounding costs there is 0.3 % of the bytes. Nothing is sent in longer segments than Ethernet's, so
+/// jumbo frames' has no class.
+const CLASSES_V4: [u16; 4] = [48, 536, MSS_TUNNEL_V4, MSS_V4];
+/// The same over IPv6: the least, the least MTU's, WireGuard's over Ethernet, Ethernet's.
+const CLASSES_V6: [u16; 4] = [48, 1220, MSS_TUNNEL_V6, MSS_V6];
+/// The class of those that say nothing of their MSS.
+const CLASS_UNSAID: usize = 1;
 
 /// Window scale that stands for none.
 const UNSCALED: u8 = 15;
@@ -72,8 +79,8 @@ const SYN_ACK_MAX: usize = tcp::HEADER + 12;
 /// What a SYN offers, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The largest segment the client takes, in bytes. As a cookie tells it, rounded down to a class: over IPv4 536, 1300,
-    /// 1460, 8960, over IPv6 1220, 1360, 1440, 8940.
+    /// The largest segment the client takes, in bytes. As a cookie tells it, rounded down to a class: over IPv4 48, 536,
+    /// 1300, 1460, over IPv6 48, 1220, 1360, 1440.
     pub mss: u16,
     /// Window scale of the client, 0 to 14; `None`: neither side's window is scaled.
     pub scale: Option<u8>,
@@ -108,7 +115,7 @@ fn classes(ipv4: bool) -> &'static [u16; 4] {
 /// several counts, an MSS of 0 and options of a wrong length do not, a scale above 14 is 14. What stands behind an
 /// option of an impossible length is not read.
 pub fn offer(options: &[u8], ipv4: bool) -> Offer {
-    let mut offer = Offer { mss: classes(ipv4)[0], scale: None, sack: false };
+    let mut offer = Offer { mss: classes(ipv4)[CLASS_UNSAID], scale: None, sack: false };
     for option in tcp::Options::new(options) {
         match (option.kind, option.length) {
             (OPTION_MSS, 2) => {

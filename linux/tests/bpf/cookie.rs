@@ -67,7 +67,10 @@ fn at_ease() -> Time {
 
 /// TCP options of a SYN: what belongs there, in any order and number, what does not, nonsense.
 fn options() -> impl Strategy<Value = Vec<u8>> {
-    let mss = prop_oneof![any::<u16>(), Just(1460), Just(1300), Just(1299), Just(8960), Just(0), Just(1440)];
+    let mss = prop_oneof![
+        any::<u16>(),
+        prop::sample::select(vec![0u16, 48, 535, 536, 1219, 1220, 1299, 1300, 1359, 1360, 1439, 1440, 1459, 1460])
+    ];
     let option = prop_oneof![
         4 => mss.prop_map(|mss| [&[2, 4], &mss.to_be_bytes()[..]].concat()),
         3 => (0u8..=16).prop_map(|scale| vec![3, 3, scale]),

@@ -26,7 +26,7 @@ fn flow(ipv4: bool) -> FlowKey {
 }
 
 fn offers() -> impl Strategy<Value = Offer> {
-    let mss = prop_oneof![any::<u16>(), Just(1460), Just(1459), Just(536), Just(8960), Just(1220), Just(0)];
+    let mss = prop_oneof![any::<u16>(), Just(1460), Just(1459), Just(536), Just(535), Just(1220), Just(1219), Just(0)];
     (mss, proptest::option::of(0u8..=14), any::<bool>()).prop_map(|(mss, scale, sack)| Offer { mss, scale, sack })
 }
 
@@ -50,10 +50,10 @@ fn flows() -> impl Strategy<Value = FlowKey> {
 fn is_what_it_has_always_been() {
     let cookies = Cookies::new(KEYS);
     let offer = Offer { mss: 1460, scale: Some(7), sack: true };
-    assert_eq!(cookies.make(at_count(5), &flow(true), 0x0102_0304, &offer) & 0x1ff, 1 << 7 | 1 << 6 | 7 << 2 | 2);
+    assert_eq!(cookies.make(at_count(5), &flow(true), 0x0102_0304, &offer) & 0x1ff, 1 << 7 | 1 << 6 | 7 << 2 | 3);
     // SipHash-1-3 with the key 00 to 0f of the 48 bytes that the layout says, worked out apart.
-    assert_eq!(cookies.make(at_count(5), &flow(true), 0x0102_0304, &offer), 0xcb31_56de);
-    assert_eq!(cookies.make(at_count(64 + 5), &flow(false), 0xffff_ffff, &offer), 0xd097_54de);
+    assert_eq!(cookies.make(at_count(5), &flow(true), 0x0102_0304, &offer), 0x645f_b2df);
+    assert_eq!(cookies.make(at_count(64 + 5), &flow(false), 0xffff_ffff, &offer), 0xdee2_9edf);
 }
 
 proptest! {

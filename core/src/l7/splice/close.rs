@@ -265,9 +265,15 @@ impl Splices {
         let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
         let Some(entry) = self.backs.get_mut(back) else { return };
         let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
-        if !entry.peer.is_settled() || entry.input.is_some() || self.idle.count(number) >= limit {
+        if !entry.peer.is_settled() || entry.input.is_some() || limit == 0 {
             return self.close_back(cx, back);
         }
+        if self.idle.count(number) >= limit
+            && let Some(oldest) = self.idle.oldest(&self.backs, number)
+        {
+            self.close_back(cx, oldest);
+        }
+        let Some(entry) = self.backs.get_mut(back) else { return };
         entry.state = BackState::Idle;
         self.count_back(cx, back, false);
         let Some(entry) = self.backs.get_mut(back) else { return };

@@ -2,10 +2,11 @@
 
 use super::buffers::Buffer;
 use super::close::Fate;
-use super::entry::{Back, BackState, Exchange, FrontState, Message};
+use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
 use super::numbers::later;
 use super::peer::{Owned, Peer};
 use super::segment::{Abilities, flow};
+use super::sizes::{self, Size};
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::config::Algorithm;
 use crate::flow::{Direction, Purpose};
@@ -117,15 +118,31 @@ impl Splices {
             return self.remove_rules(cx, position);
         }
         self.detach(cx, position, Fate::Keep);
+        let Some(front) = self.fronts.get(position) else { return };
         // One that is sent again goes over a new connection, so that it is sent again once.
-        let is_again = self.fronts.get(position).is_some_and(|front| front.again.is_some());
-        if let Some(idle) = self.idle.youngest(number).filter(|_| !is_again) {
-            self.idle.remove(&mut self.backs, idle);
-            self.attach(cx, position, idle);
-            cx.statistics.http.reused += 1;
-            return self.dispatch(cx, position);
+        let is_again = front.again.is_some();
+        let size = Size::of(asked(cx, front), front.key.is_ipv4());
+        if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
+            return self.reuse(cx, position, idle);
         }
         self.connect(cx, position);
+    }
+
+    /// Goes over an idle connection.
+    fn reuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, idle: u32) {
+        self.idle.remove(&mut self.backs, idle);
+        self.attach(cx, position, idle);
+        cx.statistics.http.reused += 1;
+        self.dispatch(cx, position);
+    }
+
+    /// There is no room for a new connection: an idle one will do whose segments are cut for the client.
+    fn make_do<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let front = self.fronts.get(position).filter(|front| front.again.is_none());
+        match front.and_then(|front| self.idle.any(front.exchange.backend)) {
+            Some(idle) => self.reuse(cx, position, idle),
+            None => self.refuse(cx, position, 503, Refused::NoRoom),
+        }
     }
 
     /// Gives an idle or new back to a front. It counts towards its backend's load as long as one has it.
@@ -144,13 +161,12 @@ impl Splices {
     pub(super) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
         let (number, port, service) = (front.exchange.backend, front.port, front.service);
+        let asked = asked(cx, front);
         let (timeout, _) = Self::connect_bounds(cx, service);
         let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
             return self.refuse(cx, position, 503, Refused::NoBackend);
         };
-        let Ok(source) = cx.ports.take(cx.now, u32::from(number)) else {
-            return self.refuse(cx, position, 503, Refused::NoRoom);
-        };
+        let Ok(source) = cx.ports.take(cx.now, u32::from(number)) else { return self.make_do(cx, position) };
         // A clock of 4 microseconds, and a secret of the ends (RFC 6528), so that the numbers of a connection lie beyond
         // those of the last one between the same ends.
         let clock = (cx.now.as_nanos() >> 12) as u32;
@@ -177,6 +193,7 @@ impl Splices {
             is_spent: false,
             is_counted: false,
             idle_max: idle_max(cx.kind(service)),
+            asked,
             created: cx.now,
             hold: u32::MAX,
         };
@@ -190,7 +207,7 @@ impl Splices {
         });
         let Some(made) = made else {
             cx.ports.release(cx.now, u32::from(number), source, false);
-            return self.refuse(cx, position, 503, Refused::NoRoom);
+            return self.make_do(cx, position);
         };
         cx.known.add(cx.steering.hash(&source));
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
@@ -432,11 +449,17 @@ impl Splices {
     }
 }
 
+/// Idle connections there may be of a backend, 0 where each serves one client.
 fn idle_max(kind: &Kind) -> u16 {
     match kind {
-        Kind::Http(http) => http.limits.idle_per_backend_max,
+        Kind::Http(http) if http.reuse => http.limits.idle_per_backend_max,
         _ => 0,
     }
+}
+
+/// The MSS that a new connection's backend is told for a front.
+fn asked<IO: FrameIo>(cx: &Context<'_, IO>, front: &Front) -> u16 {
+    sizes::asked_for(front.peer.mss, front.key.is_ipv4(), idle_max(cx.kind(front.service)) > 0)
 }
 
 fn response_timeout(kind: &Kind) -> Duration {
@@ -461,11 +484,7 @@ pub(super) fn no_route() -> Route {
 }
 
 /// What the heads of an exchange may say.
-pub(super) fn facts<'a, IO: FrameIo>(
-    cx: &'a Context<'_, IO>,
-    front: &super::entry::Front,
-    sticky: Option<u64>,
-) -> Facts<'a> {
+pub(super) fn facts<'a, IO: FrameIo>(cx: &'a Context<'_, IO>, front: &Front, sticky: Option<u64>) -> Facts<'a> {
     let service = cx.snapshot.services.get(usize::from(front.service));
     let backend = cx.snapshot.backend(front.exchange.backend);
     Facts {

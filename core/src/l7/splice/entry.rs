@@ -6,6 +6,7 @@ use super::framing::Framing;
 use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
 use super::rules::STRETCH_MAX;
+use super::sizes::Size;
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{Ledger, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
@@ -420,6 +421,8 @@ pub(super) struct Back {
     pub(super) is_counted: bool,
     /// Idle ones there may be of its backend.
     pub(super) idle_max: u16,
+    /// The MSS that its backend was told: it sends no longer segments.
+    pub(super) asked: u16,
     pub(super) created: Time,
     /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
     /// come before the engine carries it.
@@ -436,6 +439,11 @@ impl Back {
     /// (RFC 9112, 9.3.1): nothing of that is acknowledged.
     pub(super) fn is_stale(&self) -> bool {
         self.requests > 1 && self.peer.owned.as_ref().is_some_and(|owned| self.peer.acknowledged == owned.start)
+    }
+
+    /// What it is kept for.
+    pub(super) fn size(&self) -> Size {
+        Size::of(self.asked, self.key.is_ipv4())
     }
 
     /// Where the backend listens.

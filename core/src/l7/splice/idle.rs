@@ -1,6 +1,7 @@
-//! Connections to backends that nobody uses now, by backend, the youngest first.
+//! Connections to backends that nobody uses now, by backend and size, the youngest first.
 
 use super::entry::Back;
+use super::sizes::Size;
 use super::slots::Slots;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -8,9 +9,10 @@ use alloc::vec;
 /// Stands for no connection.
 const NOBODY: u32 = u32::MAX;
 
-/// The lists' heads; the lists themselves go through the entries.
+/// The lists' ends; the lists themselves go through the entries.
 pub(super) struct Idle {
-    youngest: Box<[u32]>,
+    youngest: Box<[[u32; Size::COUNT]]>,
+    oldest: Box<[[u32; Size::COUNT]]>,
     counts: Box<[u16]>,
     total: u32,
 }
@@ -18,7 +20,8 @@ pub(super) struct Idle {
 impl Idle {
     /// For backends with numbers below `backends`.
     pub(super) fn new(backends: usize) -> Idle {
-        Idle { youngest: vec![NOBODY; backends].into(), counts: vec![0; backends].into(), total: 0 }
+        let ends = || vec![[NOBODY; Size::COUNT]; backends].into();
+        Idle { youngest: ends(), oldest: ends(), counts: vec![0; backends].into(), total: 0 }
     }
 
     /// How many a backend has.
@@ -31,21 +34,37 @@ impl Idle {
         self.total
     }
 
-    /// The youngest of a backend.
-    pub(super) fn youngest(&self, number: u16) -> Option<u32> {
-        self.youngest.get(usize::from(number)).copied().filter(|&position| position != NOBODY)
+    /// The youngest of a backend's of this size.
+    pub(super) fn youngest(&self, number: u16, size: Size) -> Option<u32> {
+        let youngest = self.youngest.get(usize::from(number))?[size as usize];
+        (youngest != NOBODY).then_some(youngest)
+    }
+
+    /// One of a backend's, of whatever size.
+    pub(super) fn any(&self, number: u16) -> Option<u32> {
+        self.youngest.get(usize::from(number))?.iter().copied().find(|&position| position != NOBODY)
+    }
+
+    /// That of a backend's which has been idle longest.
+    pub(super) fn oldest(&self, backs: &Slots<Back>, number: u16) -> Option<u32> {
+        let oldest = self.oldest.get(usize::from(number))?.iter().copied();
+        oldest
+            .filter(|&position| position != NOBODY)
+            .min_by_key(|&position| backs.get(position).map(|back| back.deadline))
     }
 
     /// Adds one.
     pub(super) fn push(&mut self, backs: &mut Slots<Back>, position: u32) {
-        let Some(number) = backs.get(position).map(|back| usize::from(back.number)) else { return };
-        let Some(youngest) = self.youngest.get_mut(number) else { return };
+        let Some(back) = backs.get(position) else { return };
+        let (number, size) = (usize::from(back.number), back.size() as usize);
+        let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
         let next = Some(*youngest).filter(|&next| next != NOBODY);
         *youngest = position;
         self.counts[number] += 1;
         self.total += 1;
-        if let Some(next) = next.and_then(|next| backs.get_mut(next)) {
-            next.previous_idle = Some(position);
+        match next.and_then(|next| backs.get_mut(next)) {
+            Some(next) => next.previous_idle = Some(position),
+            None => self.oldest[number][size] = position,
         }
         if let Some(back) = backs.get_mut(position) {
             (back.next_idle, back.previous_idle) = (next, None);
@@ -55,18 +74,15 @@ impl Idle {
     /// Takes one out that is in.
     pub(super) fn remove(&mut self, backs: &mut Slots<Back>, position: u32) {
         let Some(back) = backs.get_mut(position) else { return };
-        let number = usize::from(back.number);
+        let (number, size) = (usize::from(back.number), back.size() as usize);
         let (next, previous) = (back.next_idle.take(), back.previous_idle.take());
-        match previous {
-            Some(previous) => {
-                if let Some(previous) = backs.get_mut(previous) {
-                    previous.next_idle = next;
-                }
-            }
-            None => self.youngest[number] = next.unwrap_or(NOBODY),
+        match previous.and_then(|previous| backs.get_mut(previous)) {
+            Some(previous) => previous.next_idle = next,
+            None => self.youngest[number][size] = next.unwrap_or(NOBODY),
         }
-        if let Some(next) = next.and_then(|next| backs.get_mut(next)) {
-            next.previous_idle = previous;
+        match next.and_then(|next| backs.get_mut(next)) {
+            Some(next) => next.previous_idle = previous,
+            None => self.oldest[number][size] = previous.unwrap_or(NOBODY),
         }
         self.counts[number] = self.counts[number].saturating_sub(1);
         self.total = self.total.saturating_sub(1);

@@ -38,6 +38,7 @@ mod response;
 mod rules;
 mod segment;
 mod send;
+mod sizes;
 mod slots;
 mod statistics;
 mod timers;

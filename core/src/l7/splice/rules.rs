@@ -13,6 +13,7 @@
 
 use super::entry::{Back, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
+use super::sizes::{fit, fits};
 use super::{Context, Splices, value};
 use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
@@ -173,6 +174,9 @@ impl Splices {
             Kind::Forward | Kind::Group => return None,
         };
         let back = front.back.and_then(|back| self.backs.get(back)).filter(|back| !back.peer.is_narrow)?;
+        if !fit(front, back) {
+            return None;
+        }
         let ways = ways(cx.caps, front, back).filter(|_| !front.peer.is_narrow)?;
         let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
@@ -187,6 +191,10 @@ impl Splices {
             return None;
         }
         let (least, _) = self.terms(cx, front)?;
+        let back = front.back.and_then(|back| self.backs.get(back))?;
+        if !fits(front, back, Direction::FromBackend) {
+            return None;
+        }
         let hold = least.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
         (hold <= HOLD_MAX as u32 && hold < front.peer.window).then_some(hold)
     }

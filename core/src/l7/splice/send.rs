@@ -249,10 +249,6 @@ impl Splices {
     pub(super) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };
         debug_assert_eq!(back.state, BackState::Connecting);
-        let front = back.front.and_then(|front| self.fronts.get(front));
-        let ours = if back.key.is_ipv4() { cookie::MSS_V4 } else { cookie::MSS_V6 };
-        // What the backend sends must fit the client.
-        let mss = front.map_or(ours, |front| front.peer.mss.min(ours));
         let own = Own {
             source: back.own_end(),
             destination: back.target(),
@@ -262,7 +258,7 @@ impl Splices {
             window: u16::MAX,
             port: back.port,
             mss: u16::MAX,
-            abilities: Some(Abilities { mss, scale: Some(cookie::SCALE), sack: true }),
+            abilities: Some(Abilities { mss: back.asked, scale: Some(cookie::SCALE), sack: true }),
         };
         emit(cx, &own, [&[], &[]]);
     }

@@ -9,6 +9,7 @@ use super::close::IDLE_TIMEOUT;
 use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
 use super::read::CLOSING_TIMEOUT;
 use super::rules::{Ways, ways};
+use super::sizes::fit;
 use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
@@ -155,6 +156,8 @@ pub enum SplicedPath {
     Unsupported,
     /// A link on the way takes smaller packets than the two ends have agreed on, and the engine cuts none.
     Narrow,
+    /// One end sends longer segments than the other takes, and the engine cuts none.
+    Longer,
     /// No body has begun.
     NoBody,
     /// Chunks are read in order.
@@ -296,6 +299,7 @@ fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
         _ if !terms.offloads => SplicedPath::Policy,
         _ if ways.is_none() || ways == Some(Ways::Down) && is_upload => SplicedPath::Unsupported,
         _ if front.peer.is_narrow || back.peer.is_narrow => SplicedPath::Narrow,
+        _ if !fit(front, back) => SplicedPath::Longer,
         (_, Message::Endless) if front.peer.has_closed || back.peer.has_closed => SplicedPath::Closing,
         (_, Message::Endless) if front.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,

@@ -226,6 +226,7 @@ fn reason(path: SplicedPath) -> &'static str {
         SplicedPath::Policy => "policy never",
         SplicedPath::Unsupported => "the engine cannot do what it needs",
         SplicedPath::Narrow => "a link on its way takes smaller packets than the two ends agreed on",
+        SplicedPath::Longer => "one end sends longer segments than the other takes",
         SplicedPath::NoBody => "no body is under way",
         SplicedPath::Chunked => "chunks stay with the worker",
         SplicedPath::Endless => "less has gone through than is worth it",

@@ -17,6 +17,7 @@ mod offload;
 mod paths;
 mod probes;
 mod requests;
+mod sizes;
 mod stage;
 mod strangers;
 mod superseded;

@@ -1,0 +1,60 @@
+//! How long the segments are that backends are asked for, and which ends fit each other.
+//!
+//! Neither end gets longer segments than it has said that it takes (RFC 9293, 3.7.1): the worker cuts what is longer. The
+//! engine cuts nothing, so it is offered only what fits by what both ends were told. Connections to backends are kept in
+//! two sizes, Ethernet's and the tunnels', and a client gets one of its own size. Clients that take less than either are
+//! few: they share Ethernet's, and what goes to them is cut.
+
+use super::entry::{Back, Front, Message};
+use crate::flow::Direction;
+use crate::l7::cookie;
+
+/// What a connection to a backend is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// Clients that take segments as long as Ethernet carries.
+    Ethernet,
+    /// Clients behind a tunnel or an access network.
+    Tunnel,
+}
+
+impl Size {
+    /// How many there are.
+    pub(super) const COUNT: usize = 2;
+
+    /// Of a connection whose backend was told this MSS.
+    pub(super) fn of(asked: u16, is_ipv4: bool) -> Size {
+        if asked < most(is_ipv4) { Size::Tunnel } else { Size::Ethernet }
+    }
+}
+
+/// The longest segment that Hairpin asks anybody for.
+fn most(is_ipv4: bool) -> u16 {
+    if is_ipv4 { cookie::MSS_V4 } else { cookie::MSS_V6 }
+}
+
+/// The MSS that a backend is told, for a client that takes `mss`. What `is_kept` serves others after this client.
+pub(super) fn asked_for(mss: u16, is_ipv4: bool, is_kept: bool) -> u16 {
+    let tunnel = if is_ipv4 { cookie::MSS_TUNNEL_V4 } else { cookie::MSS_TUNNEL_V6 };
+    match mss {
+        mss if mss >= most(is_ipv4) => most(is_ipv4),
+        mss if !is_kept => mss,
+        mss if mss >= tunnel => tunnel,
+        _ => most(is_ipv4),
+    }
+}
+
+/// Whether all that this end sends fits the other, by what each was told.
+pub(super) fn fits(front: &Front, back: &Back, from: Direction) -> bool {
+    match from {
+        Direction::FromClient => most(front.key.is_ipv4()) <= back.peer.mss,
+        Direction::FromBackend => back.asked <= front.peer.mss,
+    }
+}
+
+/// Whether what an exchange still has to carry fits whoever gets it. Acknowledgements fit everybody.
+pub(super) fn fit(front: &Front, back: &Back) -> bool {
+    let up = matches!(front.exchange.request, Message::Bytes { .. } | Message::Endless);
+    let down = matches!(front.exchange.response, Message::Bytes { .. } | Message::Endless);
+    (!up || fits(front, back, Direction::FromClient)) && (!down || fits(front, back, Direction::FromBackend))
+}
