@@ -26,6 +26,7 @@ pub mod peer;
 pub mod process;
 pub mod remnants;
 pub mod servers;
+pub mod soak;
 pub mod suite;
 pub mod tables;
 pub mod tool;

@@ -8,7 +8,7 @@ use hairpin_bench::peer::{self, Kind, Service};
 use hairpin_bench::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_bench::suite::{self, Plan};
 use hairpin_bench::topology::{Cards, Family, Options, Topology};
-use hairpin_bench::{ageing, calibrate, cleanup, demo, differential, l4, l7, namespace, tables};
+use hairpin_bench::{ageing, calibrate, cleanup, demo, differential, l4, l7, namespace, soak, tables};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -66,6 +66,8 @@ enum Command {
     L7Figures(l7::figures::Arguments),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential,
+    /// Sends mixed HTTP traffic through Hairpin while it is reloaded and backends come and go: `make soak`.
+    Soak(soak::Arguments),
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
         /// Also those of runs that are still going.
@@ -115,6 +117,10 @@ fn main() -> Result<()> {
             namespace::clean(false)?;
             print!("{}", differential::document(&differential::compare()?)?);
             Ok(())
+        }
+        Command::Soak(arguments) => {
+            namespace::clean(false)?;
+            soak::run(&arguments)
         }
         Command::Clean { all } => {
             for name in namespace::clean(all)? {

@@ -1,0 +1,242 @@
+//! What has happened: operations, the backends that were disabled meanwhile, and which failures these explain.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The field by which a request names its operation.
+pub(super) const OPERATION: &str = "x-operation";
+/// How long after a backend was disabled those whose operations it had may hear of it. Hairpin tells them at once; the
+/// processors here may have others to serve first.
+const AT_ONCE: Duration = Duration::from_secs(5);
+/// Failures of a kind that are kept in words.
+const KEPT: u64 = 3;
+
+/// What an operation was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// GET, answered with a length.
+    Get,
+    /// GET, answered in chunks.
+    Chunked,
+    /// POST, answered with its body when that was complete.
+    Echo,
+    /// POST, answered with its body as it came.
+    Mirror,
+    /// A WebSocket, from its handshake to its end.
+    WebSocket,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 5] = [Kind::Get, Kind::Chunked, Kind::Echo, Kind::Mirror, Kind::WebSocket];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Get => "GET",
+            Kind::Chunked => "GET in chunks",
+            Kind::Echo => "POST echoed",
+            Kind::Mirror => "POST mirrored",
+            Kind::WebSocket => "WebSocket",
+        }
+    }
+}
+
+/// An operation that is under way.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) number: u64,
+    pub(super) service: &'static str,
+    pub(super) kind: Kind,
+    /// What else is to be said of it in case it fails: lengths, how its connection is used.
+    pub(super) about: String,
+    pub(super) began: Instant,
+}
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Other bytes came than were sent, or more, or fewer.
+    WrongBytes(String),
+    /// All else.
+    Failed(String),
+}
+
+/// A backend that is disabled by hand.
+#[derive(Debug)]
+struct Disabled {
+    service: &'static str,
+    server: usize,
+    /// When the command had been answered.
+    answered: Option<Instant>,
+}
+
+/// Counts of a soak.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Operations that went well: GET, GET in chunks, POST echoed when complete, POST echoed as it came, WebSockets.
+    pub done: [u64; Kind::ALL.len()],
+    /// Messages echoed by WebSockets.
+    pub messages: u64,
+    /// Connections that clients have opened.
+    pub connections: u64,
+    /// Bytes of bodies and messages that clients received, all of them compared.
+    pub bytes: u64,
+    /// Operations in which bytes were wrong.
+    pub wrong: u64,
+    /// Operations that failed otherwise, and should not have.
+    pub failed: u64,
+    /// Operations that failed on a backend that was disabled.
+    pub disabled: u64,
+    /// The longest, after a disabling had been answered, until a client had heard of it.
+    pub told: Duration,
+    /// Kept connections that were closed between two requests.
+    pub closed_idle: u64,
+    /// Wrong bytes and failures, the first ones of each kind in words.
+    pub faults: Vec<String>,
+    /// How many there were of each kind.
+    pub reasons: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Operations that went well.
+    pub fn operations(&self) -> u64 {
+        self.done.iter().sum()
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    /// The servers that each operation under way has met.
+    met: Mutex<HashMap<u64, Vec<usize>>>,
+    disabled: Mutex<Vec<Disabled>>,
+    tally: Mutex<Tally>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Book {
+    /// The operation has come to the server.
+    pub(super) fn met(&self, operation: u64, server: usize) {
+        locked(&self.met).entry(operation).or_default().push(server);
+    }
+
+    /// The backend is about to be disabled.
+    pub(super) fn disabling(&self, service: &'static str, server: usize) {
+        locked(&self.disabled).push(Disabled { service, server, answered: None });
+    }
+
+    /// The last one has been.
+    pub(super) fn is_disabled(&self) {
+        if let Some(last) = locked(&self.disabled).last_mut() {
+            last.answered = Some(Instant::now());
+        }
+    }
+
+    /// Counts something else.
+    pub(super) fn note(&self, note: impl FnOnce(&mut Tally)) {
+        note(&mut locked(&self.tally));
+    }
+
+    /// What there is so far.
+    pub(super) fn tally(&self) -> Tally {
+        locked(&self.tally).clone()
+    }
+
+    /// The operation has come to its end, with so many bytes received.
+    pub(super) fn end(&self, operation: &Operation, result: Result<u64, Failure>) {
+        let met = locked(&self.met).remove(&operation.number).unwrap_or_default();
+        let failure = match result {
+            Ok(bytes) => {
+                return self.note(|tally| {
+                    tally.bytes += bytes;
+                    tally.done[operation.kind as usize] += 1;
+                });
+            }
+            Err(failure) => failure,
+        };
+        let (is_wrong, why) = match failure {
+            Failure::WrongBytes(why) => (true, why),
+            Failure::Failed(why) => (false, why),
+        };
+        let told = if is_wrong { None } else { self.told(operation, &met) };
+        self.note(|tally| {
+            if let Some(told) = told {
+                tally.disabled += 1;
+                tally.told = tally.told.max(told);
+                return;
+            }
+            *if is_wrong { &mut tally.wrong } else { &mut tally.failed } += 1;
+            let count = tally.reasons.entry(reason(&why)).or_default();
+            *count += 1;
+            if *count <= KEPT {
+                let Operation { number, service, kind, about, began } = operation;
+                let kind = kind.name();
+                tally.faults.push(format!(
+                    "{kind} {number} on {service} ({about}; servers {met:?}) after {:?}: {why}",
+                    began.elapsed()
+                ));
+            }
+        });
+    }
+
+    /// How long after its backend was disabled the operation failed; `None`: nothing of the kind explains it.
+    fn told(&self, operation: &Operation, met: &[usize]) -> Option<Duration> {
+        let now = Instant::now();
+        let explains = |disabled: &&Disabled| {
+            let answered = disabled.answered.unwrap_or(now);
+            // A request that has not come to any server may have been on its way to this one.
+            let is_its_own = met.is_empty() || met.contains(&disabled.server);
+            disabled.service == operation.service
+                && is_its_own
+                && operation.began <= answered
+                && now.saturating_duration_since(answered) <= AT_ONCE
+        };
+        let disabled = locked(&self.disabled);
+        let last = disabled.iter().rev().find(explains)?;
+        Some(now.saturating_duration_since(last.answered.unwrap_or(now)))
+    }
+}
+
+/// What failures of a kind have in common: the words before the first detail.
+fn reason(why: &str) -> String {
+    why.split(['{', ',', '(']).next().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(number: u64, began: Instant) -> Operation {
+        Operation { number, service: "soak", kind: Kind::Echo, about: String::new(), began }
+    }
+
+    fn failed() -> Result<u64, Failure> {
+        Err(Failure::Failed("reset".into()))
+    }
+
+    #[test]
+    fn only_a_disabled_backend_of_its_own_explains_a_failure() {
+        let book = Book::default();
+        let before = operation(1, Instant::now());
+        book.met(1, 2);
+        book.end(&before, failed());
+        assert_eq!((book.tally().failed, book.tally().disabled), (1, 0), "no backend was disabled");
+        book.disabling("soak", 2);
+        for (number, server) in [(2, 2), (3, 3)] {
+            book.met(number, server);
+            book.end(&operation(number, before.began), failed());
+        }
+        assert_eq!((book.tally().failed, book.tally().disabled), (2, 1), "server 2 was, server 3 was not");
+        book.is_disabled();
+        std::thread::sleep(Duration::from_millis(1));
+        book.met(4, 2);
+        book.end(&operation(4, Instant::now()), failed());
+        assert_eq!((book.tally().failed, book.tally().disabled), (3, 1), "it began afterwards");
+        book.met(5, 2);
+        book.end(&operation(5, before.began), Err(Failure::WrongBytes("one".into())));
+        assert_eq!((book.tally().wrong, book.tally().faults.len()), (1, 4), "nothing explains wrong bytes");
+    }
+}

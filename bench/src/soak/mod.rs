@@ -1,0 +1,173 @@
+//! The soak: mixed HTTP traffic of many clients, every byte of it compared, while the operator reloads, drains, enables and
+//! disables: `make soak`, and for half a minute among the end-to-end tests.
+//!
+//! Clients fetch 1 B to 50 MB, with a length and in chunks, have 1 B to 5 MB sent back, and talk over WebSockets, on kept
+//! connections and on new ones, over IPv4 and IPv6. Every two seconds the configuration is reloaded with other weights, and
+//! every third time with one backend more or fewer; in between a backend is drained, enabled, disabled and enabled. No byte
+//! may be wrong, and no operation may fail but those that a backend had when it was disabled, whose clients have to be told
+//! at once.
+
+mod book;
+mod bytes;
+mod client;
+mod operator;
+mod server;
+
+pub use book::Tally;
+
+use crate::namespace::Namespace;
+use crate::peer::{Hairpin, HairpinOptions, Service};
+use crate::tool::inside;
+use crate::topology::{Cards, Family, Options, Topology, vip};
+use anyhow::{Context, Result, ensure};
+use book::{Book, Kind};
+use client::Client;
+use operator::Operator;
+use server::Server;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The services, by family.
+const SERVICES: [(&str, Family); 2] = [("soak4", Family::V4), ("soak6", Family::V6)];
+/// Their port, and the servers'.
+const PORT: u16 = 80;
+/// How often a line tells how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// Between two reloads.
+const RELOADS: Duration = Duration::from_secs(2);
+
+/// How long, and how much.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Minutes; fractions are allowed.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// Clients at the same time.
+    #[arg(long, default_value_t = 120)]
+    clients: usize,
+    /// Of all choices that clients make.
+    #[arg(long, default_value_t = 22)]
+    seed: u64,
+    /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
+    #[arg(long)]
+    wire: bool,
+}
+
+impl Arguments {
+    /// For so long with so many clients, the rest as usual.
+    pub fn of(duration: Duration, clients: usize) -> Arguments {
+        Arguments { minutes: duration.as_secs_f64() / 60.0, clients, seed: 22, wire: false }
+    }
+}
+
+/// Soaks, prints a line every ten seconds and one at the end. Fails if a byte was wrong, or if an operation failed that
+/// no disabled backend explains.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let cards = if arguments.wire { Cards::Wire } else { Cards::Gso };
+    let topology = Topology::create(Options { cards, routers: false })?;
+    let book = Arc::new(Book::default());
+    let servers = (1..).zip(&topology.servers);
+    let _servers: Vec<Server> =
+        servers.map(|(number, namespace)| Server::start(namespace, PORT, number, &book)).collect::<Result<_>>()?;
+    let hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
+    let mut operator = Operator::new(&topology, hairpin, Arc::clone(&book));
+    let clients = Clients::start(&topology.client, arguments, &book);
+    let result = soak(arguments, &mut operator, &book);
+    let ended = clients.stop();
+    let tally = book.tally();
+    println!("soak: {}; {}", sentence(&tally), operator.sentence());
+    tally.reasons.iter().for_each(|(reason, count)| println!("  {count} times: {reason}"));
+    tally.faults.iter().for_each(|fault| println!("  {fault}"));
+    let verdict = result.and(ended).and_then(|()| {
+        ensure!(tally.wrong == 0, "bytes were wrong in {} operations", tally.wrong);
+        ensure!(tally.failed == 0, "{} operations failed, and no disabled backend explains it", tally.failed);
+        ensure!(Kind::ALL.iter().all(|kind| tally.done[*kind as usize] > 0), "not all was done: {:?}", tally.done);
+        operator.check()
+    });
+    verdict.with_context(|| operator.state())
+}
+
+fn services() -> Vec<Service> {
+    let service = |(name, family)| Service { family, balance: "weighted-round-robin", ..Service::http(name, PORT) };
+    SERVICES.map(service).to_vec()
+}
+
+fn soak(arguments: &Arguments, operator: &mut Operator<'_>, book: &Book) -> Result<()> {
+    let (begun, duration) = (Instant::now(), Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0));
+    let mut told = begun;
+    while begun.elapsed() < duration {
+        let turn = Instant::now();
+        operator.turn(RELOADS)?;
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            println!("{:4.0} s: {}", begun.elapsed().as_secs_f64(), sentence(&book.tally()));
+        }
+        std::thread::sleep(RELOADS.saturating_sub(turn.elapsed()));
+    }
+    Ok(())
+}
+
+fn sentence(tally: &Tally) -> String {
+    let kinds = Kind::ALL.map(|kind| format!("{} {}", kind.name(), tally.done[kind as usize])).join(", ");
+    format!(
+        "{} operations ({kinds}, {} messages) on {} connections, {:.1} GB; wrong bytes {}, failed {}, on disabled backends {} \
+         (told within {} ms), closed while idle {}",
+        tally.operations(),
+        tally.messages,
+        tally.connections,
+        tally.bytes as f64 / 1e9,
+        tally.wrong,
+        tally.failed,
+        tally.disabled,
+        tally.told.as_millis(),
+        tally.closed_idle,
+    )
+}
+
+/// All clients, on one thread in the clients' namespace. They end when dropped.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Clients {
+    fn start(namespace: &Namespace, arguments: &Arguments, book: &Arc<Book>) -> Clients {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut random = fastrand::Rng::with_seed(arguments.seed);
+        let client = |number: usize| {
+            let (service, family) = SERVICES[number % SERVICES.len()];
+            let to = SocketAddr::new(vip(family), PORT);
+            Client { service, to, book: Arc::clone(book), random: random.fork(), stop: Arc::clone(&stop) }
+        };
+        let clients: Vec<Client> = (0..arguments.clients.max(1)).map(client).collect();
+        let thread = inside::spawn(namespace, None, move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let tasks: Vec<_> = clients.into_iter().map(|client| tokio::spawn(client.run())).collect();
+                for task in tasks {
+                    task.await.context("a client panicked")?;
+                }
+                Ok(())
+            })
+        });
+        Clients { stop, thread: Some(thread) }
+    }
+
+    /// Lets what is under way come to its end.
+    fn stop(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map_or(Ok(()), inside::join)
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

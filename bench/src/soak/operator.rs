@@ -1,0 +1,93 @@
+//! Who reloads, drains, enables and disables while the soak goes on.
+
+use super::book::Book;
+use super::{SERVICES, services};
+use crate::peer::{Hairpin, HairpinOptions};
+use crate::topology::Topology;
+use anyhow::{Context, Result, ensure};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is done to a backend by hand, one after the other.
+const ACTIONS: [&str; 4] = ["drain", "enable", "disable", "enable"];
+/// Backends by whose hand: server4 comes and goes with the configuration.
+const BY_HAND: usize = 3;
+
+/// See the module's documentation.
+pub(super) struct Operator<'a> {
+    topology: &'a Topology,
+    hairpin: Hairpin,
+    book: Arc<Book>,
+    /// Turns so far; each has a reload.
+    turns: usize,
+    done: [usize; ACTIONS.len()],
+}
+
+impl Operator<'_> {
+    pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<Book>) -> Operator<'_> {
+        Operator { topology, hairpin, book, turns: 0, done: [0; ACTIONS.len()] }
+    }
+
+    /// A reload, then a step by hand with a backend of each service; spread over this time.
+    pub(super) fn turn(&mut self, over: Duration) -> Result<()> {
+        self.hairpin.process().check()?;
+        self.reload().with_context(|| format!("reload {}", self.turns))?;
+        let step = self.turns % ACTIONS.len();
+        for (number, (service, _)) in SERVICES.into_iter().enumerate() {
+            std::thread::sleep(over / 4);
+            let server = 1 + (self.turns / ACTIONS.len() + number) % BY_HAND;
+            let name = format!("server{server}");
+            if ACTIONS[step] == "disable" {
+                self.book.disabling(service, server);
+            }
+            self.hairpin.tell(self.topology, &["backend", ACTIONS[step], service, &name])?;
+            if ACTIONS[step] == "disable" {
+                self.book.is_disabled();
+            }
+            self.done[step] += 1;
+        }
+        self.turns += 1;
+        Ok(())
+    }
+
+    /// Other weights; every third time server4 is not there. What was done by hand holds as long as the configuration says
+    /// the same of a backend, so the weight of one that is being treated stays.
+    fn reload(&mut self) -> Result<()> {
+        let mut services = services();
+        for (number, service) in services.iter_mut().enumerate() {
+            let treated = 1 + (self.turns / ACTIONS.len() + number) % BY_HAND;
+            let weight = |server: usize| if server == treated { 2 } else { 1 + ((server + self.turns) % 5) as u16 };
+            service.weights = (1..=4).map(weight).collect();
+            if self.turns % 3 == 2 {
+                service.servers.pop();
+                service.weights.pop();
+            }
+        }
+        self.hairpin.configure(self.topology, &services, &HairpinOptions::default())?;
+        self.hairpin.tell(self.topology, &["reload"])?;
+        Ok(())
+    }
+
+    /// What has been done.
+    pub(super) fn sentence(&self) -> String {
+        let [drained, first, disabled, second] = self.done;
+        let turns = self.turns;
+        format!("{turns} reloads, {drained} backends drained, {disabled} disabled, {} enabled", first + second)
+    }
+
+    /// Whether the process is well.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.hairpin.process().check()?;
+        let reloads = self.hairpin.status()?.reloads;
+        ensure!(reloads.failed_total == 0, "a reload failed: {}", reloads.last_error);
+        Ok(())
+    }
+
+    /// What an investigation begins with.
+    pub(super) fn state(&self) -> String {
+        let status = self.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
+        let logs = self.hairpin.logs();
+        let lines: Vec<&str> = logs.lines().collect();
+        format!("{status}\nhairpin printed last:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+}
