@@ -123,7 +123,7 @@ pub enum Action {
         /// Whose backends, each group with its share of requests (1 to 65535). Never empty.
         groups: Box<[(Group, u16)]>,
         /// The route's path prefix (or its exact path) is replaced by this one, which starts with `/`; what comes
-        /// behind it goes on normalised, as it was compared.
+        /// behind it goes on as it was compared, but with its empty segments.
         replace_prefix: Option<Box<[u8]>>,
     },
     /// Redirect the client.

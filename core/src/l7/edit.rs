@@ -4,7 +4,8 @@
 //! answer with chunks, which such a client could not read. `Connection` is Hairpin's own on both sides; fields that are
 //! for one hop only do not go on, except `Transfer-Encoding`, since bodies go on as they are, and `Upgrade` with
 //! requests that are allowed to ask for it. `TE` does not go on; trailers do. There is exactly one `Host`. A field
-//! whose name becomes one that Hairpin sets when `_` is taken for `-`, as CGI and its heirs do, does not go on.
+//! whose name becomes one that Hairpin sets when `_`, `.` and the like are taken for `-`, as CGI and its heirs do, does
+//! not go on. `Max-Forwards` of TRACE and OPTIONS counts down (RFC 9110, 7.6.2).
 //!
 //! A response's head goes on as it is where nothing has to be changed, as with most.
 //!
@@ -13,6 +14,7 @@
 //! twice has the last value.
 
 mod forwarded;
+mod hops;
 mod out;
 mod plan;
 mod request;
@@ -22,6 +24,7 @@ mod sticky;
 mod tests;
 mod value;
 
+pub use hops::{NoNumber, forwards_left};
 pub use request::request_head;
 pub use response::{can_go_to, response_head};
 pub use sticky::sticky_value;

@@ -2,8 +2,8 @@
 //!
 //! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]):
 //! what guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A
-//! path that backends could read differently from us is refused with 400 ([`Odd`]), and one with encoded
-//! slashes passes access rules only if it does so with them decoded, too.
+//! path that backends could read differently from us is refused with 400 ([`Odd`]), and one with parameters (`;x`) or
+//! encoded slashes passes access rules only if it does so without the parameters and with the slashes decoded, too.
 
 pub mod host;
 pub mod normal;
@@ -16,7 +16,7 @@ use super::head::{Method, Request};
 use crate::flow::Address;
 use alloc::boxed::Box;
 use host::HostPattern;
-use normal::{Encoded, Odd, Scratch, has_encoded_slash, normalise};
+use normal::{Odd, Reading, Scratch, normalise};
 use path::PathPattern;
 
 /// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given:
@@ -69,6 +69,8 @@ pub struct Access {
     pub conditions: Conditions,
     /// What happens to it.
     pub verdict: Verdict,
+    /// A request whose path fits in one reading and not in another is refused with 400, whatever the verdict.
+    pub strict: bool,
 }
 
 /// What an access rule says.
@@ -105,14 +107,12 @@ pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> De
         return Decision::Deny { status: 501 };
     }
     let mut scratch = Scratch::new();
-    let path = match normalise(request.target.path, Encoded::Kept, &mut scratch) {
+    let path = match normalise(request.target.path, Reading::WRITTEN, &mut scratch) {
         Ok(path) => path,
         Err(odd) => return Decision::Deny { status: odd.status() },
     };
-    let mut denied = denied(&http.access, request, path, client);
-    if denied.is_none() && !http.access.is_empty() && has_encoded_slash(request.target.path) {
-        denied = denied_decoded(&http.access, request, client).unwrap_or_else(|odd| Some(odd.status()));
-    }
+    let denied = denied(&http.access, request, path, client);
+    let denied = denied.or_else(|| denied_otherwise(&http.access, request, path, client));
     if let Some(status) = denied {
         return Decision::Deny { status };
     }
@@ -130,12 +130,46 @@ fn denied(access: &[Access], request: &Request<'_>, path: &[u8], client: &Addres
     }
 }
 
-/// The same for a backend that decodes slashes before it looks.
+/// The same for backends that read the path otherwise than it is `written`.
+fn denied_otherwise(access: &[Access], request: &Request<'_>, written: &[u8], client: &Address) -> Option<u16> {
+    if access.is_empty() {
+        return None;
+    }
+    Reading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
+}
+
+/// The same for backends that read it so.
 #[inline(never)]
-fn denied_decoded(access: &[Access], request: &Request<'_>, client: &Address) -> Result<Option<u16>, Odd> {
+fn denied_read(
+    access: &[Access],
+    request: &Request<'_>,
+    written: &[u8],
+    client: &Address,
+    reading: Reading,
+) -> Option<u16> {
     let mut scratch = Scratch::new();
-    let path = normalise(request.target.path, Encoded::Slash, &mut scratch)?;
-    Ok(denied(access, request, path, client))
+    let path = match normalise(request.target.path, reading, &mut scratch) {
+        Ok(path) => path,
+        Err(odd) => return Some(odd.status()),
+    };
+    for rule in access {
+        let as_written = || rule.conditions.hold(request, written, client);
+        let as_read = rule.conditions.hold(request, path, client);
+        if rule.strict && as_read != as_written() {
+            return Some(Odd::Ambiguous.status());
+        }
+        let holds = match rule.verdict {
+            // Who writes parameters in the rule knows what they are to the backend.
+            Verdict::Allow if rule.conditions.names_parameters() => as_written(),
+            _ => as_read,
+        };
+        match rule.verdict {
+            _ if !holds => {}
+            Verdict::Allow => return None,
+            Verdict::Deny { status } => return Some(status),
+        }
+    }
+    None
 }
 
 impl Conditions {
@@ -152,6 +186,11 @@ impl Conditions {
                 .queries
                 .iter()
                 .all(|query| query.holds(parameters(request.target.query).filter(|(name, _)| *name == &*query.name)))
+    }
+
+    /// Whether one of the paths asked for has parameters.
+    fn names_parameters(&self) -> bool {
+        self.paths.iter().any(PathPattern::names_parameters)
     }
 
     /// Bytes of the normalised `path` that a replaced prefix stands for: the prefix, or exact path, that it was found

@@ -97,7 +97,7 @@ impl Site {
         let denied =
             Conditions { paths: PathPattern::prefix("/denied/").into_iter().collect(), ..Conditions::default() };
         Http {
-            access: [Access { conditions: denied, verdict: Verdict::Deny { status: 403 } }].into(),
+            access: [Access { conditions: denied, verdict: Verdict::Deny { status: 403 }, strict: false }].into(),
             routes: routes.into(),
             edits: if self.edits { edits() } else { Edits::default() },
             forwarded: Forwarded { x_for: self.forwarded, x_proto: self.forwarded, ..Forwarded::default() },

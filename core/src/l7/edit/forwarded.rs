@@ -37,7 +37,8 @@ impl<'a> Teller<'a> {
             Some(b'f' | b'F') => is_same(name, STANDARD),
             _ => false,
         };
-        ours && (!self.is_trusted || name.contains(&b'_') || self.sets(name))
+        let is_disguised = || !name.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        ours && (!self.is_trusted || is_disguised() || self.sets(name))
     }
 
     /// Whether Hairpin writes the field.

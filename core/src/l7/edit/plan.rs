@@ -62,8 +62,9 @@ fn drops(edits: &HeadEdits, name: &[u8]) -> bool {
         || edits.remove.iter().any(|removed| is_same(removed, name))
 }
 
-/// Whether two names are one to readers that take `_` for `-`.
+/// Whether two names are one to readers that make variables of them, as CGI and its heirs do: what is no letter or digit
+/// becomes `_`, also `.` and others that a token may have.
 pub(super) fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
     one.len() == other.len() && one.iter().zip(other).all(|(&one, &other)| plain(one) == plain(other))
 }

@@ -2,10 +2,10 @@
 
 use super::super::config::{Action, Http, Route};
 use super::super::head::{Form, Request, Version};
-use super::super::route::normal::{Encoded, Scratch, normalise};
+use super::super::route::normal::{Reading, Scratch, behind, normalise};
 use super::forwarded::Teller;
 use super::plan::Plan;
-use super::{Facts, Meaning, NoRoom, Out, query};
+use super::{Facts, Meaning, NoRoom, Out, forwards_left, hops, query};
 
 /// Writes the head of `request` that goes to a backend, for the `route` that [`decide`](super::super::route::decide)
 /// has found, and says how long it is. `facts.sticky`, `close_client` and `chosen_in_us` do not matter.
@@ -39,6 +39,11 @@ pub fn request_head(
             out.field(name, value);
         }
     }
+    if let Ok(Some(forwards)) = forwards_left(request) {
+        out.put(b"Max-Forwards: ");
+        out.number(forwards.saturating_sub(1));
+        out.put(b"\r\n");
+    }
     teller.write(&mut out, request, facts, &plan);
     plan.write(&mut out, &meaning);
     if upgrades {
@@ -68,27 +73,33 @@ fn target(out: &mut Out<'_>, request: &Request<'_>, route: &Route) -> Result<(),
 }
 
 /// The path with the route's prefix replaced. A slash at the end of both is one: `/api/` replaced by `/v2` makes
-/// `/api/x` into `/v2/x`.
+/// `/api/x` into `/v2/x`. What comes behind it keeps its empty segments, but a path never begins with two slashes: some
+/// would take what follows them for a host.
 #[inline(never)]
 fn replaced(out: &mut Out<'_>, path: &[u8], prefix: &[u8], route: &Route) -> Result<(), NoRoom> {
     let mut scratch = Scratch::new();
-    let normal = normalise(path, Encoded::Kept, &mut scratch).map_err(|_| NoRoom)?;
+    let normal = normalise(path, Reading::WRITTEN, &mut scratch).map_err(|_| NoRoom)?;
     let Some(bytes) = route.conditions.prefix_bytes(normal) else {
         out.put(path);
         return Ok(());
     };
-    let (found, rest) = normal.split_at(bytes);
-    let rest = if found.ends_with(b"/") { &normal[bytes - 1..] } else { rest };
+    let bytes = bytes - usize::from(normal[..bytes].ends_with(b"/"));
+    let rest = behind(normalise(path, Reading::WHOLE, &mut scratch).map_err(|_| NoRoom)?, bytes);
     if rest.is_empty() {
         out.put(prefix);
         return Ok(());
     }
     let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
     out.put(prefix);
-    if prefix.is_empty() && !rest.starts_with(b"/") {
-        out.put(b"/");
+    let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
+    match slashes {
+        0 if prefix.is_empty() => {
+            out.put(b"/");
+            out.put(rest);
+        }
+        2.. if prefix.is_empty() => out.put(&rest[slashes - 1..]),
+        _ => out.put(rest),
     }
-    out.put(rest);
     Ok(())
 }
 
@@ -98,6 +109,7 @@ fn goes_on(request: &Request<'_>, name: &[u8], upgrades: bool) -> bool {
     match name.len() {
         4 if is(b"host") => false,
         7 if is(b"upgrade") => upgrades,
+        12 if is(hops::NAME) && hops::counts(request) => false,
         17 if is(b"transfer-encoding") => true,
         _ => !request.fields.is_hop_by_hop(name),
     }

@@ -29,13 +29,36 @@ impl Odd {
     }
 }
 
-/// What `%2F` and `%5C` are taken for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoded {
-    /// What they are: part of a segment.
-    Kept,
-    /// A slash, as backends take them for that decode before they look.
-    Slash,
+/// How a path is read. Backends differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// `%2F` and `%5C` are slashes, as they are to backends that decode before they look; else part of a segment.
+    pub decodes_slashes: bool,
+    /// Parameters (what follows `;` or `%3B` in a segment) are removed before dot segments are resolved, as servlet
+    /// containers do; else they are part of their segment.
+    pub drops_parameters: bool,
+    /// Several slashes stay several, as RFC 3986 has it; else they are made one.
+    pub keeps_empty: bool,
+}
+
+impl Reading {
+    /// As the path is written; that is what routes go by.
+    pub const WRITTEN: Reading = Reading { decodes_slashes: false, drops_parameters: false, keeps_empty: false };
+    /// As written, but with empty segments: what goes on to a backend behind a replaced prefix.
+    pub const WHOLE: Reading = Reading { keeps_empty: true, ..Reading::WRITTEN };
+
+    /// The other ways in which backends may read `path`.
+    pub fn others(path: &[u8]) -> impl Iterator<Item = Reading> + use<> {
+        let (slash, parameter) = (has_encoded_slash(path), has_parameter(path));
+        [(true, false), (false, true), (true, true)]
+            .into_iter()
+            .filter(move |(decodes, drops)| (slash || !decodes) && (parameter || !drops))
+            .map(|(decodes_slashes, drops_parameters)| Reading {
+                decodes_slashes,
+                drops_parameters,
+                ..Reading::WRITTEN
+            })
+    }
 }
 
 /// `path` with encoded letters, digits, `-`, `.`, `_` and `~` decoded, the other encodings in upper case, `.` and `..`
@@ -44,12 +67,24 @@ pub enum Encoded {
 ///
 /// # Errors
 /// Why it cannot be compared.
-pub fn normalise<'a>(path: &'a [u8], encoded: Encoded, scratch: &'a mut Scratch) -> Result<&'a [u8], Odd> {
-    if is_normal(path) {
+pub fn normalise<'a>(path: &'a [u8], reading: Reading, scratch: &'a mut Scratch) -> Result<&'a [u8], Odd> {
+    if !reading.drops_parameters && is_normal(path) {
         return if path.len() > PATH_BYTES_MAX { Err(Odd::TooLong) } else { Ok(path) };
     }
-    rewrite(path, encoded, scratch)?;
+    rewrite(path, reading, scratch)?;
     Ok(scratch)
+}
+
+/// What follows `bytes` of the normalised path in `whole`, the same path with its empty segments
+/// ([`Reading::WHOLE`]).
+pub fn behind(whole: &[u8], bytes: usize) -> &[u8] {
+    let (mut at, mut passed, mut last) = (0, 0, 0);
+    while passed < bytes {
+        let Some(&byte) = whole.get(at) else { break };
+        passed += usize::from(!(byte == b'/' && last == b'/'));
+        (at, last) = (at + 1, byte);
+    }
+    &whole[at..]
 }
 
 /// Whether there is nothing to do, as for almost all paths. May say no where there is nothing to do after all.
@@ -64,13 +99,19 @@ fn is_normal(path: &[u8]) -> bool {
     true
 }
 
-/// Whether `path` can be read in two ways: it has an encoded slash or backslash.
-pub fn has_encoded_slash(path: &[u8]) -> bool {
-    path.windows(3).any(|three| matches!(three, b"%2F" | b"%2f" | b"%5C" | b"%5c"))
+/// Whether `path` has an encoded slash or backslash.
+fn has_encoded_slash(path: &[u8]) -> bool {
+    path.contains(&b'%') && path.windows(3).any(|three| matches!(three, b"%2F" | b"%2f" | b"%5C" | b"%5c"))
+}
+
+/// Whether `path` has parameters, or what some backends take for them.
+fn has_parameter(path: &[u8]) -> bool {
+    let is_encoded = || path.windows(3).any(|three| matches!(three, b"%3B" | b"%3b"));
+    path.contains(&b';') || (path.contains(&b'%') && is_encoded())
 }
 
 #[inline(never)]
-fn rewrite(path: &[u8], encoded: Encoded, out: &mut Scratch) -> Result<(), Odd> {
+fn rewrite(path: &[u8], reading: Reading, out: &mut Scratch) -> Result<(), Odd> {
     out.clear();
     let Some(path) = path.strip_prefix(b"/") else {
         return out.try_extend_from_slice(path).map_err(|_| Odd::TooLong);
@@ -80,13 +121,16 @@ fn rewrite(path: &[u8], encoded: Encoded, out: &mut Scratch) -> Result<(), Odd> 
     while let Some(from) = rest {
         let start = out.len();
         put(out, b'/')?;
-        rest = segment(from, encoded, out)?;
+        rest = segment(from, reading, out)?;
         let segment = &out[start + 1..];
         match segment {
-            b"" | b"." if rest.is_some() => {
-                empty |= segment.is_empty();
-                out.truncate(start);
+            b"" if rest.is_some() => {
+                empty = true;
+                if !reading.keeps_empty {
+                    out.truncate(start);
+                }
             }
+            b"." if rest.is_some() => out.truncate(start),
             b"." => out.truncate(start + 1),
             b".." => {
                 went_up = true;
@@ -102,22 +146,32 @@ fn rewrite(path: &[u8], encoded: Encoded, out: &mut Scratch) -> Result<(), Odd> 
 
 /// Writes the first segment of `from` to `out`, decoded as far as that changes nothing; gives what comes after its
 /// slash, `None` if there is none.
-fn segment<'a>(from: &'a [u8], encoded: Encoded, out: &mut Scratch) -> Result<Option<&'a [u8]>, Odd> {
+fn segment<'a>(from: &'a [u8], reading: Reading, out: &mut Scratch) -> Result<Option<&'a [u8]>, Odd> {
     let mut at = 0;
-    while let Some(&byte) = from.get(at) {
+    // Where the segment ends without its parameters.
+    let mut name_end = None;
+    let rest = loop {
+        let Some(&byte) = from.get(at) else { break None };
         at += 1;
         match byte {
-            b'/' => return Ok(Some(&from[at..])),
+            b'/' => break Some(&from[at..]),
             b'\\' => return Err(Odd::Ambiguous),
+            b';' => {
+                name_end.get_or_insert(out.len());
+                put(out, byte)?;
+            }
             b'%' => {
                 let digit = |at: usize| from.get(at).and_then(|&byte| char::from(byte).to_digit(16));
                 let (Some(high), Some(low)) = (digit(at), digit(at + 1)) else { return Err(Odd::Ambiguous) };
                 at += 2;
                 match (high << 4 | low) as u8 {
                     0 => return Err(Odd::Ambiguous),
-                    b'/' | b'\\' if encoded == Encoded::Slash => return Ok(Some(&from[at..])),
+                    b'/' | b'\\' if reading.decodes_slashes => break Some(&from[at..]),
                     plain if plain.is_ascii_alphanumeric() || b"-._~".contains(&plain) => put(out, plain)?,
-                    _ => {
+                    other => {
+                        if other == b';' {
+                            name_end.get_or_insert(out.len());
+                        }
                         put(out, b'%')?;
                         put(out, from[at - 2].to_ascii_uppercase())?;
                         put(out, from[at - 1].to_ascii_uppercase())?;
@@ -126,8 +180,11 @@ fn segment<'a>(from: &'a [u8], encoded: Encoded, out: &mut Scratch) -> Result<Op
             }
             _ => put(out, byte)?,
         }
+    };
+    if let Some(end) = name_end.filter(|_| reading.drops_parameters) {
+        out.truncate(end);
     }
-    Ok(None)
+    Ok(rest)
 }
 
 fn put(out: &mut Scratch, byte: u8) -> Result<(), Odd> {
@@ -141,7 +198,10 @@ fn hides_dots(segment: &[u8]) -> bool {
     loop {
         let end = rest.windows(3).position(|three| matches!(three, b"%2F" | b"%5C"));
         let piece = &rest[..end.unwrap_or(rest.len())];
-        if matches!(piece.split(|&byte| byte == b';').next(), Some(b"." | b"..")) {
+        let parameter = piece.iter().position(|&byte| byte == b';');
+        let encoded = piece.windows(3).position(|three| three == b"%3B");
+        let name = &piece[..parameter.into_iter().chain(encoded).min().unwrap_or(piece.len())];
+        if matches!(name, b"." | b"..") {
             return true;
         }
         match end {

@@ -1,6 +1,6 @@
 //! Paths that requests ask for.
 
-use super::normal::{Encoded, Odd, Scratch, normalise};
+use super::normal::{Odd, Reading, Scratch, normalise};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -59,6 +59,15 @@ impl PathPattern {
             PathPattern::Regex(regex) => regex.is_match(path),
         }
     }
+
+    /// Whether parameters (`;x`) are written in it.
+    pub fn names_parameters(&self) -> bool {
+        let text = match self {
+            PathPattern::Exact(text) | PathPattern::Prefix(text) => text,
+            PathPattern::Regex(regex) => regex.as_str().as_bytes(),
+        };
+        text.contains(&b';')
+    }
 }
 
 /// `text` as requests' paths are compared, or as the beginning of one.
@@ -72,7 +81,7 @@ fn usual(text: &str) -> Result<Box<[u8]>, &'static str> {
     if text[1..].split('/').rev().skip(1).any(str::is_empty) || text.split('/').any(|part| matches!(part, "." | "..")) {
         return Err("a path is compared without '//', '/./' and '/../'");
     }
-    match normalise(text.as_bytes(), Encoded::Kept, &mut Scratch::new()) {
+    match normalise(text.as_bytes(), Reading::WRITTEN, &mut Scratch::new()) {
         Ok(path) => Ok(path.into()),
         Err(Odd::TooLong) => Err("a path has at most 8192 characters"),
         Err(Odd::Ambiguous) => Err("a path has '%' before two hexadecimal digits only, and no '%00' or hidden '..'"),

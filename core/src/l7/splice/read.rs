@@ -196,6 +196,15 @@ impl Splices {
                 if matches!(request.body, Length::Bytes(length) if length > http.limits.body_bound()) {
                     return Found::Refuse { status: 413, why: Refused::TooLarge };
                 }
+                match edit::forwards_left(&request) {
+                    Err(_) => return answer(scratch, &request, 400, close, Refused::Malformed),
+                    // It may go no further. There is no resource here to tell of, and fields are not reflected.
+                    Ok(Some(0)) if request.method == Method::Trace => {
+                        return write_reply(scratch, &request, 501, None, reply::text(501).as_bytes(), close);
+                    }
+                    Ok(Some(0)) => return write_reply(scratch, &request, 200, None, &[], close),
+                    Ok(_) => {}
+                }
                 let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
                 let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(&request, sticky));
                 let exchange = Exchange {

@@ -79,6 +79,11 @@ pub(super) fn read_access(service: &Table<'_>) -> (Box<[Access]>, Vec<String>) {
         }
         let status = number(table, "status");
         let conditions = conditions::read(table);
+        let strict = table.boolean("strict");
+        if strict && conditions.paths.is_empty() {
+            let what = "`strict` means nothing where no path is asked for";
+            table.warning(&table.span_of("strict"), what, "leave it out, or add `path`, `path_prefix` or `path_regex`");
+        }
         let verdict = match table.choice("action")? {
             AccessAction::Allow if table.has("status") => {
                 let what = "`status` means nothing where requests pass";
@@ -88,7 +93,7 @@ pub(super) fn read_access(service: &Table<'_>) -> (Box<[Access]>, Vec<String>) {
             AccessAction::Allow => Verdict::Allow,
             AccessAction::Deny => Verdict::Deny { status },
         };
-        Some(Access { conditions, verdict })
+        Some(Access { conditions, verdict, strict })
     };
     let access = tables.iter().filter_map(rule).collect();
     (access, tables.iter().map(Table::written).collect())

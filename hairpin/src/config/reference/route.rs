@@ -239,6 +239,15 @@ pub const ACCESS: Section = Section {
             "What is decided.",
         ),
         field("status", Kind::Integer { min: 400, max: 599 }, Value("403"), "404", "The status of who is denied."),
+        field(
+            "strict",
+            Kind::Boolean,
+            Value("false"),
+            "true",
+            "Paths with parameters (`/a;x/b`) or encoded slashes (`/a%2Fb`) can be read in more than one way. Every rule is \
+             compared with all readings, and what one of them denies is denied. `true`: also, a request whose path fits \
+             this rule in one reading and not in another is answered with 400.",
+        ),
         HOST,
         PATH,
         PATH_PREFIX,

@@ -71,7 +71,7 @@ fn busy() -> Http {
 
 /// The name as the most careless reader understands it.
 fn careless(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).to_ascii_lowercase().replace('_', "-")
+    String::from_utf8_lossy(name).to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
 
 /// All values of each name.

@@ -46,6 +46,21 @@ fn fields_for_one_hop_do_not_go_on() {
 }
 
 #[test]
+fn max_forwards_counts_down_where_it_means_something() {
+    let sent = |method: &str, value: &str| {
+        let head = std::format!("{method} / HTTP/1.1\r\nHost: a\r\nMax-forwards: {value}\r\nX: y\r\n\r\n");
+        sent(&head, &plain(), &route(), &facts())
+    };
+    for method in ["TRACE", "OPTIONS"] {
+        let counted = |value| std::format!("{method} / HTTP/1.1\r\nHost: a\r\nX: y\r\nMax-Forwards: {value}\r\n\r\n");
+        assert_eq!(sent(method, "5"), counted("4"));
+        assert_eq!(sent(method, "007"), counted("6"));
+        assert_eq!(sent(method, &"9".repeat(30)), counted("18446744073709551614"));
+    }
+    assert!(sent("GET", "0").contains("\r\nMax-forwards: 0\r\n"));
+}
+
+#[test]
 fn upgrades_are_asked_for_where_allowed() {
     let head = get("Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n");
     let expected = get("Upgrade: websocket\r\nSec-WebSocket-Key: x\r\nConnection: upgrade\r\n");
@@ -78,7 +93,9 @@ fn what_a_stranger_says_of_itself_is_replaced() {
                  X-Real-IP: 192.0.2.7\r\nForwarded: for=192.0.2.7;host=a.example;proto=http\r\n";
     let disguised =
         "X_Forwarded_For: 1\r\nx-forwarded_for: 2\r\nX_Real-IP: 3\r\nx-FORWARDED-port: 4\r\nForwarded: 5\r\n";
-    for lies in ["", LIES, disguised] {
+    let dotted =
+        "X.Forwarded.For: 1\r\nx~forwarded+for: 2\r\nX|Real^IP: 3\r\nx'FORWARDED`port: 4\r\nX-Forwarded.For: 5\r\n";
+    for lies in ["", LIES, disguised, dotted] {
         assert_eq!(sent(&get(lies), &telling(), &route(), &facts()), get(truth), "{lies}");
         assert_eq!(sent(&get(lies), &plain(), &route(), &facts()), get(""), "{lies}");
     }
@@ -178,6 +195,12 @@ fn prefixes_are_replaced() {
         (PathPattern::exact("/api"), "/v2", "/api?q", "/v2?q"),
         (PathPattern::prefix("/api/"), "/v2/", "/x/../%61pi/%7eb%2fc", "/v2/~b%2Fc"),
         (PathPattern::prefix("/api/"), "/v2/", "http://h/api/x", "/v2/x"),
+        (PathPattern::prefix("/api/"), "/v2/", "/api//admin", "/v2//admin"),
+        (PathPattern::prefix("/api/"), "/v2", "/api//admin/", "/v2//admin/"),
+        (PathPattern::prefix("/api"), "/v2", "//api//a///b", "/v2//a///b"),
+        (PathPattern::prefix("/api"), "/", "/api//evil.example/", "/evil.example/"),
+        (PathPattern::prefix("/"), "/v2/", "//x", "/v2//x"),
+        (PathPattern::exact("/api"), "/v2", "//api", "/v2"),
         (PathPattern::regex("^/api"), "/v2/", "/api/%61", "/api/%61"),
     ] {
         let mut route = route();
