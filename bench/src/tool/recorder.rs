@@ -1,7 +1,8 @@
 //! A backend that remembers: every byte that its connections brought, and the requests it found in them.
 //!
 //! Its paths say how it answers: `/chunked` in chunks with a trailer, `/until-close` without a length, `/hints` after a
-//! 103, `/silent` never, `/reset` by closing, `/status/503` with that status. All others, `/echo` among them, are
+//! 103, `/silent` never, `/reset` by closing, `/status/503` with that status, `/raw?TEXT` with these bytes (percent-encoded) and nothing else, `/raw-close?TEXT`
+//! with them and the connection's end. All others, `/echo` among them, are
 //! answered with the head of the request as it came, or with nothing where a status has no body. `Upgrade: echo` makes
 //! the connection a tunnel that sends back what comes.
 
@@ -125,6 +126,19 @@ impl Drop for Recorder {
     }
 }
 
+/// Bytes of which some are written `%XX`.
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let escaped = behind.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    bytes
+}
+
 fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>, memory: &Arc<Mutex<Memory>>, name: &str) {
     let mut threads = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -193,6 +207,10 @@ impl Connection {
     /// Answers; whether the answer's end is the connection's.
     fn answer(&mut self, name: &str, heard: &Heard) -> Result<bool> {
         let target = heard.target();
+        if let Some((path, raw)) = target.split_once('?').filter(|(path, _)| path.contains("/raw")) {
+            self.stream.write_all(&decoded(raw))?;
+            return Ok(path.ends_with("/raw-close"));
+        }
         let status = target.split_once("/status/").and_then(|(_, code)| code.get(..3)?.parse::<u16>().ok());
         let status = status.unwrap_or(200);
         let mut out = String::new();

@@ -8,10 +8,12 @@
 //! - Lines end with CRLF and nothing else; no line is continued; control characters are nowhere but HTAB in values.
 //! - One empty line before a request line is skipped, as RFC 9112 (2.2) asks; it is counted among the request's bytes.
 //!   Backends never see it, because the head that goes on to them is always a new one. A second one is refused.
-//! - `Content-Length` is one number without leading zeros (some readers take these for octal), said once; lists and
-//!   repetitions are refused even where all say the same. `Transfer-Encoding` is `chunked` and nothing else. Names that
-//!   become the same as theirs where `-` becomes `_` (CGI, WSGI) are refused.
+//! - `Content-Length` of a request is one number without leading zeros (some readers take these for octal), said once;
+//!   lists and repetitions are refused even where all say the same. `Transfer-Encoding` is `chunked` and nothing else.
+//!   Names that become the same as theirs where all but letters and digits becomes `_` (CGI, WSGI) are refused.
 //! - `Host` is not empty, its port is a number; user information in an authority is refused.
+//! - A response that contradicts itself, but says no more than one thing to a client once it is written anew, is taken:
+//!   equal lengths, leading zeros, 204 with a length, `identity` ([`FramingFields`]).
 //! - `Connection` must not name `Host` or `Content-Length`: whoever removes them changes where a message goes or ends.
 
 mod fields;
@@ -26,7 +28,7 @@ mod tests;
 pub use fields::{FIELDS_MAX, Fields};
 pub(super) use octets::{is_token, is_value};
 pub use request::{Request, request};
-pub use response::{Response, response};
+pub use response::{FramingFields, Response, response};
 pub use target::{Form, Target};
 
 /// Bounds of a head.
@@ -54,7 +56,7 @@ pub enum Parsed<T> {
 pub enum Refusal {
     /// The request line is not `method SP target SP version`, or the method is longer than 32 bytes.
     RequestLine,
-    /// The status line is not `version SP status [SP reason]`, or the status is not 100 to 599.
+    /// The status line is not `version SP status [SP reason]`, or the status is not 100 to 999.
     StatusLine,
     /// The target is of no form its method allows, or has a character that no target has.
     Target,

@@ -3,6 +3,7 @@
 mod agreed;
 mod bodies;
 mod browser;
+mod disguised;
 mod failing;
 mod hostile;
 mod listed;
@@ -31,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     // What has little to do with how packets are carried: on the last stage.
     trials.extend(routes::trials(&stages));
+    trials.extend(disguised::trials(&stages));
     trials.extend(hostile::trials(&stages));
     trials.extend(servers::trials(&stages));
     // It counts on there being no connection for TLS yet.

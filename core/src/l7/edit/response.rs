@@ -2,7 +2,7 @@
 
 use super::super::body::Length;
 use super::super::config::{HeadEdits, Http, Route};
-use super::super::head::{Response, Version};
+use super::super::head::{FramingFields, Response, Version};
 use super::plan::Plan;
 use super::{Facts, Meaning, NoRoom, Out};
 
@@ -97,6 +97,11 @@ pub fn response_head(
             out.field(name, value);
         }
     }
+    if let FramingFields::Length(length) = response.framing {
+        out.put(b"Content-Length: ");
+        out.number(length);
+        out.put(b"\r\n");
+    }
     out.put(connection.line());
     if let Some((sticky, value)) = sticky {
         out.put(b"Set-Cookie: ");
@@ -120,6 +125,9 @@ pub fn response_head(
 
 /// Whether all of the response's fields go on, and say what is to be said of the connection.
 fn stays(response: &Response<'_>, connection: Connection) -> bool {
+    if response.framing != FramingFields::AsSaid {
+        return false;
+    }
     let mut said = None;
     for (name, value) in response.fields.iter() {
         if name.len() == 10 && name.eq_ignore_ascii_case(b"connection") {
@@ -137,7 +145,8 @@ fn stays(response: &Response<'_>, connection: Connection) -> bool {
 fn goes_on(response: &Response<'_>, name: &[u8]) -> bool {
     match name.len() {
         7 if name.eq_ignore_ascii_case(b"upgrade") => response.status == 101,
-        17 if name.eq_ignore_ascii_case(b"transfer-encoding") => true,
+        14 if name.eq_ignore_ascii_case(b"content-length") => response.framing == FramingFields::AsSaid,
+        17 if name.eq_ignore_ascii_case(b"transfer-encoding") => response.framing == FramingFields::AsSaid,
         _ => !response.fields.is_hop_by_hop(name),
     }
 }

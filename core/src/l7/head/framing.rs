@@ -1,7 +1,7 @@
 //! What a head says of the message's length, of the connection and of where the request goes.
 
 use super::fields::{Fields, Line, members};
-use super::octets::is_token;
+use super::octets::{is_token, trimmed};
 use super::{Refusal, Version};
 
 /// The largest `Content-Length`.
@@ -14,6 +14,8 @@ pub(super) struct Said<'a> {
     pub(super) host: Option<&'a [u8]>,
     /// `Content-Length`.
     pub(super) length: Option<u64>,
+    /// A response says it otherwise than by one plain number: more than once, always the same, or with leading zeros.
+    pub(super) is_roundabout: bool,
     /// `Transfer-Encoding`.
     codings: Option<Codings>,
     /// `Connection: close`.
@@ -70,6 +72,8 @@ struct Codings {
     chunked: u32,
     /// Whether the last one is `chunked`.
     chunked_last: bool,
+    /// Whether there is `identity`: none, as RFC 2616 (3.6) had it.
+    identity: bool,
     /// Whether there are others.
     others: bool,
 }
@@ -97,8 +101,7 @@ impl<'a> Said<'a> {
                 if !name.eq_ignore_ascii_case(b"content-length") {
                     return Err(Refusal::Lookalike);
                 }
-                let length = number(value).ok_or(Refusal::ContentLength)?;
-                self.length.replace(length).map_or(Ok(()), |_| Err(Refusal::ContentLength))
+                self.content_length(value, is_request)
             }
             17 if is_like(name, b"transfer-encoding") => {
                 if !name.eq_ignore_ascii_case(b"transfer-encoding") {
@@ -108,6 +111,22 @@ impl<'a> Said<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A response may repeat itself (RFC 9112, 6.3), and its numbers may begin with zeros (RFC 9110, 8.6): a client is
+    /// told one plain number.
+    fn content_length(&mut self, value: &[u8], is_request: bool) -> Result<(), Refusal> {
+        for member in value.split(|byte| *byte == b',') {
+            let plain = if is_request { member } else { without_zeros(trimmed(member)) };
+            self.is_roundabout |= plain.len() != member.len();
+            let length = number(plain).ok_or(Refusal::ContentLength)?;
+            match self.length.replace(length) {
+                None => {}
+                Some(before) if before == length && !is_request => self.is_roundabout = true,
+                Some(_) => return Err(Refusal::ContentLength),
+            }
+        }
+        Ok(())
     }
 
     fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
@@ -144,7 +163,9 @@ impl<'a> Said<'a> {
             }
             codings.chunked_last = coding.eq_ignore_ascii_case(b"chunked");
             codings.chunked += u32::from(codings.chunked_last);
-            codings.others |= !codings.chunked_last;
+            let identity = coding.eq_ignore_ascii_case(b"identity");
+            codings.identity |= identity;
+            codings.others |= !codings.chunked_last && !identity;
         }
         Ok(())
     }
@@ -158,7 +179,12 @@ impl<'a> Said<'a> {
         if version == Version::Http10 || codings.chunked != 1 || !codings.chunked_last {
             return Err(Refusal::TransferEncoding);
         }
-        if codings.others { Err(Refusal::Coding) } else { Ok(true) }
+        if codings.others || codings.identity { Err(Refusal::Coding) } else { Ok(true) }
+    }
+
+    /// Whether the only transfer coding is `identity`.
+    pub(super) fn is_identity(&self) -> bool {
+        self.codings.is_some_and(|codings| codings.identity && codings.chunked == 0 && !codings.others)
     }
 
     /// Whether the connection outlives the message (RFC 9112, 9.3).
@@ -181,9 +207,19 @@ fn may_be_tunnelled(protocol: &[u8]) -> bool {
         && ![&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
-/// Whether `name` is `lower`, in any case, also with `_` where `lower` has `-`. They are of one length.
+/// Whether `name` is `lower`, in any case, also with `_`, `.` or the like where `lower` has `-`. They are of one length.
 fn is_like(name: &[u8], lower: &[u8]) -> bool {
-    name.iter().zip(lower).all(|(byte, lower)| byte.eq_ignore_ascii_case(lower) || (*byte == b'_' && *lower == b'-'))
+    let is = |(byte, lower): (&u8, &u8)| match lower {
+        b'-' => !byte.is_ascii_alphanumeric(),
+        _ => byte.eq_ignore_ascii_case(lower),
+    };
+    name.iter().zip(lower).all(is)
+}
+
+/// `digits` without leading zeros, but with a last one.
+fn without_zeros(digits: &[u8]) -> &[u8] {
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+    &digits[zeros.min(digits.len().saturating_sub(1))..]
 }
 
 /// A decimal number without leading zeros, at most 2^63 - 1.

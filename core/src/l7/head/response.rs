@@ -10,7 +10,7 @@ use crate::l7::body::Length;
 pub struct Response<'a> {
     /// All of it, with its last CRLF CRLF.
     pub bytes: &'a [u8],
-    /// The status, 100 to 599.
+    /// The status, 100 to 999. Those from 600 on have no meaning (RFC 9110, 15), but some have them.
     pub status: u16,
     /// The version of HTTP.
     pub version: Version,
@@ -20,9 +20,22 @@ pub struct Response<'a> {
     pub fields: Fields<'a>,
     /// The body behind the head. Behind [`Length::Tunnel`] there is no more HTTP.
     pub body: Length,
+    /// What a client has to be told of the body.
+    pub framing: FramingFields,
     /// Whether the backend keeps the connection (RFC 9112, 9.3). Never with [`Length::UntilClose`] and
     /// [`Length::Tunnel`].
     pub keep_alive: bool,
+}
+
+/// What of a response's framing fields (`Content-Length`, `Transfer-Encoding`) goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FramingFields {
+    /// They go on as they are.
+    AsSaid,
+    /// One `Content-Length` of so many bytes in their place.
+    Length(u64),
+    /// None of them.
+    Without,
 }
 
 /// Reads the head of a response at the start of `bytes`, to a request with method `asked`. Whether a 101 was asked for,
@@ -42,9 +55,9 @@ struct Line<'a> {
 fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Response<'a>>, Refusal> {
     let Some((Line { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
     let Some(Section { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else { return Ok(None) };
-    let body = body(&said, version, status, asked)?;
-    let keep_alive = said.is_kept(version) && !matches!(body, Length::UntilClose | Length::Tunnel);
-    Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, keep_alive }))
+    let (body, framing, is_sure) = body(&said, version, status, asked)?;
+    let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
+    Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, framing, keep_alive }))
 }
 
 /// The status line, and where the next starts. A missing space before a missing reason is accepted: it is common, and
@@ -58,7 +71,7 @@ fn read_line(bytes: &[u8]) -> Result<Option<(Line<'_>, usize)>, Refusal> {
     let Some((start, rest)) = bytes.split_at_checked(12) else { return Ok(None) };
     let version = Version::named(&start[..8], Refusal::StatusLine)?;
     let status = match start[8..] {
-        [b' ', hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
+        [b' ', hundreds @ b'1'..=b'9', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
             u16::from(hundreds - b'0') * 100 + u16::from(tens - b'0') * 10 + u16::from(ones - b'0')
         }
         _ => return Err(Refusal::StatusLine),
@@ -80,20 +93,23 @@ fn read_line(bytes: &[u8]) -> Result<Option<(Line<'_>, usize)>, Refusal> {
     Ok(Some((Line { version, status, reason: &reason[..length] }, next)))
 }
 
-/// How long the body is (RFC 9112, 6.3).
-fn body(said: &Said<'_>, version: Version, status: u16, asked: Method) -> Result<Length, Refusal> {
-    let chunked = said.is_chunked(version)?;
+/// How long the body is (RFC 9112, 6.3), what goes on of the fields that say so, and whether it is sure that the next
+/// response begins behind it: where the backend contradicts itself it may send more, which must not be taken for one.
+fn body(
+    said: &Said<'_>,
+    version: Version,
+    status: u16,
+    asked: Method,
+) -> Result<(Length, FramingFields, bool), Refusal> {
+    let identity = said.is_identity();
+    let chunked = !identity && said.is_chunked(version)?;
     // What such a response must not say (RFC 9112, 6.1; RFC 9110, 8.6), and what a client might believe. A length of 0 is
     // common, and does no harm.
-    if (100..200).contains(&status) || status == 204 {
-        if chunked {
-            return Err(Refusal::TransferEncoding);
-        }
-        if said.length.is_some_and(|length| length > 0) {
-            return Err(Refusal::ContentLength);
-        }
+    let has_body = chunked || said.length.is_some_and(|length| length > 0);
+    if (100..200).contains(&status) && has_body {
+        return Err(if chunked { Refusal::TransferEncoding } else { Refusal::ContentLength });
     }
-    Ok(match (status, asked) {
+    let length = match (status, asked) {
         (101, _) => Length::Tunnel,
         (200..300, Method::Connect) => Length::Tunnel,
         (100..200 | 204 | 304, _) | (_, Method::Head) => Length::None,
@@ -103,5 +119,12 @@ fn body(said: &Said<'_>, version: Version, status: u16, asked: Method) -> Result
             Some(length) => Length::Bytes(length),
             None => Length::UntilClose,
         },
-    })
+    };
+    let framing = match said.length {
+        _ if status == 204 && has_body => FramingFields::Without,
+        Some(length) if identity || said.is_roundabout => FramingFields::Length(length),
+        None if identity => FramingFields::Without,
+        _ => FramingFields::AsSaid,
+    };
+    Ok((length, framing, !identity && framing != FramingFields::Without))
 }

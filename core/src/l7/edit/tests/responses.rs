@@ -51,6 +51,21 @@ fn what_holds_for_one_hop_is_said_anew() {
 }
 
 #[test]
+fn framing_is_written_anew_where_the_backend_contradicts_itself() {
+    for (head, expected) in [
+        ("200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n", "200 OK\r\nContent-Length: 5\r\n"),
+        ("200 OK\r\nContent-Length: 5, 5\r\nA: b\r\n", "200 OK\r\nA: b\r\nContent-Length: 5\r\n"),
+        ("204 No\r\nContent-Length: 5\r\n", "204 No\r\n"),
+        ("204 No\r\nTransfer-Encoding: chunked\r\n", "204 No\r\n"),
+        ("200 OK\r\nTransfer-Encoding: Identity\r\nContent-Length: 5\r\n", "200 OK\r\nContent-Length: 5\r\n"),
+        ("200 OK\r\nTransfer-Encoding: identity\r\n", "200 OK\r\nConnection: close\r\n"),
+    ] {
+        let head = std::format!("HTTP/1.1 {head}\r\n");
+        assert_eq!(back(&head, &facts()), Some(std::format!("HTTP/1.1 {expected}\r\n")), "{head}");
+    }
+}
+
+#[test]
 fn the_version_is_ours() {
     let head = "HTTP/1.0 200 Fine\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\n";
     assert_eq!(back(head, &facts()), Some("HTTP/1.1 200 Fine\r\nContent-Length: 1\r\n\r\n".into()));

@@ -59,6 +59,7 @@ fn what_is_smuggled_is_refused() {
                 ContentLength,
             ),
             ("underscored length", "POST / HTTP/1.1\r\nHost: a\r\nContent_Length: 5\r\n\r\n", Lookalike),
+            ("dotted length", "POST / HTTP/1.1\r\nHost: a\r\nContent.Length: 5\r\n\r\n", Lookalike),
             ("underscored coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer_Encoding: chunked\r\n\r\n", Lookalike),
             ("space before colon", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n", FieldName),
             ("tab before colon", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding\t: chunked\r\n\r\n", FieldName),

@@ -1,6 +1,6 @@
 //! Responses: the table of those that are refused, and what the others say.
 
-use super::super::Version;
+use super::super::{FramingFields, Version};
 use super::*;
 use crate::l7::body::Length;
 use std::format;
@@ -19,17 +19,23 @@ fn what_is_ambiguous_is_refused() {
                 "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n",
                 TwoLengths,
             ),
-            ("two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nContent-Length: 6\r\n\r\n", ContentLength),
-            ("list of lengths", "HTTP/1.1 200 OK\r\nContent-Length: 6,6\r\n\r\n", ContentLength),
+            ("two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nContent-Length: 7\r\n\r\n", ContentLength),
+            ("list of lengths", "HTTP/1.1 200 OK\r\nContent-Length: 6,7\r\n\r\n", ContentLength),
+            ("list that ends early", "HTTP/1.1 200 OK\r\nContent-Length: 6,\r\n\r\n", ContentLength),
+            ("identity and chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity, chunked\r\n\r\n", Coding),
+            (
+                "two lengths, identity",
+                "HTTP/1.1 204 \r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
+                TwoLengths,
+            ),
             ("bad length though none counts", "HTTP/1.1 304 \r\nContent-Length: x\r\n\r\n", ContentLength),
-            ("length of 204", "HTTP/1.1 204 \r\nContent-Length: 5\r\n\r\n", ContentLength),
             ("length of 100", "HTTP/1.1 100 \r\nContent-Length: 5\r\n\r\n", ContentLength),
-            ("chunked 204", "HTTP/1.1 204 \r\nTransfer-Encoding: chunked\r\n\r\n", TransferEncoding),
             ("chunked 103", "HTTP/1.1 103 \r\nTransfer-Encoding: chunked\r\n\r\n", TransferEncoding),
             ("chunked in 1.0", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", TransferEncoding),
             ("gzip", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", TransferEncoding),
             ("gzip, chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Coding),
             ("underscored length", "HTTP/1.1 200 OK\r\nContent_Length: 5\r\n\r\n", Lookalike),
+            ("dotted coding", "HTTP/1.1 200 OK\r\nTransfer.Encoding: chunked\r\n\r\n", Lookalike),
             ("folded", "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", Folded),
             ("space before colon", "HTTP/1.1 200 OK\r\nA : b\r\n\r\n", FieldName),
             ("NUL in value", "HTTP/1.1 200 OK\r\nA: \0\r\n\r\n", FieldValue),
@@ -42,7 +48,6 @@ fn what_is_ambiguous_is_refused() {
             ("status of two digits", "HTTP/1.1 20 OK\r\n\r\n", StatusLine),
             ("status of four digits", "HTTP/1.1 2000 OK\r\n\r\n", StatusLine),
             ("status 099", "HTTP/1.1 099 OK\r\n\r\n", StatusLine),
-            ("status 600", "HTTP/1.1 600 OK\r\n\r\n", StatusLine),
             ("status with letter", "HTTP/1.1 2x0 OK\r\n\r\n", StatusLine),
             ("two spaces", "HTTP/1.1  200 OK\r\n\r\n", StatusLine),
             ("lower case", "http/1.1 200 OK\r\n\r\n", StatusLine),
@@ -80,6 +85,32 @@ fn bodies() {
     assert_eq!(length("HTTP/1.1 205 \r\n\r\n", Method::Get), Length::UntilClose);
     assert_eq!(length("HTTP/1.1 300 \r\n\r\n", Method::Connect), Length::UntilClose);
     assert_eq!(length("HTTP/1.1 299 \r\n\r\n", Method::Connect), Length::Tunnel);
+}
+
+#[test]
+fn framing_that_is_clear_once_written_anew_is_taken() {
+    let framed = |text: &str, asked| {
+        let response = answered(text, asked);
+        (response.body, response.framing, response.keep_alive)
+    };
+    let get = |text: &str| framed(&format!("HTTP/1.1 {text}\r\n\r\n"), Method::Get);
+    let five = Length::Bytes(5);
+    assert_eq!(get("200 \r\nContent-Length: 5"), (five, FramingFields::AsSaid, true));
+    assert_eq!(get("200 \r\nContent-Length: 5\r\nContent-Length: 5"), (five, FramingFields::Length(5), true));
+    assert_eq!(get("200 \r\nContent-Length: 5, 5,5"), (five, FramingFields::Length(5), true));
+    assert_eq!(get("200 \r\nContent-Length: 0005"), (five, FramingFields::Length(5), true));
+    assert_eq!(get("200 \r\nContent-Length: 000"), (Length::None, FramingFields::Length(0), true));
+    assert_eq!(get("204 \r\nContent-Length: 5"), (Length::None, FramingFields::Without, false));
+    assert_eq!(get("204 \r\nTransfer-Encoding: chunked"), (Length::None, FramingFields::Without, false));
+    assert_eq!(get("204 \r\nContent-Length: 0"), (Length::None, FramingFields::AsSaid, true));
+    let identity = "200 \r\nTransfer-Encoding: identity";
+    assert_eq!(get(identity), (Length::UntilClose, FramingFields::Without, false));
+    assert_eq!(get(&format!("{identity}\r\nContent-Length: 5")), (five, FramingFields::Length(5), false));
+    let head = framed(&format!("HTTP/1.0 {identity}\r\nContent-Length: 5\r\n\r\n"), Method::Head);
+    assert_eq!(head, (Length::None, FramingFields::Length(5), false));
+    for status in [600, 999] {
+        assert_eq!(answered(&format!("HTTP/1.1 {status} \r\n\r\n"), Method::Get).status, status);
+    }
 }
 
 #[test]
