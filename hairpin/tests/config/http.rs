@@ -223,9 +223,10 @@ fn what_no_route_takes_goes_to_the_service_s_own_backends_if_it_has_some() {
 #[test]
 fn access_rules_arrive() {
     let rules = "[[service.access]]\naction = \"allow\"\nclient = \"10.0.0.0/8\"\n[[service.access]]\naction = \"deny\"\n\
-                 [[service.access]]\naction = \"deny\"\nstatus = 404\npath = \"/x\"";
+                 [[service.access]]\naction = \"deny\"\nstatus = 404\npath = \"/x\"\nstrict = true";
     let config = good(&with(&[("#MORE", rules)]));
     let access = &http(&config.snapshot.services[0]).access;
+    assert!(access.iter().map(|rule| rule.strict).eq([false, false, true]));
     let verdicts: Vec<Verdict> = access.iter().map(|rule| rule.verdict).collect();
     assert_eq!(verdicts, [Verdict::Allow, Verdict::Deny { status: 403 }, Verdict::Deny { status: 404 }]);
     let refuses =
