@@ -3,7 +3,6 @@
 use crate::mbuf::Mbuf;
 use crate::pool::Pool;
 use crate::port::{Chained, Inner, Port, Queue};
-use crate::port_client::Client;
 use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use std::mem;
 use std::sync::Arc;
@@ -14,9 +13,9 @@ use std::sync::Arc;
 /// sending: who routes writes the way out there. Frames with a port that is not there are dropped and counted.
 #[derive(Debug)]
 pub struct PortIo {
-    /// `None`: its port has called it back.
+    /// `None`: its port has called it back, or has no peer.
     queues: Vec<Option<Queue>>,
-    /// Ports that may call queues back, and the places of these.
+    /// Ports whose queues are not always there, and the places of these.
     lenders: Vec<(usize, Arc<Inner>)>,
     /// Which queue of each port it is.
     index: u16,
@@ -39,15 +38,16 @@ impl PortIo {
     }
 
     /// Over the queue `index` of each of `ports`; clients among these ([`Port::is_client`]) may call theirs back and give
-    /// it again ([`PortIo::renew`]). `None`: one is in use, or not there.
+    /// it again ([`PortIo::renew`]), and servers' are looked into only while a client is there. `None`: one is in use, or
+    /// not there.
     pub fn of(ports: &[Port], index: u16, pool: Pool) -> Option<PortIo> {
         let own = |port: &Port| match port.queue(index) {
             None if !port.is_client() || index >= port.queues() => None,
             queue => Some(queue),
         };
-        let clients = ports.iter().enumerate().filter(|(_, port)| port.is_client());
+        let lenders = ports.iter().enumerate().filter(|(_, port)| port.0.has_peer());
         Some(PortIo {
-            lenders: clients.map(|(place, port)| (place, Arc::clone(&port.0))).collect(),
+            lenders: lenders.map(|(place, port)| (place, Arc::clone(&port.0))).collect(),
             index,
             ..PortIo::over(ports.iter().map(own).collect::<Option<_>>()?, pool)
         })
@@ -76,14 +76,14 @@ impl PortIo {
 
     fn exchange(&mut self) {
         for (place, lender) in &self.lenders {
-            let recalls = lender.client.as_ref().is_some_and(Client::recalls);
+            let is_away = lender.is_away();
             match &mut self.queues[*place] {
-                Some(queue) if recalls => {
+                Some(queue) if is_away => {
                     self.chained.joined += queue.chained().joined;
                     self.chained.dropped += queue.chained().dropped;
                     self.queues[*place] = None;
                 }
-                empty @ None if !recalls => *empty = Inner::queue(lender, self.index),
+                empty @ None if !is_away => *empty = Inner::queue(lender, self.index),
                 _ => {}
             }
         }

@@ -318,6 +318,23 @@ impl Port {
 }
 
 impl Inner {
+    /// Whether it is one of two ends of shared memory (memif).
+    pub(crate) fn has_peer(&self) -> bool {
+        self.info.driver == "net_memif"
+    }
+
+    /// Whether nobody is to use its queues now. A client calls them back. A server's must not be looked into while its
+    /// client is let in: DPDK 22.11's driver takes a ring's address before it asks whether there is a connection, and the
+    /// memory may come in between (SIGSEGV in the second queue of testpmd, on a busy machine). Its link is up once all of
+    /// that is done.
+    pub(crate) fn is_away(&self) -> bool {
+        match &self.client {
+            Some(client) => client.recalls(),
+            // SAFETY: the port is open.
+            None => self.has_peer() && unsafe { port::hairpin_port_is_up(self.id) == 0 },
+        }
+    }
+
     /// As [`Port::queue`].
     pub(crate) fn queue(this: &Arc<Inner>, index: u16) -> Option<Queue> {
         let taken = this.taken.get(usize::from(index))?;

@@ -12,6 +12,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("memif within a process", within),
         ("memif between processes", between),
         ("memif: a client asks again, before its server is there and after it went", again),
+        ("memif: a server's queues are left alone until a client is there", alone),
         ("memif with dpdk-testpmd at the other end", testpmd),
     ]
 }
@@ -124,6 +125,35 @@ fn again() {
     }
     server.kill().expect("it runs");
     server.wait().expect("it ran");
+}
+
+/// Whoever looked into them while a client is let in could look into memory that is not there yet.
+fn alone() {
+    let whole = Whole::new(5000, 2048);
+    let socket = socket("alone");
+    let server = [open("server", &socket, 2, &whole)];
+    let mut io = PortIo::of(&server, 1, whole.0.clone()).expect("its second queue");
+    for _ in 0..2 {
+        io.renew();
+        assert!(server[0].queue(1).is_some(), "a worker has a queue to nobody");
+        let client = open("client", &socket, 2, &whole);
+        [&server[0], &client].into_iter().for_each(connected);
+        io.renew();
+        assert!(server[0].queue(1).is_none(), "no worker has the queue");
+        let mut queue = client.queue(1).expect("a queue");
+        let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &packets::udp(&[i; 100]))).collect();
+        send(&mut queue, &mut batch);
+        let (start, mut came) = (Instant::now(), Batch::new());
+        while came.len() < 60 {
+            assert!(start.elapsed() < super::PATIENCE, "{} of 60 came", came.len());
+            io.receive(&mut came);
+        }
+        drop((queue, client));
+        while server[0].is_up() {
+            assert!(start.elapsed() < super::PATIENCE, "the link stays up");
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A process at the other end sends every frame back, its payload turned over.
