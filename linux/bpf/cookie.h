@@ -220,8 +220,12 @@ static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u
 		if (fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)syn->network, sizeof(syn->network), 0)) != 0xffff)
 			return false;
 	}
+	/* Two checks: joined to one of `length - 20`, as clang likes them, the bounds would be those of a copy, and the
+	 * verifiers of 6.1 and 6.12 would not know them of `length`. */
+	if (length < sizeof(struct tcphdr))
+		return false;
 	barrier_var(length);
-	if (length < sizeof(struct tcphdr) || length > TCP_LENGTH_MAX)
+	if (length > TCP_LENGTH_MAX)
 		return false;
 	if (bpf_skb_load_bytes(skb, shape_l4(shape), syn->segment, length))
 		return false;
@@ -297,8 +301,12 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 	}
 	tcp = (void *)(syn->answer + network);
 	pseudo = pseudo_sum(of, length);
+	/* Two checks, as in `read_syn`. */
 	barrier_var(length);
-	if (length < SYN_ACK_LENGTH || length > SYN_ACK_LENGTH_MAX)
+	if (length < SYN_ACK_LENGTH)
+		return TC_ACT_SHOT;
+	barrier_var(length);
+	if (length > SYN_ACK_LENGTH_MAX)
 		return TC_ACT_SHOT;
 	/* An unfinished checksum stays unfinished: whoever finishes it looks for it in the same place. */
 	if (checksum_state(skb) != CHECKSUM_PARTIAL)
