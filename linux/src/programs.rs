@@ -12,6 +12,7 @@ mod filters;
 mod object;
 mod pins;
 mod reader;
+mod refusal;
 mod rules;
 
 pub use adopt::Adopted;

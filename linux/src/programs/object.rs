@@ -1,7 +1,7 @@
 //! The embedded object: its maps and programs as they are loaded, or taken from where they are pinned.
 
-use super::Options;
-use anyhow::{Context, Result, bail, ensure};
+use super::{Options, refusal};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -151,8 +151,33 @@ pub(super) fn load(mut open: OpenObject, constants: &Constants, pinned: Option<&
             map.reuse_fd(there.as_fd()).with_context(|| format!("cannot use map {name}"))?;
         }
     }
-    open.load().context(
-        "cannot load the BPF programs: Linux 6.1 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed, \
-         and memory for the rules",
-    )
+    let (loaded, heard) = refusal::listen(|| open.load());
+    loaded.map_err(|error| anyhow!(refusal::reason(&heard, &release(), &error.to_string())))
+}
+
+/// The kernel's.
+fn release() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.map_or_else(|_| "of an unknown release".to_string(), |text| text.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::ProgramType;
+
+    #[test]
+    fn what_the_verifier_refuses_is_in_the_error() {
+        // SAFETY: geteuid cannot fail and changes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let options = Options { rules_v4_max: 16, rules_v6_max: 16, ..Options::default() };
+        let mut open = open(&options).unwrap();
+        // A program of this type gets registers, not a packet.
+        open.progs_mut().find(|program| program.name() == "hairpin_worker").unwrap().set_prog_type(ProgramType::Kprobe);
+        let error = format!("{:#}", load(open, &Constants::with_mark(&options, 1), None).unwrap_err());
+        assert!(error.contains("refuses hairpin_worker") && error.contains("cannot use helper"), "{error}");
+    }
 }
