@@ -1,4 +1,4 @@
-# make build | test | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
+# make build | test | test-kernels | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
+.PHONY: build test test-kernels demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -27,6 +27,14 @@ deps:
 
 test: deps
 	scripts/test
+
+# Every BPF program under the verifier of each of Debian's kernels (6.1, 6.12, the newest), in virtual machines. Kernels are
+# downloaded once, to target/kernels; later it takes about 20 s for each kernel. One of them: make test-kernels KERNELS=6.1
+KERNELS ?= 6.1 6.12 newest
+
+test-kernels: deps
+	tests/kernels/install-deps
+	tests/kernels/verifier $(KERNELS)
 
 # Kills the process so many times at random instants under load; starts it again so many times. `make test` does less.
 CRASHES ?= 500

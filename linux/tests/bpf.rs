@@ -34,6 +34,8 @@ mod misses;
 mod rules;
 #[path = "bpf/traffic.rs"]
 mod traffic;
+#[path = "bpf/verifier.rs"]
+mod verifier;
 // Shared with the tests of TAP frames, which use the rest.
 #[allow(dead_code)]
 #[path = "tap/wire.rs"]

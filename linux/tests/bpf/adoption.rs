@@ -2,7 +2,9 @@
 
 use crate::lifecycle::{attached, attached_by};
 use crate::packet::{Packet, v4};
-use crate::rig::{BACKEND, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, command, in_namespace, run, snapshot};
+use crate::rig::{
+    BACKEND, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, attach_modes, command, in_namespace, run, snapshot,
+};
 use crate::wire::{Link, Vnet};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
@@ -66,7 +68,7 @@ fn backlog_drops() -> u64 {
 
 #[test]
 fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
-    for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+    for mode in attach_modes() {
         in_namespace(move || {
             let rig = Rig::new(1, |options| options.attach = mode);
             put(&rig);

@@ -1,6 +1,6 @@
 //! Loading, attaching, pinning, removing.
 
-use crate::rig::{Rig, command, in_namespace, snapshot};
+use crate::rig::{Rig, attach_modes, command, in_namespace, snapshot};
 use hairpin_core::flow::Steering;
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::{AttachMode, Options, PIN_DIRECTORY_OWN, Plane, flush};
@@ -26,7 +26,7 @@ pub(crate) fn attached_by(mode: AttachMode) -> (u32, usize) {
 
 #[test]
 fn everything_is_pinned_and_all_of_it_goes() {
-    for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+    for mode in attach_modes() {
         in_namespace(move || {
             let Rig { plane, .. } = Rig::new(1, |options| options.attach = mode);
             let path = plane.pin_path().to_path_buf();
@@ -48,7 +48,7 @@ fn everything_is_pinned_and_all_of_it_goes() {
 
 #[test]
 fn a_dead_instance_leaves_working_objects_that_the_next_one_or_flush_removes() {
-    for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+    for mode in attach_modes() {
         in_namespace(move || {
             let directory = Path::new("/no/such/place");
             let options = |options: &mut Options| {

@@ -8,7 +8,7 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, Numbers, RuleHead, RuleV4, RuleV6};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{Options, Plane};
+use hairpin_linux::programs::{AttachMode, Options, Plane};
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -50,6 +50,14 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = outcome.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// How programs can be attached to devices here: by tcx since Linux 6.6.
+pub(crate) fn attach_modes() -> Vec<AttachMode> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.trim().parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap(), numbers.next().unwrap());
+    if version < (6, 6) { vec![AttachMode::Clsact] } else { vec![AttachMode::Tcx, AttachMode::Clsact] }
 }
 
 pub(crate) fn command(name: &str, arguments: &[&str]) -> String {
