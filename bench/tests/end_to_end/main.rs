@@ -17,6 +17,7 @@ mod lab;
 mod lane;
 mod leaks;
 mod lifecycle;
+mod manager;
 mod memif;
 mod mtu;
 mod network;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         hostile::trials(),
         lifecycle::trials(),
         restart::trials(),
+        manager::trials(),
         health::trials(),
         intruders::trials(),
         survival::trials(),

@@ -47,6 +47,9 @@ enum Action {
         /// Take over from the process that started this one. (`hairpin upgrade` does this.)
         #[arg(long, hide = true)]
         take_over: bool,
+        /// Start this program, to take over, as a process of nobody's here, and end. (`hairpin upgrade` does this.)
+        #[arg(long, hide = true, value_name = "PROGRAM", requires = "take_over")]
+        as_orphan: Option<PathBuf>,
     },
     /// Check a configuration file and report every mistake in it.
     #[command(after_help = "Example: hairpin validate -c new.toml")]
@@ -268,7 +271,8 @@ impl Action {
 
     fn perform(self) -> anyhow::Result<ExitCode> {
         match self {
-            Action::Run { config, discard, take_over } => process::run(config, discard, take_over),
+            Action::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
+            Action::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
             Action::Validate { config } => process::validate(&config),
             Action::Status { target, output, watch } => listing::status(&target, output, watch),
             Action::Top { target } => crate::top::run(&target.socket()?),

@@ -1,12 +1,17 @@
-//! How one process hands over to another: the new one is a child of the old one and talks with it over the socket that
-//! is its standard input.
+//! How one process hands over to another: the old one starts the new one, which is not its child (see `orphan`), and they
+//! talk over the socket that is the new one's standard input.
 //!
 //! The new process prepares everything that takes time and says `ready`. The old one ends its workers and sends the
 //! lock and the workers' devices; frames that arrive meanwhile wait in the devices. The new one takes over the
 //! connections and says `serving`. Until then the old one can go on: it keeps its own descriptors, and what lies in
 //! shared memory is whole at any instant.
+//!
+//! The old one says `yours`: from here on it does not go on. The new one tells the service manager that it is the main
+//! process, and closes the socket; only then the old one ends. (systemd ends a service whose main process ends before it
+//! has heard of another one.)
 
 use super::instance::Lock;
+use super::orphan::{self, Process};
 use crate::health::Saved;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{
@@ -14,22 +19,30 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a new process may take to prepare, and to take over.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// How long a new process may take to tell the service manager that it is the main process; more than `notify` waits.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one step of waiting takes.
 const STEP: Duration = Duration::from_millis(50);
-/// How long one look at a program that validates is after another.
-const VALIDATE_STEP: Duration = Duration::from_millis(5);
+/// How long one look at a program that validates, or starts another one, is after another.
+const STARTER_STEP: Duration = Duration::from_millis(5);
 /// Bytes that are passed on of what such a program says, at most. (It may say more than a pipe holds only by hanging.)
 const SAID_BYTES_MAX: u64 = 16 << 10;
+/// Bytes of a word at most.
+const WORD_BYTES_MAX: usize = 64;
+/// By this the old process gives up for good.
+const COMMITTED: &[u8] = b"yours\n";
 /// Descriptors passed at most: the lock and the devices of 64 workers.
 const DESCRIPTORS_MAX: usize = 65;
 /// Bytes of a message at most: states of 16,384 backends take 4 MB.
@@ -46,31 +59,44 @@ pub(crate) struct Legacy {
 
 /// The new process as the old one sees it.
 pub(crate) struct Successor {
-    child: Child,
+    process: Process,
+    talk: Talk,
+}
+
+/// The old process's end of the socket.
+struct Talk {
     stream: UnixStream,
+    /// What the new process has said before it was known which one it is.
+    early: VecDeque<u8>,
 }
 
 impl Successor {
     /// Starts `program`, or the program this process runs, on the configuration `file`, if it finds that file right.
-    /// `meanwhile` is called now and then.
+    /// `meanwhile` is called now and then. The new process belongs to PID 1 then.
     pub(crate) fn start(program: Option<&Path>, file: &Path, meanwhile: impl Fn()) -> Result<Successor> {
+        orphan::require_no_init()?;
         let program = match program {
             Some(program) => program.to_path_buf(),
             None => own_program()?,
         };
-        validate(&program, file, meanwhile)?;
+        validate(&program, file, &meanwhile)?;
         let (ours, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
         ours.set_read_timeout(Some(STEP))?;
         ours.set_write_timeout(Some(PATIENCE))?;
-        let mut command = Command::new(&program);
-        command.arg("run").arg("--config").arg(file).arg("--take-over").stdin(Stdio::from(OwnedFd::from(theirs)));
-        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Successor { child, stream: ours })
+        let mut starter = orphan::starter(&program, file, theirs)?;
+        match orphan::await_child(&mut starter, (PATIENCE, STARTER_STEP), meanwhile)? {
+            Some(status) if status.success() => {}
+            Some(status) => bail!("cannot start {} ({status}); what it printed says why", program.display()),
+            None => bail!("starting {} took longer than {} s", program.display(), PATIENCE.as_secs()),
+        }
+        let mut talk = Talk { stream: ours, early: VecDeque::new() };
+        let process = talk.process().with_context(|| format!("cannot see which process is {}", program.display()))?;
+        Ok(Successor { process, talk })
     }
 
     /// Its number.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid
     }
 
     /// Waits until it says `word`; `meanwhile` is called now and then.
@@ -78,27 +104,26 @@ impl Successor {
     /// # Errors
     /// It ended, said something else, or took too long; it is ended then.
     pub(crate) fn await_word(&mut self, word: &str, meanwhile: impl Fn()) -> Result<()> {
-        let mut said = Vec::new();
-        let deadline = Instant::now() + PATIENCE;
-        let result = loop {
-            meanwhile();
-            if Instant::now() > deadline {
-                break Err(anyhow::anyhow!("it has not said `{word}` within {} s", PATIENCE.as_secs()));
-            }
-            let mut byte = [0];
-            match self.stream.read(&mut byte) {
-                Ok(0) => break Err(anyhow::anyhow!("it ended; what it printed says why")),
-                Ok(_) if byte[0] == b'\n' && said == word.as_bytes() => break Ok(()),
-                Ok(_) if byte[0] == b'\n' || said.len() > 64 => {
-                    break Err(anyhow::anyhow!("it says {:?}, not `{word}`", String::from_utf8_lossy(&said)));
-                }
-                Ok(_) => said.push(byte[0]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => break Err(error.into()),
-            }
+        let result = match self.talk.word(PATIENCE, meanwhile) {
+            Ok(Some(said)) if said == word.as_bytes() => Ok(()),
+            Ok(Some(said)) => Err(anyhow::anyhow!("it says {:?}, not `{word}`", String::from_utf8_lossy(&said))),
+            Ok(None) => Err(anyhow::anyhow!("it ended; what it printed says why")),
+            Err(error) => Err(error.context(format!("it has not said `{word}`"))),
         };
         result.inspect_err(|_| self.end())
+    }
+
+    /// Leaves everything to it for good, and waits until the service manager knows.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn commit(&mut self, meanwhile: impl Fn()) -> Result<()> {
+        // One that is gone is seen below; one of an earlier version does not wait for this.
+        let _ = self.talk.stream.write_all(COMMITTED);
+        // It says nothing more. If it takes too long to close the socket, it serves all the same.
+        let _ = self.talk.word(COMMIT_PATIENCE, meanwhile);
+        ensure!(!self.process.has_ended(), "process {} ended as soon as it had taken over", self.process.pid);
+        Ok(())
     }
 
     /// Passes everything on.
@@ -110,16 +135,85 @@ impl Successor {
         let mut control = SendAncillaryBuffer::new(&mut space);
         ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "too many devices to pass on");
         let length = (text.len() as u64).to_le_bytes();
-        let sent = sendmsg(&self.stream, &[IoSlice::new(&length)], &mut control, SendFlags::empty())
+        let sent = sendmsg(&self.talk.stream, &[IoSlice::new(&length)], &mut control, SendFlags::empty())
             .context("cannot pass the workers' devices on")?;
         ensure!(sent == length.len(), "the devices were passed on in part only");
-        self.stream.write_all(&text).context("cannot pass states on")
+        self.talk.stream.write_all(&text).context("cannot pass states on")
     }
 
     /// Ends it.
     pub(crate) fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.end();
+    }
+}
+
+impl Talk {
+    /// Which process the new one is, as the one that has started it said before it ended.
+    fn process(&mut self) -> Result<Process> {
+        loop {
+            let (byte, handle) = self.receive()?.context("it is gone")?;
+            let Some(handle) = handle else {
+                self.early.push_back(byte);
+                ensure!(self.early.len() <= WORD_BYTES_MAX, "it talks too much");
+                continue;
+            };
+            // What else was said by the same process lies together.
+            let mut text = vec![byte];
+            while let Some((byte, _)) = self.receive()?
+                && byte != b'\n'
+            {
+                text.push(byte);
+            }
+            let pid = std::str::from_utf8(&text)?.parse().context("its number makes no sense")?;
+            return Ok(Process::new(pid, handle));
+        }
+    }
+
+    /// A line; `None` when the socket was closed.
+    ///
+    /// # Errors
+    /// It took too long, or was too long.
+    fn word(&mut self, patience: Duration, meanwhile: impl Fn()) -> Result<Option<Vec<u8>>> {
+        let mut said = Vec::new();
+        let deadline = Instant::now() + patience;
+        loop {
+            meanwhile();
+            ensure!(Instant::now() <= deadline, "{} s have passed", patience.as_secs());
+            let byte = match self.early.pop_front() {
+                Some(byte) => Some(byte),
+                None => match self.receive() {
+                    Ok(received) => received.map(|(byte, _)| byte),
+                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            match byte {
+                None => return Ok(None),
+                Some(b'\n') => return Ok(Some(said)),
+                Some(_) if said.len() >= WORD_BYTES_MAX => return Ok(Some(said)),
+                Some(byte) => said.push(byte),
+            }
+        }
+    }
+
+    /// A byte, with the descriptor that came with it; `None` when the socket was closed.
+    fn receive(&mut self) -> std::io::Result<Option<(u8, Option<OwnedFd>)>> {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let received = match recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            received => received?,
+        };
+        let mut passed = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                passed = descriptors.last();
+            }
+        }
+        Ok((received.bytes > 0).then_some((byte[0], passed)))
     }
 }
 
@@ -128,18 +222,8 @@ fn validate(program: &Path, file: &Path, meanwhile: impl Fn()) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("validate").arg("--config").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-    let deadline = Instant::now() + PATIENCE;
-    let status = loop {
-        meanwhile();
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() < deadline => std::thread::sleep(VALIDATE_STEP),
-            None => {
-                let _ = child.kill();
-                let _ = child.wait();
-                bail!("{} takes too long to look at {}", program.display(), file.display());
-            }
-        }
+    let Some(status) = orphan::await_child(&mut child, (PATIENCE, STARTER_STEP), meanwhile)? else {
+        bail!("{} takes too long to look at {}", program.display(), file.display());
     };
     if status.success() {
         return Ok(());
@@ -190,6 +274,18 @@ impl Predecessor {
         self.stream.write_all(format!("{word}\n").as_bytes()).context("the old process is gone")
     }
 
+    /// Waits until the old process has given up for good. One that says nothing has ended, or will not go on either: it
+    /// would have ended this process.
+    pub(crate) fn await_commitment(&mut self) {
+        let mut word = [0; COMMITTED.len()];
+        let _ = self.stream.read_exact(&mut word);
+    }
+
+    /// Lets the old process end. The socket is the standard input as well, so that closing this copy alone would do nothing.
+    pub(crate) fn release(self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
     /// Takes what is passed on.
     pub(crate) fn inherit(&mut self, socket: &Path) -> Result<Inheritance> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -227,6 +323,13 @@ impl Predecessor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Child;
+
+    fn successor(ours: UnixStream) -> (Successor, Child) {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let talk = Talk { stream: ours, early: VecDeque::new() };
+        (Successor { process: Process::of(&child).unwrap(), talk }, child)
+    }
 
     #[test]
     fn lock_devices_and_states_arrive() {
@@ -236,8 +339,7 @@ mod tests {
         let lock = Lock::take(&socket).unwrap().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(STEP)).unwrap();
-        let child = Command::new("true").spawn().unwrap();
-        let mut successor = Successor { child, stream: ours };
+        let (mut successor, mut child) = successor(ours);
         let mut predecessor = Predecessor { stream: theirs };
         predecessor.say("ready").unwrap();
         successor.await_word("ready", || {}).unwrap();
@@ -256,7 +358,11 @@ mod tests {
         inherited.lock.remove();
         assert!(Lock::take(&socket).unwrap().is_ok());
         std::fs::remove_dir_all(&directory).unwrap();
+        predecessor.release();
+        assert!(successor.commit(|| {}).is_ok(), "the socket was closed by one that lives");
         successor.end();
+        assert!(successor.process.has_ended());
+        child.wait().unwrap();
     }
 
     #[test]
@@ -266,9 +372,10 @@ mod tests {
             ours.set_read_timeout(Some(STEP)).unwrap();
             theirs.write_all(words.as_bytes()).unwrap();
             drop(theirs);
-            let child = Command::new("true").spawn().unwrap();
-            let error = Successor { child, stream: ours }.await_word("ready", || {}).unwrap_err();
+            let (mut successor, mut child) = successor(ours);
+            let error = successor.await_word("ready", || {}).unwrap_err();
             assert!(error.to_string().starts_with(expected), "{error}");
+            child.wait().unwrap();
         }
     }
 }

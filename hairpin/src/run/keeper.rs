@@ -22,6 +22,7 @@ use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
 use hairpin_linux::cpu;
 use hairpin_linux::shared::{Opened, SharedTable};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -390,9 +391,17 @@ impl Keeper {
             return None;
         };
         log("starting a new process to take over");
-        let beat = || self.plane.beat();
-        let prepared = Successor::start(program.as_deref(), &self.options.file, beat).and_then(|mut successor| {
-            successor.await_word("ready", beat)?;
+        // The manager's watchdog, too, waits for signs of life: preparing may take longer than it has patience.
+        let told = Cell::new(Instant::now());
+        let beat = || {
+            self.plane.beat();
+            if told.get().elapsed() >= BEAT * READ_BEATS as u32 {
+                notify::alive();
+                told.set(Instant::now());
+            }
+        };
+        let prepared = Successor::start(program.as_deref(), &self.options.file, &beat).and_then(|mut successor| {
+            successor.await_word("ready", &beat)?;
             Ok(successor)
         });
         let mut successor = match prepared {
@@ -409,9 +418,15 @@ impl Keeper {
         self.crew.end();
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
         let passed = successor.bequeath(lock, descriptors, &legacy);
-        match passed.and_then(|()| successor.await_word("serving", || self.plane.beat())) {
+        match passed.and_then(|()| successor.await_word("serving", &beat)) {
             Ok(()) => {
                 let pid = successor.pid();
+                if let Err(error) = successor.commit(beat) {
+                    let why =
+                        format!("{error:#}; start it again: what is left in the kernel goes on, and it adopts that");
+                    let _ = answer.send(Err(why.clone()));
+                    return Some(End::Failed(why));
+                }
                 let _ = answer.send(Ok(pid));
                 let _ = known.recv_timeout(TELL_PATIENCE);
                 Some(End::HandedOver { pid })

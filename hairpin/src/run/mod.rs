@@ -19,6 +19,7 @@ mod keeper;
 mod looks;
 mod moderation;
 mod notify;
+mod orphan;
 mod plane;
 mod policer;
 mod reading;
@@ -28,6 +29,7 @@ mod thread;
 mod turn;
 
 pub(crate) use host::port_range_warning;
+pub(crate) use orphan::start as start_orphan;
 
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{self, Answer, BackendChange, Changes, Reply, Request};
@@ -244,11 +246,20 @@ impl Service {
             keeper.serve_metrics();
             if let Some(mut predecessor) = predecessor {
                 predecessor.say("serving")?;
+                predecessor.await_commitment();
+                // The old process ends when it is released: by then the manager has to know the new one.
+                notify::ready();
+                notify::settle();
+                predecessor.release();
+            } else {
+                notify::ready();
             }
             lock.sign().context("cannot sign the lock")?;
-            notify::ready();
             let end = keeper.keep(&messages, &mut lock);
-            notify::stopping();
+            // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
+            if !matches!(end, End::HandedOver { .. }) {
+                notify::stopping();
+            }
             log(&match &end {
                 End::Signal(signal) if end.flushes() => format!("signal {signal}: stopping and removing everything"),
                 End::Signal(signal) => format!("signal {signal}: stopping; offloaded connections go on"),

@@ -1,6 +1,11 @@
 //! What the service manager is told (systemd's `Type=notify`); nothing without one.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
+use std::os::fd::AsFd;
+
+/// How long a manager may take to read what it is told: as sd_notify_barrier(3) waits by default in systemd-notify.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 fn tell(states: &[NotifyState<'_>]) {
     // Nobody listening is fine.
@@ -10,6 +15,17 @@ fn tell(states: &[NotifyState<'_>]) {
 /// It serves, and is the unit's main process.
 pub(super) fn ready() {
     tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+}
+
+/// Waits until the manager has read everything that it was told, for [`PATIENCE`] at most.
+pub(super) fn settle() {
+    let Ok((ours, theirs)) = std::io::pipe() else { return };
+    if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[theirs.as_fd()]).is_err() {
+        return;
+    }
+    drop(theirs);
+    // The manager closes its end; without one, or with one that takes no descriptors, it is closed by now.
+    let _ = poll(&mut [PollFd::new(&ours, PollFlags::empty())], Some(&PATIENCE));
 }
 
 /// It reads its configuration again; [`ready`] ends that.
