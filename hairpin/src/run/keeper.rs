@@ -391,15 +391,7 @@ impl Keeper {
             return None;
         };
         log("starting a new process to take over");
-        // The manager's watchdog, too, waits for signs of life: preparing may take longer than it has patience.
-        let told = Cell::new(Instant::now());
-        let beat = || {
-            self.plane.beat();
-            if told.get().elapsed() >= BEAT * READ_BEATS as u32 {
-                notify::alive();
-                told.set(Instant::now());
-            }
-        };
+        let beat = signs_of_life(&*self.plane);
         let prepared = Successor::start(program.as_deref(), &self.options.file, &beat).and_then(|mut successor| {
             successor.await_word("ready", &beat)?;
             Ok(successor)
@@ -421,7 +413,7 @@ impl Keeper {
         match passed.and_then(|()| successor.await_word("serving", &beat)) {
             Ok(()) => {
                 let pid = successor.pid();
-                if let Err(error) = successor.commit(beat) {
+                if let Err(error) = successor.commit(&beat) {
                     let why =
                         format!("{error:#}; start it again: what is left in the kernel goes on, and it adopts that");
                     let _ = answer.send(Err(why.clone()));
@@ -480,6 +472,20 @@ impl Keeper {
         notify::ready();
         self.stand();
         Ok(())
+    }
+}
+
+/// What gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
+/// longer than the manager's watchdog waits.
+fn signs_of_life(plane: &dyn Plane) -> impl Fn() + use<> {
+    let beat = plane.beater();
+    let told = Cell::new(Instant::now());
+    move || {
+        beat(cpu::now());
+        if told.get().elapsed() >= BEAT * READ_BEATS as u32 {
+            notify::alive();
+            told.set(Instant::now());
+        }
     }
 }
 
