@@ -115,7 +115,7 @@ struct control {
 	__u32 abi_layout;          /* a hash of this file without its comments */
 	__u64 steering_key[2];
 	__u32 workers;             /* 1 to WORKERS_MAX; 0: not configured yet, nothing is a miss of ours */
-	__u32 absent_drop;         /* nobody serves the workers: 1 drop misses of ours, 0 leave them to the kernel */
+	__u32 absent_drop;         /* no process serves the workers: ABSENT_* of handover.h says what becomes of misses */
 	__u64 heartbeat_ns;        /* CLOCK_MONOTONIC, written by the process */
 	__u64 heartbeat_timeout_ns;
 	__u32 policer_backend_pps; /* packets from backends, per CPU and service */

@@ -5,6 +5,13 @@
 
 #define TICKET_MASK 0xffffff
 
+/* What becomes of packets that no rule takes while no process serves the workers (`control.absent_drop`): they are left
+ * to the kernel; dropped, but for what a backend's end sends to hosts that have no connection here; or dropped, all of
+ * them, where no connection is tracked by which the two could be told apart. */
+#define ABSENT_PASS 0
+#define ABSENT_DROP 1
+#define ABSENT_DROP_ALL 2
+
 /* Whether nobody serves the workers: the process has not written its heartbeat in time. */
 static __always_inline bool is_absent(const struct control *control)
 {

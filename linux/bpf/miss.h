@@ -73,6 +73,14 @@ static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *sou
 	return exact || (!is_ours(destination) && is_local(skb, source, destination, ipv6));
 }
 
+/* Whether a packet of a backend's end that no process can be asked about is none of a balanced connection. Hosts that talk
+ * to a backend directly go on doing so; the others' packets wait for the next process, as both ends send again what is
+ * dropped, but would give up what the kernel refuses. */
+static __always_inline bool is_direct(const struct control *control, const struct end *destination, __u64 hash)
+{
+	return control->absent_drop == ABSENT_DROP && is_absent(control) && !is_known(hash) && !is_ours(destination);
+}
+
 /* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection
  * is policed even if it seems known: the same SYN can be sent again and again. */
 static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u64 shape)
@@ -106,6 +114,10 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 		return TC_ACT_UNSPEC;
 	}
 	hash = steer_hash(control_now, destination);
+	if (is_direct(control_now, destination, hash)) {
+		count(EVENT_ABSENT_PASS);
+		return TC_ACT_UNSPEC;
+	}
 	if (!is_known(hash) && !backend_admitted(control_now, roles->backend_service)) {
 		count(EVENT_POLICED_BACKEND);
 		return TC_ACT_SHOT;
@@ -185,6 +197,10 @@ static __always_inline int icmp(struct __sk_buff *skb, __u32 at, const bool ipv6
 		return TC_ACT_UNSPEC;
 	}
 	hash = steer_hash(control_now, &source);
+	if (is_direct(control_now, &source, hash)) {
+		count(EVENT_ABSENT_PASS);
+		return TC_ACT_UNSPEC;
+	}
 	if (is_known(hash) || backend_admitted(control_now, roles->backend_service))
 		return to_worker(skb, steer_worker(control_now, hash));
 	count(EVENT_POLICED_BACKEND);

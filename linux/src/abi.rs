@@ -269,7 +269,7 @@ pub struct ControlBlock {
     pub steering_key: [u64; 2],
     /// 1 to [`WORKERS_MAX`]; 0: not configured yet.
     pub workers: u32,
-    /// While nobody serves the workers: 1 drop what is theirs, 0 leave it to the kernel.
+    /// What becomes of the workers' packets while no process serves: a number of `programs::Absent`.
     pub absent_drop: u32,
     /// CLOCK_MONOTONIC.
     pub heartbeat_ns: u64,

@@ -18,7 +18,7 @@ mod rules;
 pub use adopt::Adopted;
 pub use attach::AttachMode;
 pub use object::Maps;
-pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush};
+pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
 pub use reader::RuleReader;
 pub use rules::InstalledRule;
 
@@ -61,8 +61,8 @@ pub struct Options {
     pub rules_v6_sparse: bool,
     /// How programs are attached to devices.
     pub attach: AttachMode,
-    /// While the process is away: drop packets that are its workers', or leave them to the kernel.
-    pub absent_drop: bool,
+    /// What becomes of the workers' packets while the process is away.
+    pub when_absent: Absent,
     /// How old the process's heartbeat may be before it counts as away.
     pub heartbeat_timeout: Duration,
     /// Packets of unknown connections from a service's backends that each CPU admits per second; [`u32::MAX`]: all.
@@ -83,13 +83,25 @@ impl Default for Options {
             rules_v4_sparse: false,
             rules_v6_sparse: false,
             attach: AttachMode::Auto,
-            absent_drop: false,
+            when_absent: Absent::Drop,
             heartbeat_timeout: Duration::from_secs(3),
             policer_backend_pps: 100_000,
             handover_bound: Duration::from_millis(100),
             keep_ttl: false,
         }
     }
+}
+
+/// What becomes of packets that no rule takes while no process serves: `ABSENT_*` of handover.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Absent {
+    /// The kernel gets them.
+    Pass = 0,
+    /// They are dropped, except what a backend sends to a host that has no connection through this instance.
+    Drop = 1,
+    /// They are dropped: connections are not tracked, so a backend's packets cannot be told apart.
+    DropAll = 2,
 }
 
 /// The loaded programs and their maps. Dropping it leaves everything pinned as it is.
@@ -129,7 +141,7 @@ impl Plane {
             abi_layout: abi::LAYOUT,
             steering_key: steering.key,
             workers: u32::from(steering.workers),
-            absent_drop: u32::from(options.absent_drop),
+            absent_drop: options.when_absent as u32,
             heartbeat_ns: 0,
             heartbeat_timeout_ns: options.heartbeat_timeout.as_nanos() as u64,
             policer_backend_pps: options.policer_backend_pps,

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absence;
 mod balance;
 mod commands;
 mod crash;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     }
     let networks = Arc::new(Networks::default());
     let trials = [
+        absence::trials(),
         transfer::trials(&networks),
         balance::trials(&networks),
         commands::trials(&networks),

@@ -49,10 +49,10 @@ pub enum ForwardingChoice {
 /// What becomes of misses while no process is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenAbsent {
-    /// The kernel gets them.
-    Pass,
     /// Dropped and counted.
     Drop,
+    /// The kernel gets them.
+    Pass,
 }
 
 /// How the BPF programs are attached.

@@ -118,7 +118,7 @@ words!(PolicyChoice {
 });
 words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
-words!(WhenAbsent { Pass = "pass", Drop = "drop" });
+words!(WhenAbsent { Drop = "drop", Pass = "pass" });
 words!(Attach { Auto = "auto", Clsact = "clsact" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Tls = "tls" });

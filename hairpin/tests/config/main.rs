@@ -56,7 +56,7 @@ fn the_least_file_gets_every_default() {
     assert_eq!(settings.policy, PolicyChoice::Always);
     assert_eq!(settings.socket(), Path::new("/run/hairpin/default.sock"));
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Check);
-    assert_eq!(settings.linux.when_absent, WhenAbsent::Pass);
+    assert_eq!(settings.linux.when_absent, WhenAbsent::Drop);
     assert_eq!(settings.linux.attach, Attach::Auto);
     assert_eq!(settings.linux.heartbeat_timeout, Duration::from_secs(3));
     assert_eq!(settings.linux.handover_bound, Duration::from_millis(50));

@@ -138,7 +138,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
 /// Writes the settings, field by field: each is whole at any instant.
 fn settle(block: &Block, options: &Options) {
     let order = Ordering::Relaxed;
-    block.absent_drop.store(u32::from(options.absent_drop), order);
+    block.absent_drop.store(options.when_absent as u32, order);
     block.heartbeat_timeout_ns.store(options.heartbeat_timeout.as_nanos() as u64, order);
     block.policer_backend_pps.store(options.policer_backend_pps, order);
     block.handover_ms.store(options.handover_bound.as_millis() as u32, order);

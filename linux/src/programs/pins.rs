@@ -153,6 +153,33 @@ pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether what is pinned at `path` is still there when this process and its children have ended. It is not where the file
+/// system is mounted in a mount namespace of the process's own, as under `ip netns exec`: with the last process the
+/// namespace goes, and with it pins, links and programs, from one packet to the next. `true` if that cannot be found out.
+pub fn is_lasting(path: &Path) -> bool {
+    let Ok(relative) = path.strip_prefix("/") else { return true };
+    let namespace = |process: u32| fs::metadata(format!("/proc/{process}/ns/mnt")).map(|found| found.ino()).ok();
+    let own = std::process::id();
+    // PID 1's, or that of the eldest ancestor that may be looked at.
+    let eldest =
+        std::iter::successors(Some(own), |&process| parent(process)).filter(|&p| namespace(p).is_some()).last();
+    let Some(eldest) = eldest.filter(|&eldest| namespace(eldest) != namespace(own)) else { return true };
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+    // The same file system may be mounted in several namespaces: a service of systemd sees the host's.
+    match (device(path), device(&Path::new(&format!("/proc/{eldest}/root")).join(relative))) {
+        (Ok(own), Ok(other)) => own == other,
+        (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
+/// The process's parent; none of PID 1's.
+fn parent(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+    (parent != 0).then_some(parent)
+}
+
 pub(super) fn pin(fd: i32, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that lives through the call.

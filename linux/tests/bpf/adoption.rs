@@ -11,7 +11,7 @@ use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_linux::abi::{self, Bytes, RULE_ACTIVE};
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{Adopted, AttachMode, Options, Plane, flush};
+use hairpin_linux::programs::{Absent, Adopted, AttachMode, Options, Plane, flush};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -124,7 +124,10 @@ fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
 #[test]
 fn everything_stays_but_the_settings() {
     in_namespace(|| {
-        let rig = Rig::new(1, |options| (options.rules_v4_max, options.rules_v6_max) = (100, 200));
+        let rig = Rig::new(1, |options| {
+            (options.rules_v4_max, options.rules_v6_max) = (100, 200);
+            options.when_absent = Absent::Pass;
+        });
         put(&rig);
         let send = |plane: &Plane, key| {
             let frame = Packet::new(key).to(rig.left.mac).frame();
@@ -136,7 +139,8 @@ fn everything_stays_but_the_settings() {
         let events = rig.plane.events().unwrap();
 
         // Whether rules take their memory at once is no difference either.
-        let options = Options { rules_v4_max: 7, absent_drop: true, rules_v6_sparse: true, ..rig.options.clone() };
+        let options =
+            Options { rules_v4_max: 7, when_absent: Absent::DropAll, rules_v6_sparse: true, ..rig.options.clone() };
         let plane = adopted(&options);
         assert_eq!(plane.rules_max(), (100, 200), "the room there is");
         assert_eq!(plane.events().unwrap(), events);

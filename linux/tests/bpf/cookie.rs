@@ -11,6 +11,7 @@ use hairpin_core::l7::cookie::{self, Cookies, Offer};
 use hairpin_core::time::{Duration, Time};
 use hairpin_linux::capture::{Capture, Filter};
 use hairpin_linux::cpu;
+use hairpin_linux::programs::Absent;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -332,9 +333,10 @@ fn nobody_is_answered_where_nobody_can_be() {
 
 #[test]
 fn nobody_is_answered_while_nobody_serves() {
-    for drop in [false, true] {
+    for absent in [Absent::Pass, Absent::Drop] {
         in_namespace(move || {
-            let rig = Rig::new(1, |options| options.absent_drop = drop);
+            let drop = absent == Absent::Drop;
+            let rig = Rig::new(1, |options| options.when_absent = absent);
             splice(&rig);
             rig.stop_beating();
             let (verdict, event) = if drop { (SHOT, "absent-drop") } else { (OK, "absent-pass") };

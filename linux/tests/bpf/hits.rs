@@ -6,6 +6,7 @@ use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_linux::abi::RULE_ACTIVE;
+use hairpin_linux::programs::Absent;
 
 fn key() -> FlowKey {
     v4(CLIENT, 40_000, VIP, 80, Protocol::Tcp)
@@ -121,7 +122,7 @@ fn syn_fin_rst_and_spent_ttl_are_the_workers() {
 #[test]
 fn while_the_process_is_away_rules_carry_fin_too() {
     in_namespace(|| {
-        let rig = Rig::new(1, |options| options.absent_drop = true);
+        let rig = Rig::new(1, |options| options.when_absent = Absent::Drop);
         active(&rig, &forward(key()));
         rig.stop_beating();
         let fin = Packet { flags: FIN | ACK, ..Packet::new(key()).to(rig.left.mac) };

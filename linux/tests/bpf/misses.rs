@@ -1,8 +1,9 @@
 //! Packets that no rule matches.
 
 use crate::packet::{ACK, Packet, SYN, v4, v6};
-use crate::rig::{BACKEND, CLIENT, KEY, OK, POOL, REDIRECT, Rig, Run, SHOT, VIP, command, in_namespace};
+use crate::rig::{BACKEND, CLIENT, KEY, OK, POOL, POOL_PORT, REDIRECT, Rig, Run, SHOT, VIP, command, in_namespace};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
+use hairpin_linux::programs::Absent;
 use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
 
@@ -126,18 +127,39 @@ fn a_flood_of_strangers_is_held_back_and_acquaintances_are_not() {
 
 #[test]
 fn when_the_process_is_away_misses_follow_the_configuration() {
-    for drop in [false, true] {
+    for absent in [Absent::Pass, Absent::Drop, Absent::DropAll] {
         in_namespace(move || {
-            let rig = Rig::new(1, |options| options.absent_drop = drop);
+            let rig = Rig::new(1, |options| options.when_absent = absent);
             rig.stop_beating();
-            let frame = Packet::new(client(1)).to(rig.left.mac).frame();
-            let (run, worker, counted) = offer(&rig, &frame);
-            let (verdict, event) = if drop { (SHOT, "absent-drop") } else { (OK, "absent-pass") };
-            assert_eq!((run.verdict, run.frame, worker), (verdict, frame.clone(), None));
-            assert_eq!(counted, [(event, 1)].into());
+            let drops = absent != Absent::Pass;
+            let known = |key: FlowKey| {
+                let cell = Steering::by_hash(KEY, 1).hash(&key.destination) as usize;
+                let cells = rig.plane.control().known();
+                cells[cell & (cells.len() - 1)].store(1, std::sync::atomic::Ordering::Relaxed);
+            };
+            let tracked = v4(BACKEND, 8080, CLIENT, 7, Protocol::Tcp);
+            let direct = v4(BACKEND, 8080, CLIENT, 8, Protocol::Tcp);
+            let direct6 = v6("fd02::2", 8080, "fd01::abcd", 8, Protocol::Tcp);
+            known(tracked);
+            for (key, dropped) in [
+                (client(1), drops),
+                (tracked, drops),
+                (v4(BACKEND, 8080, POOL, POOL_PORT, Protocol::Tcp), drops),
+                // Of no connection of ours: hosts talk to backends directly, also while Hairpin is away.
+                (direct, absent == Absent::DropAll),
+                (direct6, absent == Absent::DropAll),
+            ] {
+                let frame = Packet::new(key).to(rig.left.mac).frame();
+                let (run, worker, counted) = offer(&rig, &frame);
+                let (verdict, event) = if dropped { (SHOT, "absent-drop") } else { (OK, "absent-pass") };
+                assert_eq!((run.verdict, run.frame, worker), (verdict, frame, None), "{key:?}");
+                assert_eq!(counted, [(event, 1)].into(), "{key:?}");
+            }
             untouched(&rig, &Packet::new(v4(CLIENT, 1, VIP, 22, Protocol::Tcp)).to(rig.left.mac).frame());
             rig.beat();
-            assert_eq!(offer(&rig, &frame).1, Some(0));
+            for key in [client(1), tracked, direct] {
+                assert_eq!(offer(&rig, &Packet::new(key).to(rig.left.mac).frame()).1, Some(0), "{key:?}");
+            }
         });
     }
 }

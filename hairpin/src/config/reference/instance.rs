@@ -245,12 +245,21 @@ pub const LINUX: Section = Section {
         field(
             "when_absent",
             Kind::Choice(&[
-                ("pass", "leave them to the kernel, as if Hairpin were not there"),
-                ("drop", "drop and count them"),
+                (
+                    "drop",
+                    "drop and count them, of new and of established connections: clients and backends send again what \
+                     gets no answer, and go on when the next process is there. Hosts that talk to a backend directly \
+                     are not disturbed",
+                ),
+                (
+                    "pass",
+                    "leave them to the kernel, as if Hairpin were not there: it refuses connections to addresses that \
+                     are its own, and resets established ones",
+                ),
             ]),
-            Value("pass"),
-            "\"pass\"",
-            "What becomes of packets for services that no rule takes while no Hairpin process is alive.",
+            Value("drop"),
+            "\"drop\"",
+            "What becomes of packets of services that no rule takes while no Hairpin process is alive.",
         ),
         field(
             "heartbeat_timeout",

@@ -19,11 +19,12 @@ use hairpin_linux::abi;
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{self, AttachMode, Options, RuleReader};
+use hairpin_linux::programs::{self, Absent, AttachMode, Options, RuleReader};
 use hairpin_linux::tap::Tap;
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -93,6 +94,15 @@ impl LinuxPlane {
             Some(programs) => programs,
             None => Programs::load(settings, snapshot, steering)?,
         };
+        if !programs.outlive_process() {
+            log(&format!(
+                "warning: {} is mounted for this process alone (`ip netns exec` gives a process its own mounts): at its \
+                 end the programs and rules go too, offloaded connections break, and the host's kernel refuses clients. \
+                 Mount one for all before the start (mount -t bpf bpf /sys/fs/bpf), and enter a network namespace by \
+                 nsenter --net=FILE",
+                programs.pin_directory().display()
+            ));
+        }
         let mut devices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
         for tap in &taps {
             devices.push(Interface::by_name(tap.name())?.index);
@@ -122,6 +132,9 @@ impl Plane for LinuxPlane {
     }
 
     fn prepare(&mut self) -> Result<()> {
+        // Until the workers have counted them again, packets of known connections are to go to the workers' devices, not
+        // to be taken for those of hosts that talk to a backend directly.
+        self.programs.beat();
         self.programs.forget();
         self.programs.begin_counting()
     }
@@ -271,6 +284,16 @@ impl Programs {
     fn of(programs: programs::Plane) -> Programs {
         let control = programs.control();
         Programs { programs, control, totals: 0, base: Base::default() }
+    }
+
+    /// Where everything is pinned.
+    fn pin_directory(&self) -> &Path {
+        self.programs.pin_path()
+    }
+
+    /// Whether what is pinned is still there when this process has ended.
+    fn outlive_process(&self) -> bool {
+        programs::is_lasting(self.programs.pin_path())
     }
 
     /// Tells the programs what they balance, now or anew.
@@ -447,7 +470,11 @@ fn options(settings: &Settings) -> Options {
             Attach::Auto => AttachMode::Auto,
             Attach::Clsact => AttachMode::Clsact,
         },
-        absent_drop: linux.when_absent == WhenAbsent::Drop,
+        when_absent: match linux.when_absent {
+            WhenAbsent::Pass => Absent::Pass,
+            WhenAbsent::Drop if is_policed => Absent::Drop,
+            WhenAbsent::Drop => Absent::DropAll,
+        },
         heartbeat_timeout: linux.heartbeat_timeout,
         policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
         handover_bound: linux.handover_bound,
