@@ -1,11 +1,18 @@
 //! Bytes that Hairpin keeps: heads that are not complete yet, and what it has put into a stream until it is acknowledged.
 //! Three sizes, each with a bounded number; all memory is reserved at start and touched as it is first used.
 
+use crate::l7::proxy_protocol;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
 pub(super) const SIZES: [usize; 3] = [2048, 20_480, 98_304];
+
+/// Bytes of a client's that are kept before they go on, at most: behind the longest head that may come in place of the one
+/// that was read, all of them still fit into a buffer.
+pub(super) const INPUT_MAX: usize = SIZES[2] - super::HEAD_ROOM - proxy_protocol::HEADER_MAX;
+/// What a client is shown room for is kept.
+const _: () = assert!(INPUT_MAX >= super::send::RECEIVE_WINDOW as usize);
 
 /// How many buffers of each size there are for so many connections.
 pub(super) fn counts(connections: u32) -> [u32; 3] {
@@ -87,6 +94,21 @@ impl Buffers {
         taken
     }
 
+    /// An empty buffer with room for `room` bytes, or for as many as there is a buffer for.
+    pub(super) fn take_most(&mut self, room: usize) -> Option<Buffer> {
+        self.take_between(0, room)
+    }
+
+    /// The same, of a size from this one on.
+    fn take_between(&mut self, least: usize, room: usize) -> Option<Buffer> {
+        self.take(room.min(SIZES[2])).or_else(|| {
+            let smaller = (least..SIZES.len()).rev().filter(|&size| SIZES[size] < room);
+            smaller
+                .into_iter()
+                .find_map(|size| Some(Buffer { size: size as u8, number: self.pools[size].take()?, length: 0 }))
+        })
+    }
+
     /// Gives a buffer back.
     pub(super) fn release(&mut self, buffer: Buffer) {
         self.pools[usize::from(buffer.size)].free.push(buffer.number);
@@ -104,24 +126,42 @@ impl Buffers {
 
     /// Adds as many of `bytes` as there is room for, in a bigger buffer if there is one; returns how many.
     pub(super) fn append(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
-        let wanted = buffer.len() + bytes.len();
-        // The biggest one has none beyond it: what does not fit is left out.
-        if wanted > SIZES[usize::from(buffer.size)]
-            && usize::from(buffer.size) + 1 < SIZES.len()
-            && let Some(mut bigger) = self.take(wanted.min(SIZES[2]))
-        {
-            let (small, big) = self.pools.split_at_mut(usize::from(bigger.size));
-            let from = small[usize::from(buffer.size)].bytes(buffer.number);
-            big[0].bytes_mut(bigger.number)[..buffer.len()].copy_from_slice(&from[..buffer.len()]);
-            bigger.length = buffer.length;
-            self.release(core::mem::replace(buffer, bigger));
-        }
+        self.grow(buffer, buffer.len() + bytes.len());
         let length = buffer.len();
         let room = &mut self.room(buffer)[length..];
         let taken = bytes.len().min(room.len());
         room[..taken].copy_from_slice(&bytes[..taken]);
         buffer.length += taken as u32;
         taken
+    }
+
+    /// Moves what is in a buffer to a bigger one if `wanted` bytes do not fit, and there is one; returns how many bytes the
+    /// buffer has room for in all.
+    pub(super) fn grow(&mut self, buffer: &mut Buffer, wanted: usize) -> usize {
+        let size = usize::from(buffer.size);
+        // The biggest one has none beyond it.
+        if wanted > SIZES[size]
+            && size + 1 < SIZES.len()
+            && let Some(mut bigger) = self.take_between(size + 1, wanted)
+        {
+            let (small, big) = self.pools.split_at_mut(usize::from(bigger.size));
+            let from = small[size].bytes(buffer.number);
+            big[0].bytes_mut(bigger.number)[..buffer.len()].copy_from_slice(&from[..buffer.len()]);
+            bigger.length = buffer.length;
+            self.release(core::mem::replace(buffer, bigger));
+        }
+        SIZES[usize::from(buffer.size)]
+    }
+
+    /// Puts `put` in the place of the first `cut` bytes. What does not fit any more at the end is lost.
+    pub(super) fn replace(&mut self, buffer: &mut Buffer, cut: usize, put: &[u8]) {
+        let length = buffer.len();
+        let room = self.room(buffer);
+        let (cut, put) = (cut.min(length), &put[..put.len().min(room.len())]);
+        let kept = (length - cut).min(room.len() - put.len());
+        room.copy_within(cut..cut + kept, put.len());
+        room[..put.len()].copy_from_slice(put);
+        buffer.length = (put.len() + kept) as u32;
     }
 
     /// Adds a part of what is in one to another, which has room for it.
@@ -189,6 +229,37 @@ mod tests {
         assert!(buffers.bytes(&buffer).iter().all(|&byte| byte == 9));
         buffers.release(buffer);
         assert_eq!((buffers.in_use(), buffers.exhausted, buffers.count()), (0, 0, 6));
+    }
+
+    #[test]
+    fn the_first_bytes_are_replaced_where_they_lie() {
+        let mut buffers = Buffers::new([1, 0, 0]);
+        let mut buffer = buffers.take(10).unwrap();
+        buffers.append(&mut buffer, b"head, body");
+        for (cut, put, expected) in
+            [(4, &b"longer"[..], &b"longer, body"[..]), (8, b"", b"body"), (0, b"a ", b"a body")]
+        {
+            buffers.replace(&mut buffer, cut, put);
+            assert_eq!(buffers.bytes(&buffer), expected);
+        }
+        buffers.append(&mut buffer, &[7; 2042]);
+        buffers.replace(&mut buffer, 1, b"not all of it");
+        assert_eq!((buffer.len(), &buffers.bytes(&buffer)[..19]), (2048, &b"not all of it body\x07"[..]));
+        assert_eq!(buffers.grow(&mut buffer, 3000), 2048, "there is no bigger one");
+        buffers.release(buffer);
+    }
+
+    #[test]
+    fn where_the_right_size_is_missing_a_smaller_one_serves() {
+        let mut buffers = Buffers::new([1, 1, 1]);
+        let mut all: Vec<Buffer> = (0..3).map(|_| buffers.take_most(90_000).unwrap()).collect();
+        let rooms: Vec<usize> = all.iter_mut().map(|buffer| buffers.grow(buffer, 0)).collect();
+        assert_eq!(rooms, [SIZES[2], SIZES[1], SIZES[0]]);
+        assert!(buffers.take_most(90_000).is_none());
+        buffers.release(all.remove(1));
+        assert_eq!(buffers.append(&mut all[1], &[7; 90_000]), SIZES[1]);
+        all.into_iter().for_each(|buffer| buffers.release(buffer));
+        assert_eq!(buffers.in_use(), 0);
     }
 
     #[test]

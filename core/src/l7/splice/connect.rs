@@ -7,16 +7,14 @@ use super::numbers::later;
 use super::peer::{Owned, Peer};
 use super::segment::{Abilities, flow};
 use super::sizes::{self, Size};
-use super::{Context, HEAD_ROOM, Refused, Splices};
+use super::{Context, Refused, Splices};
 use crate::config::Algorithm;
 use crate::flow::{Direction, Purpose};
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
-use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
-use crate::l7::edit::{self, Facts};
-use crate::l7::head::{self, Parsed};
-use crate::l7::proxy_protocol;
+use crate::l7::edit::Facts;
+use crate::l7::head;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
 use crate::time::{Duration, Time};
@@ -24,17 +22,6 @@ use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
 const SYN_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
-struct Ready {
-    /// Bytes of the new head, with what stands before it.
-    written: usize,
-    /// Bytes of input that it stands for.
-    used: usize,
-    /// Of the input behind it, so many go with it as they are.
-    body: usize,
-    request: Message,
-}
 
 impl Splices {
     /// Bounds of connecting, by service: how long, how often.
@@ -308,7 +295,7 @@ impl Splices {
     /// Sends the request at hand over the front's back, and joins the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         if let Some((owned, taken)) = self.fronts.get_mut(position).and_then(|front| front.again.take()) {
-            return self.join(cx, position, owned, (taken, 0), Message::Done);
+            return self.join(cx, position, owned, taken, Message::Done);
         }
         if let Some(front) = self.fronts.get_mut(position).filter(|front| front.exchange.generation != self.generation)
         {
@@ -320,34 +307,27 @@ impl Splices {
             Ok(ready) => ready,
             Err((status, why)) => return self.refuse(cx, position, status, why),
         };
+        let taken = (ready.used + ready.body) as u32;
+        let Some(owned) = self.own_request(position, &ready) else {
+            return self.refuse(cx, position, 503, Refused::NoRoom);
+        };
         let is_whole = matches!(ready.request, Message::Done | Message::Endless);
         if !is_whole && self.fronts.get(position).is_some_and(|front| front.peer.has_closed) {
             // The rest of its body will never come.
+            self.buffers.release(owned);
             return self.refuse(cx, position, 400, Refused::Malformed);
         }
-        let room = ready.written + ready.body;
-        let Some(mut owned) = self.buffers.take(room) else {
-            return self.refuse(cx, position, 503, Refused::NoRoom);
-        };
-        let Splices { fronts, buffers, scratch, .. } = self;
-        buffers.append(&mut owned, &scratch[..ready.written]);
-        if ready.body > 0
-            && let Some(input) = fronts.get(position).and_then(|front| front.input.as_ref())
-        {
-            buffers.copy(input, ready.used..ready.used + ready.body, &mut owned);
-        }
-        let taken = (ready.used + ready.body) as u32;
-        self.join(cx, position, owned, (taken, taken), ready.request);
+        self.join(cx, position, owned, taken, ready.request);
     }
 
-    /// Joins a front with its back: `owned`, which stands for so many bytes of the client's (so many of which still lie in
-    /// the front's input), is sent, and `request` follows.
+    /// Joins a front with its back: `owned`, which stands for so many bytes of the client's in front of those that wait, is
+    /// sent, and `request` follows.
     fn join<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         position: u32,
         owned: Buffer,
-        (taken, waiting): (u32, u32),
+        taken: u32,
         request: Message,
     ) {
         let hold = self.hold(cx, position);
@@ -360,7 +340,7 @@ impl Splices {
         back.hold = hold.unwrap_or(u32::MAX);
         back.peer.edge = back.peer.expected;
         front.holds = hold.is_some() && !matches!(request, Message::Endless);
-        let start = front.input_start().wrapping_sub(taken - waiting);
+        let start = front.input_start().wrapping_sub(taken);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.
         let closes = front.peer.has_closed && matches!(request, Message::Endless);
@@ -390,62 +370,8 @@ impl Splices {
         back.peer.was_closed |= closes;
         front.deadline = cx.now + response_timeout(cx.kind(front.service));
         let deadline = front.deadline;
-        self.consume(position, waiting as usize);
         self.stamp_front(position, deadline);
         self.send_owned_back(cx, number);
-    }
-
-    /// Writes the head that goes on into the scratch buffer. If it cannot, or the body's framing is broken: the status that
-    /// the client gets.
-    fn prepare<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Result<Ready, (u16, Refused)> {
-        const BAD: (u16, Refused) = (400, Refused::Malformed);
-        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
-        let front = fronts.get(position).ok_or(BAD)?;
-        let back = front.back.and_then(|back| backs.get(back)).ok_or(BAD)?;
-        let bytes = front.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
-        let is_fresh = back.requests == 0;
-        let mut preface = |version| match version {
-            Some(version) if is_fresh => {
-                proxy_protocol::write(scratch, version, front.key.source, front.key.destination).ok()
-            }
-            _ => Some(0),
-        };
-        match cx.kind(front.service) {
-            Kind::Http(http) => {
-                let before = preface(http.proxy_protocol).ok_or(BAD)?;
-                let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
-                    return Err(BAD);
-                };
-                let route = route_of(http, &front.exchange, *generation).ok_or(BAD)?;
-                let facts = facts(cx, front, None);
-                let out = &mut scratch[before..before + HEAD_ROOM];
-                let written = before + edit::request_head(out, &request, http, route, &facts).map_err(|_| BAD)?;
-                let used = request.bytes.len();
-                let rest = &bytes[used..];
-                let start = front.input_start().wrapping_add(used as u32);
-                let (body, message) = match request.body {
-                    Length::Chunked => {
-                        let mut chunks = Chunks::at_most(http.limits.body_bound());
-                        let status = |why| if why == BadChunk::BodyTooLong { 413 } else { 400 };
-                        let fed = chunks.feed(rest).map_err(|why| (status(why), Refused::of_chunks(why)))?;
-                        (fed, if chunks.is_done() { Message::Done } else { Message::Chunked(chunks) })
-                    }
-                    Length::Bytes(length) => {
-                        let body = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
-                        let left = length - body as u64;
-                        let next = start.wrapping_add(body as u32);
-                        (body, if left == 0 { Message::Done } else { Message::Bytes { next, left } })
-                    }
-                    other => (0, Message::of(other, start)),
-                };
-                Ok(Ready { written, used, body, request: message })
-            }
-            Kind::Tls(tls) => {
-                let written = preface(tls.proxy_protocol).ok_or(BAD)?;
-                Ok(Ready { written, used: 0, body: bytes.len(), request: Message::Endless })
-            }
-            Kind::Forward | Kind::Group => Err(BAD),
-        }
     }
 }
 

@@ -34,6 +34,7 @@ mod pass;
 mod path;
 mod peer;
 mod read;
+mod request;
 mod response;
 mod rules;
 mod segment;

@@ -1,5 +1,6 @@
 //! Reading requests: bytes in order into a buffer, heads out of it, and what becomes of them.
 
+use super::buffers::INPUT_MAX;
 use super::entry::{Exchange, Front, FrontState};
 use super::numbers::{before, beyond, later};
 use super::segment::Segment;
@@ -284,13 +285,15 @@ fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration
     }
 }
 
-/// Adds bytes to a front's input as far as there is room; returns how many.
+/// Adds bytes to a front's input as far as there is room; returns how many. The client sends the others again: it may have
+/// been shown more room than there is here, by the end to which the engine carried its last request.
 pub(super) fn store(buffers: &mut super::Buffers, front: &mut Front, bytes: &[u8]) -> usize {
+    let bytes = &bytes[..bytes.len().min(INPUT_MAX.saturating_sub(front.waiting()))];
     if bytes.is_empty() {
         return 0;
     }
     if front.input.is_none() {
-        front.input = buffers.take(bytes.len().min(super::buffers::SIZES[2]));
+        front.input = buffers.take_most(bytes.len());
     }
     front.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }

@@ -51,6 +51,7 @@ impl Splices {
         match (front.state, back) {
             (FrontState::Joined, Some(back)) if back.peer.window > 0 => back.peer.window,
             (FrontState::Joined, Some(_)) => 0,
+            (FrontState::Waiting, _) => RECEIVE_WINDOW.saturating_sub(beyond(front.input_start(), front.peer.told)),
             _ => RECEIVE_WINDOW.saturating_sub(front.waiting() as u32),
         }
     }
@@ -59,6 +60,8 @@ impl Splices {
         let acknowledgement = match front.state {
             // What goes through is acknowledged by the backend alone.
             FrontState::Joined => front.peer.told,
+            // Nor what waits for one: what of it does not fit behind a longer head is sent again.
+            FrontState::Waiting => front.peer.told,
             _ => later(front.peer.told, front.peer.expected),
         };
         Own {

@@ -21,6 +21,7 @@ mod sizes;
 mod stage;
 mod strangers;
 mod superseded;
+mod uploads;
 mod versions;
 mod windows;
 mod wrap;

@@ -1,0 +1,137 @@
+//! A request on its way from a client's input to what is ours to send to its backend.
+
+use super::buffers::Buffer;
+use super::connect::{facts, route_of};
+use super::entry::{Front, Message};
+use super::numbers::before;
+use super::{Context, HEAD_ROOM, Refused, Splices};
+use crate::frame::FrameIo;
+use crate::l7::body::{BadChunk, Chunks, Length};
+use crate::l7::config::Kind;
+use crate::l7::edit;
+use crate::l7::head::{self, Parsed};
+use crate::l7::proxy_protocol;
+
+/// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
+pub(super) struct Ready {
+    /// Bytes of the new head, with what stands before it.
+    pub(super) written: usize,
+    /// Bytes of input that it stands for.
+    pub(super) used: usize,
+    /// Of the input behind it, so many go with it as they are.
+    pub(super) body: usize,
+    pub(super) request: Message,
+    /// More of it is there, and has no room.
+    pub(super) is_cut: bool,
+}
+
+impl Splices {
+    /// Makes a request that is ready one of ours to send: where it lies, unless there is another behind it. What has no room
+    /// then is forgotten, to be sent again. `None`: the client was told that it was received.
+    pub(super) fn own_request(&mut self, position: u32, ready: &Ready) -> Option<Buffer> {
+        let Splices { fronts, buffers, scratch, .. } = self;
+        let front = fronts.get_mut(position)?;
+        let (taken, written) = (ready.used + ready.body, &scratch[..ready.written]);
+        let behind = front.waiting().checked_sub(taken)?;
+        if behind > 0
+            && !ready.is_cut
+            && let Some(mut owned) = buffers.take(written.len() + ready.body)
+        {
+            let input = front.input.as_mut()?;
+            buffers.append(&mut owned, written);
+            buffers.copy(input, ready.used..taken, &mut owned);
+            buffers.consume(input, taken);
+            return Some(owned);
+        }
+        if behind > 0 && !front.forget_behind(taken as u32) {
+            return None;
+        }
+        let mut owned = front.input.take()?;
+        buffers.truncate(&mut owned, taken);
+        buffers.replace(&mut owned, ready.used, written);
+        Some(owned)
+    }
+
+    /// Writes the head that goes on into the scratch buffer, and finds out how much goes with it. If it cannot, or the body's
+    /// framing is broken: the status that the client gets.
+    pub(super) fn prepare<IO: FrameIo>(
+        &mut self,
+        cx: &Context<'_, IO>,
+        position: u32,
+    ) -> Result<Ready, (u16, Refused)> {
+        const BAD: (u16, Refused) = (400, Refused::Malformed);
+        let (written, used, length) = self.write_request(cx, position).ok_or(BAD)?;
+        let Splices { fronts, buffers, .. } = self;
+        let front = fronts.get_mut(position).ok_or(BAD)?;
+        let start = front.input_start().wrapping_add(used as u32);
+        let input = front.input.as_mut().ok_or(BAD)?;
+        let there = input.len() - used;
+        let room = buffers.grow(input, written + there).checked_sub(written).ok_or((503, Refused::NoRoom))?;
+        let rest = &buffers.bytes(input)[used..used + there.min(room)];
+        let (body, request) = match (length, cx.kind(front.service)) {
+            // All that there is goes with it.
+            (Length::UntilClose, _) => (rest.len(), Message::Endless),
+            (Length::Chunked, Kind::Http(http)) => {
+                let mut chunks = Chunks::at_most(http.limits.body_bound());
+                let status = |why| if why == BadChunk::BodyTooLong { 413 } else { 400 };
+                let fed = chunks.feed(rest).map_err(|why| (status(why), Refused::of_chunks(why)))?;
+                (fed, if chunks.is_done() { Message::Done } else { Message::Chunked(chunks) })
+            }
+            (Length::Bytes(length), _) => {
+                let body = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
+                let left = length - body as u64;
+                let next = start.wrapping_add(body as u32);
+                (body, if left == 0 { Message::Done } else { Message::Bytes { next, left } })
+            }
+            (other, _) => (0, Message::of(other, start)),
+        };
+        let is_cut = body == rest.len() && body < there && !request.is_done();
+        Ok(Ready { written, used, body, request, is_cut })
+    }
+
+    /// Writes the head that goes on into the scratch buffer: its bytes, those it stands for, and its body's length; of a TLS
+    /// connection, everything is body. `None`: it cannot.
+    fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
+        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
+        let front = fronts.get(position)?;
+        let back = front.back.and_then(|back| backs.get(back))?;
+        let bytes = front.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
+        let is_fresh = back.requests == 0;
+        let mut preface = |version| match version {
+            Some(version) if is_fresh => {
+                proxy_protocol::write(scratch, version, front.key.source, front.key.destination).ok()
+            }
+            _ => Some(0),
+        };
+        match cx.kind(front.service) {
+            Kind::Http(http) => {
+                let before = preface(http.proxy_protocol)?;
+                let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
+                    return None;
+                };
+                let route = route_of(http, &front.exchange, *generation)?;
+                let facts = facts(cx, front, None);
+                let out = &mut scratch[before..before + HEAD_ROOM];
+                let written = before + edit::request_head(out, &request, http, route, &facts).ok()?;
+                Some((written, request.bytes.len(), request.body))
+            }
+            Kind::Tls(tls) => Some((preface(tls.proxy_protocol)?, 0, Length::UntilClose)),
+            Kind::Forward | Kind::Group => None,
+        }
+    }
+}
+
+impl Front {
+    /// Of what waits, only the first `kept` bytes are to be known: the rest is sent again, FIN behind it too. `false`, and
+    /// nothing has changed: the client was told that it was received.
+    fn forget_behind(&mut self, kept: u32) -> bool {
+        let end = self.peer.expected.wrapping_sub(u32::from(self.peer.has_closed));
+        let expected = end.wrapping_sub(self.waiting() as u32).wrapping_add(kept);
+        let may = !before(expected, self.peer.told);
+        if may {
+            self.peer.expected = expected;
+            self.peer.has_closed = false;
+        }
+        may
+    }
+}
