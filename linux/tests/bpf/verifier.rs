@@ -1,6 +1,7 @@
 //! Every program loads and is attached, in every configuration: what `make test-kernels` also asks of other kernels.
 
 use crate::rig::{Rig, attach_modes, in_namespace};
+use hairpin_linux::programs::Absent;
 
 #[test]
 fn every_program_loads_in_every_configuration() {
@@ -11,7 +12,7 @@ fn every_program_loads_in_every_configuration() {
                     options.attach = mode;
                     options.rules_v4_sparse = sparse;
                     options.rules_v6_sparse = sparse;
-                    options.absent_drop = sparse;
+                    options.when_absent = if sparse { Absent::Drop } else { Absent::Pass };
                     options.keep_ttl = sparse;
                 });
                 plane.detach().unwrap();
