@@ -155,6 +155,21 @@ impl SequenceMap {
         Some(edit.output)
     }
 
+    /// The same where no further edit may wait, if the bytes follow at once on what the last edit took out: that edit is
+    /// made longer. It counts as delivered when all of it is.
+    pub fn extend(&mut self, at: u32, taken: u32, put: u32) -> Option<u32> {
+        let (edits, output) = (self.edits(), at.wrapping_add(self.delta));
+        let index = edits.len().checked_sub(1).filter(|&last| edits[last].input_end() == at)?;
+        let edit = self.edits.get_mut(index)?;
+        let (taken, put) = (edit.taken.checked_add(taken)?, edit.put.checked_add(put)?);
+        if taken >= SPAN_MAX || put >= SPAN_MAX {
+            return None;
+        }
+        (edit.taken, edit.put) = (taken, put);
+        self.delta = edit.delta_after();
+        Some(output)
+    }
+
     /// Where input number `input` leads. At a pure insertion: behind what was put in, data as well as a FIN.
     #[inline]
     pub fn sequence(&self, input: u32) -> Place {

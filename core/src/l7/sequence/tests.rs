@@ -278,6 +278,24 @@ fn edits_are_refused_when_full_and_out_of_order() {
 }
 
 #[test]
+fn an_edit_that_is_made_longer_is_as_one() {
+    for start in [100, u32::MAX - 15, u32::MAX - 45] {
+        let (mut longer, mut one) = (SequenceMap::new(7), SequenceMap::new(7));
+        assert_eq!(longer.extend(start, 1, 1), None, "there is none");
+        assert_eq!(longer.edit(start, 10, 3), one.edit(start, 30, 53));
+        assert_eq!(longer.extend(start.wrapping_add(11), 1, 1), None, "not at once");
+        assert_eq!(longer.extend(start.wrapping_add(9), 1, 1), None, "inside");
+        assert_eq!(longer.extend(start.wrapping_add(10), 1 << 30, 1), None, "too long");
+        assert_eq!(longer.extend(start.wrapping_add(10), 20, 50), Some(start.wrapping_add(7 + 3)));
+        assert_eq!((longer.edits(), longer.delta_at_end()), (one.edits(), one.delta_at_end()));
+        longer.settle(start.wrapping_add(7 + 3));
+        assert!(!longer.is_settled(), "a part of it");
+        longer.settle(start.wrapping_add(7 + 53));
+        assert!(longer.is_settled());
+    }
+}
+
+#[test]
 fn a_removal_at_the_acknowledged_number_settles_at_once() {
     let mut map = SequenceMap::new(0);
     assert_eq!(map.edit(100, 25, 0), Some(100));

@@ -65,6 +65,10 @@ impl Pool {
         })
     }
 
+    fn has_free(&self) -> bool {
+        !self.free.is_empty() || self.fresh < self.count
+    }
+
     fn bytes(&self, number: u32) -> &[u8] {
         let start = number as usize * self.size;
         &self.memory[start..start + self.size]
@@ -117,6 +121,13 @@ impl Buffers {
     /// What is in it.
     pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
         &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
+    }
+
+    /// Whether [`Buffers::append`] would add all of so many bytes to a buffer.
+    pub(super) fn has_room(&self, buffer: &Buffer, bytes: usize) -> bool {
+        let (size, wanted) = (usize::from(buffer.size), buffer.len() + bytes);
+        let is_free = |size: usize| SIZES[size] >= wanted && self.pools[size].has_free();
+        wanted <= SIZES[size] || (size + 1..SIZES.len()).any(is_free)
     }
 
     /// All its room, to write to.
@@ -219,10 +230,12 @@ mod tests {
         // More than one of each: the biggest is not replaced by another of its size.
         let mut buffers = Buffers::new([2, 2, 2]);
         let mut buffer = buffers.take(10).unwrap();
+        assert!(buffers.has_room(&buffer, 98_304) && !buffers.has_room(&buffer, 98_305));
         assert_eq!(buffers.append(&mut buffer, &[7; 2000]), 2000);
         assert_eq!(buffers.append(&mut buffer, &[8; 2000]), 2000, "in a bigger one");
         assert_eq!(buffers.in_use(), 1);
         assert_eq!(buffers.append(&mut buffer, &[9; 98_304]), 98_304 - 4000, "as much as fits");
+        assert!(buffers.has_room(&buffer, 0) && !buffers.has_room(&buffer, 1));
         assert_eq!(buffers.append(&mut buffer, &[9; 10]), 0, "full, and there is no bigger one");
         assert_eq!(buffers.bytes(&buffer)[1999..2001], [7, 8]);
         buffers.consume(&mut buffer, 4000);
@@ -267,6 +280,7 @@ mod tests {
         let mut buffers = Buffers::new([1, 1, 1]);
         let all: Vec<Buffer> = (0..3).map(|_| buffers.take(1).unwrap()).collect();
         assert!(buffers.take(1).is_none());
+        assert!(buffers.has_room(&all[0], 2048) && !buffers.has_room(&all[0], 2049), "others have the bigger ones");
         assert_eq!(buffers.exhausted, 1);
         all.into_iter().for_each(|buffer| buffers.release(buffer));
         assert!(buffers.take(98_305).is_none(), "longer than any");

@@ -14,6 +14,7 @@ use crate::l7::body::Length;
 use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed, Version};
+use crate::l7::sequence::SequenceMap;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::worker::Drop;
 
@@ -41,6 +42,11 @@ impl Splices {
             cx.statistics.http.out_of_order += 1;
             return self.acknowledge_back(cx, back);
         }
+        if !self.takes_more(position, HEAD_ROOM) {
+            // It is sent again, and there is room when the client has acknowledged what is before it.
+            return drop(frame);
+        }
+        let Some(entry) = self.backs.get_mut(back) else { return };
         let skip = beyond(segment.sequence, entry.peer.expected) as usize;
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
@@ -76,6 +82,27 @@ impl Splices {
         }
     }
 
+    /// Whether there is room for so many bytes more that are ours to deliver to a client. A backend may answer with any
+    /// number of interim responses (RFC 9110, 15.2): what the client has not acknowledged of them is bounded by bytes.
+    fn takes_more(&self, position: u32, bytes: usize) -> bool {
+        let owned = self.fronts.get(position).and_then(|front| front.peer.owned.as_ref());
+        let buffer = owned.and_then(|owned| owned.buffer.as_ref());
+        buffer.is_none_or(|buffer| self.buffers.has_room(buffer, bytes))
+    }
+
+    /// There is no room for the head that has been gathered: what of it was acknowledged is kept, the rest comes again.
+    fn let_wait(&mut self, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        let Some(mut input) = entry.input.take() else { return };
+        let start = entry.peer.expected.wrapping_sub(input.len() as u32);
+        self.buffers.truncate(&mut input, beyond(start, entry.peer.told) as usize);
+        entry.peer.expected = start.wrapping_add(input.len() as u32);
+        match input.len() {
+            0 => self.buffers.release(input),
+            _ => entry.input = Some(input),
+        }
+    }
+
     /// Adds bytes to those of a head that is not complete.
     fn gather(&mut self, back: u32, bytes: &[u8]) -> bool {
         let Some(entry) = self.backs.get_mut(back) else { return false };
@@ -94,6 +121,14 @@ impl Splices {
     fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, back): (u32, u32)) -> bool {
         loop {
             let seen = self.see(cx, position, None, back);
+            let room = match &seen {
+                Seen::Interim { length, written } | Seen::Final { length, written, .. } => written.unwrap_or(*length),
+                Seen::Partial | Seen::Bad => 0,
+            };
+            if room > 0 && !self.takes_more(position, room) {
+                self.let_wait(back);
+                return false;
+            }
             let Splices { fronts, backs, buffers, scratch, .. } = self;
             let (Some(front), Some(entry)) = (fronts.get_mut(position), backs.get_mut(back)) else { return false };
             let Some(mut input) = entry.input.take() else { return false };
@@ -119,7 +154,7 @@ impl Splices {
                             length
                         }
                     };
-                    let edited = front.down.edit(start, length as u32, put as u32);
+                    let edited = put_in(&mut front.down, start, length, put);
                     buffers.consume(&mut input, length);
                     match input.len() {
                         0 => buffers.release(input),
@@ -142,7 +177,7 @@ impl Splices {
                     let exchange = &mut front.exchange;
                     exchange.begin_body(message, body_start, closes);
                     exchange.response_floor = body_start;
-                    let edited = front.down.edit(start, length as u32, head as u32);
+                    let edited = put_in(&mut front.down, start, length, head);
                     buffers.release(input);
                     if !edited.is_some_and(|output| self.own_for_client(cx, position, output, head)) {
                         self.bad_response(cx, position);
@@ -276,7 +311,7 @@ impl Splices {
             return self.body_downward(cx, Arrived { frame, at, segment, position, back }, Some(length as u32));
         };
         exchange.response_floor = body_start;
-        let edited = front.down.edit(start, length as u32, written as u32);
+        let edited = put_in(&mut front.down, start, length, written);
         let kept = edited.filter(|&output| self.keep_for_client(cx, position, output, written));
         let Some(out) = kept else { return self.bad_response(cx, position) };
         self.answered(cx, position, message, status);
@@ -373,6 +408,13 @@ impl Splices {
         front.peer.expected = later(front.peer.expected, front.exchange.request_floor);
         self.refuse(cx, position, 502, Refused::BadResponse);
     }
+}
+
+/// Notes that `put` bytes stand for `length` of the backend's. Where heads follow each other faster than the client
+/// acknowledges them, they count as one.
+fn put_in(down: &mut SequenceMap, start: u32, length: usize, put: usize) -> Option<u32> {
+    let (length, put) = (length as u32, put as u32);
+    down.edit(start, length, put).or_else(|| down.extend(start, length, put))
 }
 
 /// Whether what we want to put in front of a segment, from number `out` on, does not fit into what the client takes now, or

@@ -12,6 +12,7 @@ mod faults;
 mod heads;
 mod hold;
 mod hunted;
+mod interim;
 mod listed;
 mod offload;
 mod paths;
