@@ -182,7 +182,10 @@ impl Splices {
             Err(refusal) => return refused(refusal),
         };
         let is_last = http.limits.requests_max > 0 && front.requests + 1 >= http.limits.requests_max;
-        let close = !request.keep_alive || is_last || front.peer.has_closed;
+        // What a client has closed behind is its last request, not what stands before that.
+        let body = if let Length::Bytes(length) = request.body { length } else { 0 };
+        let is_behind = input.len() as u64 > (request.bytes.len() as u64).saturating_add(body);
+        let close = !request.keep_alive || is_last || front.peer.has_closed && !is_behind;
         let client = &front.key.source.address;
         let route = match route::decide(http, &request, client) {
             Decision::Deny { status } => return answer(scratch, &request, status, close, Refused::Denied),

@@ -374,3 +374,39 @@ fn a_backend_that_is_taken_away_ends_what_it_has() {
         stage.over();
     }
 }
+
+#[test]
+fn all_requests_in_front_of_a_fin_are_answered() {
+    let body = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+    for (request, count, apart) in [(REQUEST, 3, false), (REQUEST, 7, true), (body, 5, false), (body, 2, true)] {
+        let mut stage = Stage::new(|_| {});
+        let mut client = Script::client(&mut stage, 1000);
+        let all = request.repeat(count);
+        let sent = match apart {
+            true => {
+                let sent = client.sends(&mut stage, &all);
+                client.says(&mut stage, ACK | FIN, b"");
+                sent
+            }
+            false => client.says(&mut stage, ACK | FIN, all.as_bytes()),
+        };
+        let syn = sent.into_iter().find(|sent| sent.to != client.own).expect("a SYN");
+        let (mut backend, mut sent) = Script::backend(&mut stage, &syn);
+        let mut closed = false;
+        for number in 0..count {
+            assert_eq!(backend.receives(&to(&sent, &backend)), request, "{number} of {count}");
+            sent = backend.sends(&mut stage, RESPONSE);
+            let answer = client.receives(&to(&sent, &client));
+            let is_last = number + 1 == count;
+            assert_eq!(answer.contains("Connection: close"), is_last, "{answer}");
+            assert!(answer.ends_with("hello"));
+            closed |= to(&sent, &client).iter().any(|sent| sent.segment.has(FIN));
+            sent = client.acknowledges(&mut stage);
+            closed |= !client.receives(&to(&sent, &client)).is_empty()
+                || to(&sent, &client).iter().any(|sent| sent.segment.has(FIN));
+            assert_eq!(closed, is_last);
+        }
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
+}
