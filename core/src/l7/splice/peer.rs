@@ -31,13 +31,16 @@ pub(super) struct Owned {
     /// When it is sent again.
     pub(super) due: Time,
     pub(super) tries: u8,
+    /// How often it is sent again at most.
+    pub(super) tries_max: u8,
     duplicates: u8,
 }
 
 impl Owned {
     pub(super) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len() as u32);
-        Owned { buffer, start, length, fin, sent: start, due: now + RETRANSMIT_AFTER, tries: 0, duplicates: 0 }
+        let due = now + RETRANSMIT_AFTER;
+        Owned { buffer, start, length, fin, sent: start, due, tries: 0, tries_max: RETRANSMITS_MAX, duplicates: 0 }
     }
 
     /// One past its last number.
@@ -157,7 +160,7 @@ impl Peer {
             heard.more = before(owned.sent, owned.end()) && before(owned.sent, limit);
             if self.window == 0 && !before(ack, owned.start) {
                 // Whoever says that it takes nothing now has not vanished; how long that may last is not for here.
-                owned.tries = owned.tries.min(RETRANSMITS_MAX - 1);
+                owned.tries = owned.tries.min(owned.tries_max - 1);
             }
         }
         if heard.delivered {
@@ -205,7 +208,7 @@ impl Peer {
         let Some(owned) = &mut self.owned else { return true };
         owned.tries += 1;
         owned.due = now + (RETRANSMIT_AFTER * (1 << owned.tries.min(10))).min(RETRANSMIT_AFTER_MAX);
-        owned.tries <= RETRANSMITS_MAX
+        owned.tries <= owned.tries_max
     }
 
     /// The window field that tells it of so many bytes.

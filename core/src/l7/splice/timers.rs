@@ -15,6 +15,9 @@ use arrayvec::ArrayVec;
 /// How long what an end sends again after both have closed is answered: its FIN comes again after 1 s, and 2 s after that,
 /// if our acknowledgement was lost (RFC 6298, 2.1 and 5.5).
 pub(super) const TIME_WAIT: Duration = Duration::from_secs(5);
+/// How often a client that was too slow with its head is told again: whoever has not acknowledged it after 3 s in all is
+/// most likely gone, and holds a buffer.
+const SLOW_RETRANSMITS_MAX: u8 = 3;
 /// Entries looked at per call at most.
 const DUE_MAX: usize = 32;
 /// How long an offloaded exchange lasts before software looks at its counters.
@@ -108,7 +111,12 @@ impl Splices {
         let Some(front) = self.fronts.get_mut(position) else { return };
         match front.state {
             FrontState::Reading if front.input.is_none() => self.close_front(cx, position),
-            FrontState::Reading => self.refuse(cx, position, 408, Refused::Slow),
+            FrontState::Reading => {
+                self.refuse(cx, position, 408, Refused::Slow);
+                if let Some(owned) = self.fronts.get_mut(position).and_then(|front| front.peer.owned.as_mut()) {
+                    owned.tries_max = SLOW_RETRANSMITS_MAX;
+                }
+            }
             // Its back has a deadline of its own; this is for a request that waits for the engine.
             FrontState::Waiting => front.deadline = cx.now + Duration::from_secs(1),
             FrontState::Joined if front.ledger != Ledger::Software => {

@@ -175,7 +175,8 @@ pub const HTTP_LIMITS: Section = Section {
             WAIT,
             Value("10s"),
             "\"5s\"",
-            "From a request's first byte until its head is complete: 408.",
+            "From a request's first byte until its head is complete: 408, and a client that does not acknowledge that is \
+             forgotten after 3 s.",
         ),
         field("idle_timeout", WAIT, Value("75s"), "\"30s\"", "Between requests: closed."),
         field(

@@ -268,3 +268,24 @@ fn a_backend_that_answers_otherwise_is_no_backend() {
     assert_eq!(backend.receives(&sent), REQUEST, "the right answer is still welcome");
     stage.over();
 }
+
+#[test]
+fn a_client_that_is_gone_after_half_a_request_is_soon_forgotten() {
+    let mut stage = Stage::new(|_| {});
+    let mut client = Script::client(&mut stage, 1000);
+    client.sends(&mut stage, &REQUEST[..20]);
+    let sent = stage.wait(HttpLimits::default().head_timeout + Duration::from_millis(1900));
+    let told: Vec<_> = sent.iter().filter(|sent| sent.text().starts_with("HTTP/1.1 408 ")).collect();
+    assert_eq!(told.len(), 4, "four times in a second and a half: {sent:?}");
+    stage.wait(Duration::from_secs(2));
+    assert_eq!(stage.worker.splices(), (0, 0, 0));
+    // One that has taken it has its time to close.
+    let mut client = Script::client(&mut stage, 1001);
+    client.sends(&mut stage, &REQUEST[..20]);
+    let sent = stage.wait(HttpLimits::default().head_timeout + Duration::from_millis(100));
+    client.gets(&only(sent));
+    client.acknowledges(&mut stage);
+    assert_eq!(stage.worker.splices(), (1, 0, 0), "without a buffer");
+    assert!(stage.wait(Duration::from_secs(5)).is_empty());
+    stage.over();
+}
