@@ -1,7 +1,8 @@
 //! How long a message's body is, and where a chunked one ends (RFC 9112, sections 6 and 7).
 //!
 //! Bodies pass by as they are: [`Chunks`] only watches for the end, which is why it is as strict as the reader of heads.
-//! What it would read otherwise than a backend or a client could be the start of another message to them.
+//! What it would read otherwise than a backend or a client could be the start of another message to them. The one thing
+//! that backends may do and clients may not is to pad sizes with blanks, as old servers do: nginx and HAProxy take it too.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,7 @@ pub enum Length {
 const SIZE_DIGITS_MAX: u8 = 16;
 /// The largest chunk.
 const SIZE_MAX: u64 = i64::MAX as u64;
-/// Bytes of one chunk's extensions at most.
+/// Bytes of one chunk's extensions at most, with the semicolon and the blanks in front of it.
 const EXTENSION_MAX: u16 = 256;
 /// Bytes of all trailers at most, line ends included.
 const TRAILERS_MAX: u16 = 8192;
@@ -68,7 +69,8 @@ const ALL_FORBIDDEN: u32 = ((1u64 << FORBIDDEN.len()) - 1) as u32;
 /// Why a chunked body is refused: the connection cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum BadChunk {
-    /// A size is not 1 to 16 hexadecimal digits directly followed by `;` or CRLF, or is beyond 2^63 - 1.
+    /// A size is not 1 to 16 hexadecimal digits directly followed by `;` or CRLF (in responses there may be blanks
+    /// between), or is beyond 2^63 - 1.
     Size,
     /// A chunk's extensions are longer than 256 bytes.
     ExtensionTooLong,
@@ -127,6 +129,8 @@ impl BadChunk {
 enum State {
     /// In a size, of which there are so many digits.
     Size { digits: u8, size: u64 },
+    /// In blanks behind a size, so many so far.
+    Blanks { bytes: u16, size: u64 },
     /// In the extensions behind a size, so many bytes so far.
     Extension { bytes: u16, size: u64 },
     /// Behind the CR that ends a size's line.
@@ -160,6 +164,8 @@ pub struct Chunks {
     state: State,
     /// Bytes that chunks to come may have.
     room: u64,
+    /// Sizes may have blanks behind them.
+    padded: bool,
 }
 
 impl Default for Chunks {
@@ -173,7 +179,12 @@ impl Chunks {
     /// At the start of a body of at most so many bytes, without what stands around the chunks. A chunk that is longer than
     /// what is left of them is refused before its first byte.
     pub fn at_most(bytes: u64) -> Chunks {
-        Chunks { state: State::Size { digits: 0, size: 0 }, room: bytes }
+        Chunks { state: State::Size { digits: 0, size: 0 }, room: bytes, padded: false }
+    }
+
+    /// At the start of a response's body, however long.
+    pub fn of_response() -> Chunks {
+        Chunks { padded: true, ..Chunks::default() }
     }
 
     /// Goes on with the next bytes of the stream. Returns how many of them belong to this body: all, unless it ends among
@@ -194,7 +205,12 @@ impl Chunks {
             }
             let [byte, behind @ ..] = rest else { break };
             if !matches!(self.state, State::Data { .. }) {
-                self.state = self.state.step(*byte);
+                self.state = match (self.state, byte) {
+                    (State::Size { digits: 1.., size }, b' ' | b'\t') if self.padded => {
+                        State::Blanks { bytes: 1, size }
+                    }
+                    (state, byte) => state.step(*byte),
+                };
                 if let State::Data { left } = self.state {
                     match self.room.checked_sub(left) {
                         Some(room) => self.room = room,
@@ -239,6 +255,14 @@ impl State {
     fn step(self, byte: u8) -> State {
         match self {
             State::Size { digits, size } => in_size(digits, size, byte),
+            State::Blanks { bytes, size } => match byte {
+                b'\r' => State::SizeEnd { size },
+                b'\n' => State::Bad(BadChunk::LineEnd),
+                b';' | b' ' | b'\t' if bytes >= EXTENSION_MAX => State::Bad(BadChunk::ExtensionTooLong),
+                b';' => State::Extension { bytes: bytes + 1, size },
+                b' ' | b'\t' => State::Blanks { bytes: bytes + 1, size },
+                _ => State::Bad(BadChunk::Size),
+            },
             State::Extension { bytes, size } => match byte {
                 b'\r' => State::SizeEnd { size },
                 b'\n' => State::Bad(BadChunk::LineEnd),

@@ -110,6 +110,33 @@ fn what_is_smuggled_is_refused() {
 }
 
 #[test]
+fn only_responses_pad_sizes() {
+    use BadChunk::*;
+    let read = |body: &[u8]| {
+        let mut chunks = Chunks::of_response();
+        chunks.feed(body).map(|taken| chunks.is_done().then_some(taken))
+    };
+    for body in ["5 \r\nhello\r\n0\r\n\r\n", "5\t  ;a=b\r\nhello\r\n0  \r\n\r\n", "0 ;a \r\n\r\n"] {
+        assert_eq!(read(body.as_bytes()), Ok(Some(body.len())), "{body:?}");
+        assert_eq!(super::tests::read(body.as_bytes()), Err(Size), "{body:?}");
+    }
+    for (body, why) in [
+        (" 5\r\n", Size),
+        ("5 5\r\n", Size),
+        ("5 a\r\n", Size),
+        ("5 \n", LineEnd),
+        ("5 \r\r\n", LineEnd),
+        (" \r\n", Size),
+        ("5 \x0b\r\n", Size),
+    ] {
+        assert_eq!(read(body.as_bytes()), Err(why), "{body:?}");
+    }
+    let padded = |bytes: usize| format!("5{}\r\nhello\r\n0\r\n\r\n", " ".repeat(bytes));
+    assert!(matches!(read(padded(256).as_bytes()), Ok(Some(_))));
+    assert_eq!(read(padded(257).as_bytes()), Err(ExtensionTooLong));
+}
+
+#[test]
 fn forbidden_names_are_found_in_any_case_and_no_others() {
     assert!(FORBIDDEN.len() <= 32 && FORBIDDEN.is_sorted());
     for name in FORBIDDEN {

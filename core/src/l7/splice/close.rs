@@ -63,6 +63,7 @@ impl Splices {
         close: bool,
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return self.buffers.release(buffer) };
+        front.framing.clear(&mut self.buffers);
         front.peer.owned = Some(Owned::new(cx.now, front.peer.sent, Some(buffer), close));
         front.peer.was_closed |= close;
         front.state = if close { FrontState::Closing } else { FrontState::Replying };

@@ -84,7 +84,7 @@ impl Message {
         match length {
             Length::None | Length::Bytes(0) => Message::Done,
             Length::Bytes(left) => Message::Bytes { next: start, left },
-            Length::Chunked => Message::Chunked(Chunks::default()),
+            Length::Chunked => Message::Chunked(Chunks::of_response()),
             Length::UntilClose | Length::Tunnel => Message::Endless,
         }
     }

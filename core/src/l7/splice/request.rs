@@ -6,7 +6,7 @@ use super::entry::{Front, Message};
 use super::numbers::before;
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::FrameIo;
-use crate::l7::body::{BadChunk, Chunks, Length};
+use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed};
@@ -73,8 +73,7 @@ impl Splices {
             (Length::UntilClose, _) => (rest.len(), Message::Endless),
             (Length::Chunked, Kind::Http(http)) => {
                 let mut chunks = Chunks::at_most(http.limits.body_bound());
-                let status = |why| if why == BadChunk::BodyTooLong { 413 } else { 400 };
-                let fed = chunks.feed(rest).map_err(|why| (status(why), Refused::of_chunks(why)))?;
+                let fed = chunks.feed(rest).map_err(Refused::of_chunks)?;
                 (fed, if chunks.is_done() { Message::Done } else { Message::Chunked(chunks) })
             }
             (Length::Bytes(length), _) => {

@@ -10,7 +10,7 @@ use super::segment::{Segment, has_room, replace_payload};
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l7::body::Length;
+use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed, Version};
@@ -274,6 +274,10 @@ impl Splices {
         // Where both ends close behind it, nobody has to find the end of the last chunk.
         let is_last = exchange.close_front && !response.keep_alive;
         let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
+        let behind = bytes.get(length..).unwrap_or_default();
+        if message == Length::Chunked && !is_interim && Chunks::of_response().feed(behind).is_err() {
+            return Seen::Bad;
+        }
         let facts = facts(cx, front, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
             Ok(written) if is_interim => Seen::Interim { length, written },

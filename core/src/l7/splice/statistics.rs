@@ -57,8 +57,12 @@ impl Refused {
     ];
 
     /// What becomes of a request with such chunks.
-    pub(super) fn of_chunks(why: BadChunk) -> Refused {
-        if why == BadChunk::BodyTooLong { Refused::TooLarge } else { Refused::Malformed }
+    pub(super) fn of_chunks(why: BadChunk) -> (u16, Refused) {
+        match why {
+            BadChunk::BodyTooLong => (413, Refused::TooLarge),
+            BadChunk::TrailersTooLong => (431, Refused::TooLarge),
+            _ => (400, Refused::Malformed),
+        }
     }
 
     /// Its name in status.

@@ -9,7 +9,6 @@ use super::{Context, FrontState, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::Ledger;
-use crate::l7::body::BadChunk;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
@@ -245,11 +244,12 @@ impl Splices {
                 cx.statistics.http.out_of_order += 1;
                 return self.acknowledge_front(cx, position);
             }
-            Err(Inadmissible::Broken(BadChunk::BodyTooLong)) if !exchange.has_begun => {
-                return self.refuse(cx, position, 413, Refused::TooLarge);
-            }
             Err(Inadmissible::Broken(why)) => {
-                cx.statistics.http.refused[Refused::of_chunks(why) as usize] += 1;
+                let (status, why) = Refused::of_chunks(why);
+                if !exchange.has_begun {
+                    return self.refuse(cx, position, status, why);
+                }
+                cx.statistics.http.refused[why as usize] += 1;
                 return self.break_off(cx, position);
             }
         };

@@ -5,7 +5,7 @@ use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::config::{Http, HttpLimits};
 use crate::l7::splice::segment::Abilities;
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, FIN, PSH, RST};
+use crate::wire::tcp::{ACK, FIN, PSH};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -107,24 +107,6 @@ fn a_client_whose_chunks_cannot_be_remembered_waits_for_the_backend() {
     assert_eq!(backend.receives(&client.sends(&mut stage, "0\r\n\r\n")), "0\r\n\r\n");
     assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
     another(&mut stage, &mut client, &mut backend);
-}
-
-#[test]
-fn broken_chunks_break_the_exchange_off() {
-    for (of_client, bad) in [(true, "5\nhello"), (true, "zz\r\n"), (false, "5\r\nhelloX"), (false, "+5\r\n")] {
-        let mut stage = Stage::new(|_| {});
-        let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let (mut client, mut backend, _) = asked(&mut stage, 1000, if of_client { request } else { REQUEST });
-        let sent = if of_client {
-            client.sends(&mut stage, bad)
-        } else {
-            client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
-            backend.sends(&mut stage, bad)
-        };
-        assert!(sent.iter().all(|sent| sent.segment.has(RST) && sent.bytes.is_empty()), "{sent:?}");
-        assert!(!to(&sent, &client).is_empty() && !to(&sent, &backend).is_empty());
-        stage.over();
-    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod agreed;
 mod bodies;
 mod bounds;
 mod cards;
+mod chunked;
 mod closing;
 mod endless;
 mod ends;

@@ -1,0 +1,148 @@
+//! Chunked bodies: what is wrong in them, and many small ones.
+
+use super::super::Refused;
+use super::stage::{Script, Sent, Stage};
+use super::{REQUEST, RESPONSE, asked, only};
+use crate::wire::tcp::{ACK, RST};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+const UPLOAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+const DOWNLOAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+fn to(sent: &[Sent], script: &Script) -> Vec<Sent> {
+    sent.iter().filter(|sent| sent.to == script.own).cloned().collect()
+}
+
+/// Trailers of so many bytes with what follows them.
+fn trailers(bytes: usize) -> String {
+    let field = format!("A: {}\r\n", "b".repeat(95));
+    format!("0\r\n{}A: {}\r\n\r\n", field.repeat(bytes / 100 - 1), "b".repeat(95))
+}
+
+#[test]
+fn a_request_that_proves_broken_is_answered_until_its_response_has_begun() {
+    let long = trailers(9000);
+    for (bad, status, why) in [
+        ("5\nhello", 400, Refused::Malformed),
+        ("zz\r\n", 400, Refused::Malformed),
+        ("5 \r\nhello\r\n0\r\n\r\n", 400, Refused::Malformed),
+        ("5\r\nhello\r\n0\r\nHost: b\r\n\r\n", 400, Refused::Malformed),
+        (&long, 431, Refused::TooLarge),
+    ] {
+        // All with its head, behind it, or behind the beginning of the response.
+        for (apart, begun) in [(false, false), (true, false), (true, true)] {
+            let mut stage = Stage::new(|_| {});
+            if !apart {
+                let mut client = Script::client(&mut stage, 1000);
+                let syn = only(client.sends(&mut stage, &format!("{UPLOAD}{bad}")));
+                let (_, sent) = Script::backend(&mut stage, &syn);
+                let answer = client.receives(&to(&sent, &client));
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+                continue;
+            }
+            let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+            backend.acknowledges(&mut stage);
+            if begun {
+                client.receives(&backend.sends(&mut stage, DOWNLOAD));
+                client.acknowledges(&mut stage);
+            }
+            let mut sent = Vec::new();
+            for piece in bad.as_bytes().chunks(1460) {
+                sent.extend(client.says(&mut stage, ACK, piece));
+            }
+            assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(RST)), "{sent:?}");
+            let mine = to(&sent, &client);
+            if begun {
+                assert!(mine.iter().any(|sent| sent.segment.has(RST)) && mine.iter().all(|sent| sent.bytes.is_empty()));
+            } else {
+                let answer = client.receives(&mine);
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+                assert!(!mine.iter().any(|sent| sent.segment.has(RST)));
+            }
+            assert_eq!(stage.worker.statistics().http.refused[why as usize], 1);
+            stage.over();
+        }
+    }
+}
+
+#[test]
+fn trailers_are_as_long_as_is_said() {
+    for (bytes, is_taken) in
+        [(6000, true), (8100, true), (8300, false), (9000, false), (12_000, false), (18_000, false)]
+    {
+        for size in [1000, 1460, 30_000] {
+            let mut stage = Stage::new(|_| {});
+            let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+            backend.acknowledges(&mut stage);
+            let (all, mut got, mut answer) = (trailers(bytes), String::new(), String::new());
+            for piece in all.as_bytes().chunks(size) {
+                let sent = client.says(&mut stage, ACK, piece);
+                assert!(!to(&sent, &client).iter().any(|sent| sent.segment.has(RST)), "{bytes} by {size}");
+                answer += &client.receives(&to(&sent, &client));
+                if answer.is_empty() {
+                    got += &backend.receives(&to(&sent, &backend));
+                    backend.acknowledges(&mut stage);
+                }
+            }
+            assert_eq!(got == all, is_taken, "{bytes} by {size}");
+            assert_eq!(answer.starts_with("HTTP/1.1 431 "), !is_taken, "{bytes} by {size}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn a_response_that_proves_broken_is_broken_off() {
+    for bad in ["5\r\nhelloX", "+5\r\n", &trailers(9000)] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        client.receives(&backend.sends(&mut stage, DOWNLOAD));
+        let sent = backend.sends(&mut stage, bad);
+        assert!(sent.iter().all(|sent| sent.segment.has(RST) && sent.bytes.is_empty()), "{sent:?}");
+        assert!(!to(&sent, &client).is_empty() && !to(&sent, &backend).is_empty());
+        stage.over();
+    }
+}
+
+#[test]
+fn a_response_that_is_broken_in_the_segment_of_its_head_becomes_502() {
+    for (edited, first) in [(false, 0), (true, 0), (false, 20), (true, 20)] {
+        for bad in ["zz\r\n", "5\r\nhelloX", "5\nhello\r\n", &format!("5\r\nhello\r\n{}", trailers(9000))] {
+            let mut stage = Stage::new(|http| http.server_timing = edited);
+            let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+            let all = format!("{DOWNLOAD}{bad}");
+            // The head as a whole, or the end of it.
+            let mut sent = Vec::new();
+            for piece in [&all[..first], &all[first..]].into_iter().filter(|piece| !piece.is_empty()) {
+                sent = backend.sends(&mut stage, piece);
+            }
+            let mine = to(&sent, &client);
+            assert!(client.receives(&mine).starts_with("HTTP/1.1 502 "), "{bad:?}: {sent:?}");
+            assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(RST)));
+            assert_eq!(stage.worker.statistics().http.refused[Refused::BadResponse as usize], 1);
+            stage.over();
+        }
+    }
+}
+
+#[test]
+fn a_backend_may_pad_the_sizes_of_its_chunks() {
+    let body = "5  \r\nhello\r\n3 \t;a=b\r\n,ab\r\n0 \r\n\r\n";
+    for size in [1, 2, 3, 7, 100] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let all = format!("{DOWNLOAD}{body}");
+        let mut got = String::new();
+        for piece in all.as_bytes().chunks(size) {
+            let sent = backend.says(&mut stage, ACK, piece);
+            got += &client.receives(&to(&sent, &client));
+            client.acknowledges(&mut stage);
+        }
+        assert_eq!(got, all);
+        assert_eq!(backend.receives(&client.sends(&mut stage, REQUEST)), REQUEST, "it has ended there");
+        client.receives(&backend.sends(&mut stage, RESPONSE));
+        client.acknowledges(&mut stage);
+        stage.over();
+    }
+}
