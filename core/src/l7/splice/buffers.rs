@@ -123,6 +123,12 @@ impl Buffers {
         &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
     }
 
+    /// The same, to change it.
+    pub(super) fn bytes_mut(&mut self, buffer: &Buffer) -> &mut [u8] {
+        let length = buffer.len();
+        &mut self.room(buffer)[..length]
+    }
+
     /// Whether [`Buffers::append`] would add all of so many bytes to a buffer.
     pub(super) fn has_room(&self, buffer: &Buffer, bytes: usize) -> bool {
         let (size, wanted) = (usize::from(buffer.size), buffer.len() + bytes);

@@ -6,7 +6,6 @@ use super::framing::Framing;
 use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
 use super::rules::STRETCH_MAX;
-use super::sizes::Size;
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{Ledger, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
@@ -439,11 +438,6 @@ impl Back {
     /// (RFC 9112, 9.3.1): nothing of that is acknowledged.
     pub(super) fn is_stale(&self) -> bool {
         self.requests > 1 && self.peer.owned.as_ref().is_some_and(|owned| self.peer.acknowledged == owned.start)
-    }
-
-    /// What it is kept for.
-    pub(super) fn size(&self) -> Size {
-        Size::of(self.asked, self.key.is_ipv4())
     }
 
     /// Where the backend listens.

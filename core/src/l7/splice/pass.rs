@@ -39,7 +39,7 @@ impl Splices {
         let acknowledgement = later(translated, told);
         let most = match direction {
             Direction::FromClient => front.window_for(back, acknowledgement, u32::MAX),
-            Direction::FromBackend => u32::MAX,
+            Direction::FromBackend => front.most_for_client(acknowledgement),
         };
         // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
         let ends = direction == Direction::FromClient && front.peer.was_closed && front.exchange.response.is_done();

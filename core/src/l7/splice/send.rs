@@ -49,8 +49,7 @@ impl Splices {
     fn window_for_client(&self, front: &Front) -> u32 {
         let back = front.back.and_then(|back| self.backs.get(back));
         match (front.state, back) {
-            (FrontState::Joined, Some(back)) if back.peer.window > 0 => back.peer.window,
-            (FrontState::Joined, Some(_)) => 0,
+            (FrontState::Joined, Some(back)) => back.peer.window.min(front.most_for_client(front.peer.told)),
             (FrontState::Waiting, _) => RECEIVE_WINDOW.saturating_sub(beyond(front.input_start(), front.peer.told)),
             _ => RECEIVE_WINDOW.saturating_sub(front.waiting() as u32),
         }

@@ -28,6 +28,13 @@ impl Size {
     }
 }
 
+impl Back {
+    /// What it is kept for.
+    pub(super) fn size(&self) -> Size {
+        Size::of(self.asked, self.key.is_ipv4())
+    }
+}
+
 /// The longest segment that Hairpin asks anybody for.
 fn most(is_ipv4: bool) -> u16 {
     if is_ipv4 { cookie::MSS_V4 } else { cookie::MSS_V6 }

@@ -3,6 +3,7 @@
 use super::super::Refused;
 use super::stage::{Script, Sent, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
+use crate::l7::splice::numbers::before;
 use crate::wire::tcp::{ACK, RST};
 use alloc::format;
 use alloc::string::String;
@@ -145,4 +146,104 @@ fn a_backend_may_pad_the_sizes_of_its_chunks() {
         client.acknowledges(&mut stage);
         stage.over();
     }
+}
+
+/// A client's upload of many chunks, in super-packets of so many bytes, as much at a time as it was last told that it may
+/// send. The backend acknowledges all of it at once.
+fn uploads(stage: &mut Stage, chunk: &str, count: usize, size: usize) -> (Script, Script) {
+    let (mut client, mut backend, _) = asked(stage, 1000, UPLOAD);
+    backend.window = 4000;
+    let all = format!("{}0\r\n\r\n", chunk.repeat(count));
+    let (start, mut edge) = (client.next, client.next);
+    let mut tell = |client: &Script, sent: &[Sent]| {
+        for sent in to(sent, client) {
+            let right = sent.segment.acknowledgement.wrapping_add(u32::from(sent.segment.window) << 7);
+            edge = if before(edge, right) { right } else { edge };
+        }
+        edge.wrapping_sub(client.next) as usize
+    };
+    let told = backend.acknowledges(stage);
+    let mut room = tell(&client, &told);
+    let mut got = String::new();
+    loop {
+        let from = client.next.wrapping_sub(start) as usize;
+        let rest = &all.as_bytes()[from..];
+        let piece = &rest[..rest.len().min(size).min(room)];
+        if piece.is_empty() {
+            // It has used its room, or all is said.
+            let told = backend.acknowledges(stage);
+            room = tell(&client, &told);
+            if rest.is_empty() || room == 0 {
+                break;
+            }
+            continue;
+        }
+        let sent = client.says(stage, ACK, piece);
+        let mine = to(&sent, &backend);
+        assert!(!mine.is_empty(), "dropped behind {from}");
+        got += &backend.receives(&mine);
+        room -= piece.len();
+    }
+    assert_eq!(got.len(), all.len());
+    assert_eq!(got, all);
+    (client, backend)
+}
+
+#[test]
+fn many_small_chunks_are_remembered_without_dropping_any() {
+    for (chunk, count) in [("1\r\nx\r\n", 100_000), ("5\r\nhello\r\n", 50_000), ("a;b=c\r\n0123456789\r\n", 30_000)] {
+        for size in [1, 100, 1460, 60_000] {
+            let mut stage = Stage::new(|_| {});
+            let count = if size == 1 { count / 50 } else { count };
+            let (mut client, mut backend) = uploads(&mut stage, chunk, count, size);
+            let http = &stage.worker.statistics().http;
+            assert_eq!((http.unrecorded, http.out_of_order), (0, 0), "{chunk:?} by {size}");
+            assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+            client.acknowledges(&mut stage);
+            stage.over();
+        }
+    }
+}
+
+#[test]
+fn large_chunks_leave_a_client_all_the_window_there_is() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+    backend.window = 4000;
+    backend.acknowledges(&mut stage);
+    let chunk = format!("4000\r\n{}\r\n", "x".repeat(0x4000));
+    backend.receives(&client.sends(&mut stage, &chunk));
+    let told = only(backend.acknowledges(&mut stage));
+    assert_eq!((told.to, u32::from(told.segment.window) << 7), (client.own, 4000 << 9));
+    backend.receives(&client.sends(&mut stage, "0\r\n\r\n"));
+    backend.acknowledges(&mut stage);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+}
+
+#[test]
+fn a_client_whose_chunks_cannot_be_remembered_waits_for_the_backend() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+    let part = "1\r\nx\r\n".repeat(100);
+    let mut parts = 0;
+    // It sends more than it is told that it may.
+    let answer = loop {
+        let sent = client.sends(&mut stage, &part);
+        if to(&sent, &backend).is_empty() {
+            break only(sent);
+        }
+        assert_eq!(backend.receives(&sent), part);
+        parts += 1;
+        assert!(parts < 1000, "it remembers without bound");
+    };
+    let start = client.next.wrapping_sub(part.len() as u32);
+    assert_eq!((answer.to, answer.segment.acknowledgement), (client.own, 5001), "no more than the backend's");
+    let http = &stage.worker.statistics().http;
+    assert_eq!((http.unrecorded, http.out_of_order), (1, 0));
+    assert_eq!(only(backend.acknowledges(&mut stage)).to, client.own);
+    assert_eq!(backend.receives(&client.repeats(&mut stage, start, &[], part.as_bytes())), part);
+    assert_eq!(backend.receives(&client.sends(&mut stage, "0\r\n\r\n")), "0\r\n\r\n");
+    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
+    client.acknowledges(&mut stage);
+    stage.over();
 }
