@@ -2,7 +2,7 @@
 //!
 //! Its paths say how it answers: `/chunked` in chunks with a trailer, `/until-close` without a length, `/hints` after a
 //! 103, `/silent` never, `/reset` by closing, `/status/503` with that status, `/raw?TEXT` with these bytes (percent-encoded) and nothing else, `/raw-close?TEXT`
-//! with them and the connection's end. All others, `/echo` among them, are
+//! with them and the connection's end, `/bytes/100000` with so many letters. All others, `/echo` among them, are
 //! answered with the head of the request as it came, or with nothing where a status has no body. `Upgrade: echo` makes
 //! the connection a tunnel that sends back what comes.
 
@@ -65,6 +65,11 @@ pub fn sum(so_far: u64, bytes: &[u8]) -> u64 {
 
 /// [`sum`] of nothing.
 pub const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// What `/bytes/` with this number is answered with.
+pub fn letters(count: usize) -> String {
+    ('a'..='z').cycle().take(count).collect()
+}
 
 #[derive(Debug, Default)]
 struct Memory {
@@ -221,7 +226,8 @@ impl Connection {
             "HTTP/1.1 {status} As asked\r\nX-Server: {name}\r\nX-Connection: {}\r\nX-Body: {}:{:016x}\r\n",
             self.number, heard.body_bytes, heard.body_sum
         );
-        let body = &heard.head;
+        let letters = target.split_once("/bytes/").and_then(|(_, count)| count.parse().ok()).map(letters);
+        let body = letters.as_ref().unwrap_or(&heard.head);
         let has_body = !heard.line().starts_with("HEAD ") && !matches!(status, 204 | 304);
         let mut close = false;
         if target.contains("/chunked") {

@@ -1,10 +1,10 @@
 //! Bodies: uploads, chunks, 100-continue, slow readers, half close, tunnels, clients that vanish.
 
-use super::stage::{PATIENCE, PLAIN, Stage, Stages, WEB, Which};
+use super::stage::{PATIENCE, PLAIN, STICKY, Stage, Stages, WEB, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::tool::http::Connection;
 use hairpin_bench::tool::inside;
-use hairpin_bench::tool::recorder::{SUM_OF_NOTHING, sum};
+use hairpin_bench::tool::recorder::{SUM_OF_NOTHING, letters, sum};
 use hairpin_bench::topology::{Family, vip};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
@@ -22,6 +22,7 @@ pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
         trial("a large download arrives whole", download),
         trial("uploads in chunks and after 100-continue", chunked),
         trial("requests follow bodies", bodies_in_turn),
+        trial("uploads follow large answers", uploads_behind_answers),
         trial("a client that does not read for a while", slow_reader),
         trial("half close by the client", half_close),
         trial("a tunnel carries bytes both ways and closes", tunnel),
@@ -144,6 +145,29 @@ fn bodies_in_turn(stage: &mut Stage) -> Result<()> {
         connection.send(&request, PATIENCE).with_context(|| format!("body {i}"))?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("body {i} of {length} bytes"))?;
         ensure!(answer.header("X-Body") == Some(&expected(body)), "body {i} of {length} bytes: {}", answer.head());
+    }
+    Ok(())
+}
+
+/// Uploads on kept connections behind large exchanges, carried by the engine or by software: the client still goes by the
+/// window of the last backend. (Without a cookie the sticky service gives every request to the next one.)
+fn uploads_behind_answers(stage: &mut Stage) -> Result<()> {
+    let page = stage.page("10m")?;
+    let turns = [[(200_000, 200_000); 2], [(0, 1_000_000), (100_000, 10)], [(0, 1_000_000), (200_000, 10)]];
+    for port in [PLAIN, STICKY] {
+        for turn in turns {
+            let mut connection = stage.connect(port)?;
+            for (i, (sent, asked)) in [turn; 10].into_iter().flatten().enumerate() {
+                let about = || format!("port {port}, request {i}: {sent} bytes, answered with {asked}");
+                let method = if sent == 0 { "GET" } else { "POST" };
+                let head = format!("{method} /bytes/{asked} HTTP/1.1\r\nHost: test\r\nContent-Length: {sent}\r\n\r\n");
+                let body = &page[i..i + sent];
+                connection.send(&[head.as_bytes(), body].concat(), PATIENCE).with_context(about)?;
+                let answer = connection.answer(false, PATIENCE).with_context(about)?;
+                ensure!(answer.header("X-Body") == Some(&expected(body)), "{}: {}", about(), answer.head());
+                ensure!(answer.body == letters(asked).as_bytes(), "{}: other bytes are the answer", about());
+            }
+        }
     }
     Ok(())
 }

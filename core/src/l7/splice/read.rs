@@ -289,7 +289,7 @@ fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration
 }
 
 /// Adds bytes to a front's input as far as there is room; returns how many. The client sends the others again: it may have
-/// been shown more room than there is here, by the end to which the engine carried its last request.
+/// been shown more room than there is here, that of the backend of its last request.
 pub(super) fn store(buffers: &mut super::Buffers, front: &mut Front, bytes: &[u8]) -> usize {
     let bytes = &bytes[..bytes.len().min(INPUT_MAX.saturating_sub(front.waiting()))];
     if bytes.is_empty() {

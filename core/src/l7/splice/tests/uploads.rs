@@ -1,5 +1,5 @@
-//! Requests of which more comes than can be kept until their backend is there: a client on a connection that the engine
-//! has carried goes by the window of the end behind it.
+//! Requests of which more comes than can be kept until their backend is there: a client on a kept connection
+//! still goes by the window of its last backend.
 
 use super::stage::{SPLICES_MAX, Script, Sent, Stage};
 use super::{RESPONSE, asked, only};
