@@ -4,9 +4,12 @@ use hairpin::control::{
     Answer, BackendAction, BackendChange, Changes, ConnectionView, OffloadView, Page, Query, Request, serve,
 };
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 fn hairpin(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hairpin")).args(arguments).output().expect("the binary runs")
@@ -353,6 +356,89 @@ fn top_wants_a_terminal_and_capture_does_not() {
     let (code, _, error) = said(&instance.hairpin("capture --service wbe"));
     assert_eq!(code, Some(1));
     assert!(error.starts_with("there is no service \"wbe\""), "{error}");
+}
+
+/// `hairpin top` on a terminal that is no process's controlling one, so that the kernel sends no signal when it goes away.
+struct Top {
+    _instance: Instance,
+    child: std::process::Child,
+    terminal: File,
+}
+
+impl Top {
+    /// It has drawn something when this returns.
+    fn start(name: &str) -> Top {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let instance = Instance::new(name, |_| Answer::Status(Box::default()));
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let path = ptsname(&terminal, Vec::new()).unwrap();
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+        let end = || std::process::Stdio::from(rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap());
+        // A new terminal has no size, and nothing is drawn on one of 0 by 0.
+        let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hairpin"));
+        command.args(["top", "--socket"]).arg(instance.directory.join("s"));
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        drop(command);
+        let mut terminal = File::from(terminal);
+        // It draws ten times a second; after the third drawing behind the one with the name it waits for a key.
+        let (mut seen, mut shown, mut more) = ([0; 4096], String::new(), 3);
+        while more > 0 {
+            let mut polled = [rustix::event::PollFd::new(&terminal, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut polled, Some(&patience)), Ok(1), "it draws nothing more: {shown}");
+            let length = terminal.read(&mut seen).unwrap();
+            more -= i32::from(shown.contains("instance"));
+            shown.push_str(&String::from_utf8_lossy(&seen[..length]));
+        }
+        Top { _instance: instance, child, terminal }
+    }
+
+    /// How it ends; that it does not is told by the time this takes.
+    fn end(&mut self) -> Option<std::process::ExitStatus> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn top_ends_when_its_terminal_goes_away() {
+    let mut top = Top::start("top-gone");
+    top.terminal = File::open("/dev/null").unwrap();
+    assert!(top.end().is_some(), "it runs on without a terminal");
+}
+
+#[test]
+fn top_ends_with_sigterm_and_gives_the_terminal_back() {
+    let mut top = Top::start("top-signal");
+    let pid = rustix::process::Pid::from_child(&top.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // What it writes on its way out must not wait for a reader.
+    let mut terminal = top.terminal.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        // The end of a terminal is an error (EIO).
+        let _ = terminal.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    assert_eq!(top.end().and_then(|status| status.code()), Some(0));
+    assert!(reader.join().unwrap().contains("\x1b[?1049l"), "the alternate screen is left");
 }
 
 #[test]

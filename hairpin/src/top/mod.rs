@@ -1,8 +1,9 @@
 //! `hairpin top`: an instance, live.
 //!
-//! One thread asks the instance once a second ([`poll`]), this one draws what is known ([`view`]) and listens to keys,
-//! so that an instance that is slow, or away, does not make the view stick.
+//! One thread asks the instance once a second ([`poll`]), another reads keys ([`keys`]), this one draws what is known
+//! ([`view`]), so that neither an instance that is slow, or away, nor a terminal that has gone makes it stick.
 
+mod keys;
 mod model;
 mod poll;
 mod view;
@@ -14,19 +15,19 @@ use crate::cli::connect;
 use anyhow::{Context, Result, bail};
 use model::Model;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::KeyEvent;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// How soon a key, a signal or news are seen.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Shows the instance behind `socket` until a key or a signal ends it.
+/// Shows the instance behind `socket` until a key or a signal ends it, or the terminal has gone.
 ///
 /// # Errors
 /// Nobody answers there, or standard output is no terminal.
@@ -43,29 +44,31 @@ pub(crate) fn run(socket: &Path) -> Result<()> {
     let news = poll::begin(socket.to_path_buf())?;
     // Gives the terminal back in a panic, too.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let shown = show(&mut terminal, &news, &ended);
+    let shown = keys::begin().and_then(|keys| show(&mut terminal, &news, &keys, &ended));
     ratatui::restore();
     shown
 }
 
-fn show(terminal: &mut DefaultTerminal, news: &Receiver<poll::News>, ended: &AtomicBool) -> Result<()> {
+fn show(
+    terminal: &mut DefaultTerminal,
+    news: &Receiver<poll::News>,
+    keys: &Receiver<KeyEvent>,
+    ended: &AtomicBool,
+) -> Result<()> {
     let mut model = Model::default();
-    loop {
+    while !ended.load(Ordering::Relaxed) && !keys::is_terminal_gone() {
         news.try_iter().for_each(|news| model.take(news));
         terminal.draw(|frame| view::draw(frame, &mut model)).context("cannot draw")?;
         // A round of drawing per key would lag behind a key that is held down.
         let mut patience = TICK;
-        while event::poll(patience).context("cannot read keys")? {
-            if let Event::Key(key) = event::read().context("cannot read keys")?
-                && key.kind != KeyEventKind::Release
-                && model.key(key)
-            {
-                return Ok(());
+        loop {
+            match keys.recv_timeout(patience) {
+                Ok(key) if model.key(key) => return Ok(()),
+                Ok(_) => patience = Duration::ZERO,
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => bail!("cannot read keys"),
             }
-            patience = Duration::ZERO;
-        }
-        if ended.load(Ordering::Relaxed) {
-            return Ok(());
         }
     }
+    Ok(())
 }
