@@ -1,36 +1,43 @@
-//! Least connections: the backend that would have the fewest connections per weight with one more.
+//! Least connections: the backend with the fewest connections per weight, as nginx (`least_conn`) and IPVS (`wlc`) do.
 //!
-//! Counting the one to come makes an idle backend of weight 10 come before an idle one of weight 1. Ties go round, from
-//! a different start on every worker, so that workers that read the same loads do not all choose the same backend.
+//! Ties are shared out by weight. They are the rule at low load, where every backend has no connection most of the time:
+//! were they to go to the heaviest, as they do when the connection to come is counted, the others would never get one.
+//! Workers start at different places, so that those that read the same loads do not all choose the same backend.
 
 use super::Share;
+use super::smooth_weighted::SmoothWeighted;
 use super::weights::{Weight, Weights};
 
 pub(super) struct LeastConnections {
-    /// Where to begin to look.
-    turn: usize,
+    /// Chooses among backends that have equally many connections per weight.
+    ties: SmoothWeighted,
 }
 
 impl LeastConnections {
     pub(super) fn new(weights: &Weights, share: Share) -> LeastConnections {
-        LeastConnections { turn: share.start(weights.len() as u64) as usize }
+        LeastConnections { ties: SmoothWeighted::new(weights, share) }
     }
 
     pub(super) fn choose(&mut self, weights: &Weights, load: impl Fn(usize) -> u32) -> Option<usize> {
         let mut best: Option<(usize, Pressure)> = None;
-        for (index, weight) in weights.open_from(self.turn) {
+        for (index, weight) in weights.open_from(0) {
             let pressure = Pressure::new(load(index), weight);
             if best.is_none_or(|(_, least)| pressure.is_below(least)) {
                 best = Some((index, pressure));
             }
         }
-        let (index, _) = best?;
-        self.turn = (index + 1) % weights.len();
-        Some(index)
+        let (index, least) = best?;
+        // Other workers change loads meanwhile: then perhaps none of them is as low any more.
+        let is_tied = |index: usize, weight| !least.is_below(Pressure::new(load(index), weight));
+        self.ties.choose_among(weights, is_tied).or(Some(index))
+    }
+
+    pub(super) fn weights_changed(&mut self, weights: &Weights) {
+        self.ties.weights_changed(weights);
     }
 }
 
-/// Connections per weight, with one more connection: a fraction, compared exactly.
+/// Connections per weight: a fraction, compared exactly.
 #[derive(Clone, Copy)]
 pub(super) struct Pressure {
     connections: u64,
@@ -39,7 +46,7 @@ pub(super) struct Pressure {
 
 impl Pressure {
     pub(super) fn new(load: u32, weight: Weight) -> Pressure {
-        Pressure { connections: u64::from(load) + 1, weight: u64::from(weight) }
+        Pressure { connections: u64::from(load), weight: u64::from(weight) }
     }
 
     pub(super) fn is_below(self, other: Pressure) -> bool {

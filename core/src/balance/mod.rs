@@ -161,7 +161,8 @@ impl Balancer {
         match &mut self.chooser {
             Chooser::SmoothWeighted(chooser) => chooser.weights_changed(&self.weights),
             Chooser::PowerOfTwo(chooser) => chooser.weights_changed(&self.weights),
-            Chooser::RoundRobin(_) | Chooser::LeastConnections(_) | Chooser::Hashed => {}
+            Chooser::LeastConnections(chooser) => chooser.weights_changed(&self.weights),
+            Chooser::RoundRobin(_) | Chooser::Hashed => {}
         }
     }
 

@@ -32,18 +32,25 @@ impl SmoothWeighted {
     }
 
     pub(super) fn choose(&mut self, weights: &Weights) -> Option<usize> {
+        self.choose_among(weights, |_, _| true)
+    }
+
+    /// Chooses among the backends for which `may` says so, by index and weight: they share out their own weights.
+    pub(super) fn choose_among(&mut self, weights: &Weights, may: impl Fn(usize, Weight) -> bool) -> Option<usize> {
         let mut best: Option<(usize, i64)> = None;
+        let mut total = 0;
         for (index, (current, &weight)) in self.current.iter_mut().zip(&weights.effective).enumerate() {
-            if weight == 0 {
+            if weight == 0 || !may(index, weight) {
                 continue;
             }
+            total += i64::from(weight);
             *current += i64::from(weight);
             if best.is_none_or(|(_, most)| *current > most) {
                 best = Some((index, *current));
             }
         }
         let (index, _) = best?;
-        self.current[index] -= weights.total as i64;
+        self.current[index] -= total;
         Some(index)
     }
 

@@ -207,8 +207,7 @@ fn least_connections_keeps_connections_per_weight_level() {
         }
         let chosen = usize::from(balancer.choose(&flow(i)).expect("a backend"));
         for other in 0..4 {
-            let (mine, theirs) =
-                ((now[chosen] + 1) * u64::from(weights[other]), (now[other] + 1) * u64::from(weights[chosen]));
+            let (mine, theirs) = (now[chosen] * u64::from(weights[other]), now[other] * u64::from(weights[chosen]));
             assert!(mine <= theirs, "{chosen} was chosen with loads {now:?}");
         }
         loads.add(3 + chosen as u32);
@@ -216,6 +215,24 @@ fn least_connections_keeps_connections_per_weight_level() {
     }
     assert_eq!(spread(&self::service(Algorithm::LeastConnections, &weights), 1500), [100, 200, 400, 800]);
     assert_eq!(spread(&self::service(Algorithm::LeastConnections, &[1; 3]), 300), [100; 3]);
+}
+
+/// At low load no backend has a connection when the next one comes.
+#[test]
+fn idle_backends_share_connections_by_weight() {
+    for algorithm in [Algorithm::LeastConnections, Algorithm::PowerOfTwo] {
+        let (mut balancer, loads) = balancer(&service(algorithm, &[2, 1]));
+        let mut counts = [0u32; 2];
+        for i in 0..3000 {
+            let chosen = balancer.choose(&flow(i)).expect("a backend");
+            loads.add(3 + u32::from(chosen));
+            loads.take(3 + u32::from(chosen));
+            counts[usize::from(chosen)] += 1;
+        }
+        // Random draws leave a standard deviation of 26.
+        let bound = if algorithm == Algorithm::LeastConnections { 0 } else { 150 };
+        assert!(counts[0].abs_diff(2000) <= bound, "{algorithm:?} {counts:?}");
+    }
 }
 
 #[test]
