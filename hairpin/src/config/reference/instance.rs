@@ -77,8 +77,10 @@ pub const TOP: Section = Section {
 pub const LIMITS: Section = Section {
     header: "[limits]",
     doc: "What the instance holds at most. Memory is set aside at the start and, but for the beginning of each \
-          table, touched only as it fills. When the connection table is full, packets that would open a connection are dropped and counted; connections that \
-          exist are never evicted for new ones.",
+          table, touched only as it fills. When the connection table is full, a new connection takes the place of the oldest one that is not \
+          established (`worker.evicted`). Where every connection is established, the packet that would open another one is \
+          dropped and counted (`worker.table-full`): its client sends it again, and there may be room then. Established \
+          connections are never evicted.",
     fields: &[
         field(
             "connections_max",
