@@ -24,6 +24,10 @@ use std::sync::{Arc, Barrier, Mutex, TryLockError};
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// How long a worker sleeps when its device has no room for what it wants to send.
 const BLOCKED_FOR: Duration = Duration::from_millis(1);
+/// How long a worker that ends waits at most for clients to say the numbers that they are reset with.
+const PARTING: Duration = Duration::from_secs(1);
+/// How long it sleeps meanwhile at most.
+const PARTING_STEP: Duration = Duration::from_millis(20);
 
 /// Embryos crowd a table from this part of it on: there are so many at once only in a flood, or in a table too small.
 const EMBRYOS_SHARE: u64 = 5;
@@ -256,6 +260,17 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
         }
     }
     turner.abandon(cpu::now());
+    let until = cpu::now() + PARTING;
+    while turner.is_parting() && cpu::now() < until {
+        let now = cpu::now();
+        turner.io.advance(now);
+        let busy = turner.turn(now, &publish_ticket);
+        beat(now);
+        if !busy {
+            let most = publisher.sleep_at_most(now, &turner).map_or(PARTING_STEP, |most| most.min(PARTING_STEP));
+            turner.io.wait(&shared.wake, Some(most))?;
+        }
+    }
     turner.finish(cpu::now(), &publish_ticket);
     publisher.dirty = true;
     publisher.published_at = Time::ZERO;

@@ -109,7 +109,8 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
     }
 
     /// Resets what cannot outlive the process: connections of HTTP and TLS services, as far as the plane takes the frames
-    /// within a bounded number of tries.
+    /// within a bounded number of tries. Some stay until their clients have said their numbers
+    /// ([`Turner::is_parting`]).
     pub(crate) fn abandon(&mut self, now: Time) {
         for _ in 0..ABANDON_TRIES {
             if !self.to_send.is_empty() {
@@ -119,6 +120,11 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
                 break;
             }
         }
+    }
+
+    /// Whether clients are still to say the numbers that they are reset with.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.worker.splices().0 > 0
     }
 
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.

@@ -1,7 +1,7 @@
 //! How connections end.
 
 use super::buffers::Buffer;
-use super::entry::{BackState, Exchange, FrontState, Message};
+use super::entry::{BackState, Exchange, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::Owned;
 use super::read::CLOSING_TIMEOUT;
@@ -138,7 +138,10 @@ impl Splices {
     pub(super) fn abandon<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.detach(cx, position, Fate::Reset);
         self.reset_front(cx, position);
-        self.remove_front(cx, position);
+        match self.fronts.get(position).is_some_and(Front::is_ahead_of_software) {
+            true => self.begin_reset(cx, position),
+            false => self.remove_front(cx, position),
+        }
     }
 
     /// Something is wrong in the middle of an exchange: both ends are reset.
@@ -149,6 +152,9 @@ impl Splices {
     /// The client has reset its connection.
     pub(super) fn reset_by_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, segment: &Segment, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
+        if front.state == FrontState::Resetting {
+            return self.remove_front(cx, position);
+        }
         // Only the very number expected resets; another in the window may have been guessed (RFC 5961, 3.2).
         let expected = [front.peer.expected, front.peer.told, front.peer.highest];
         if !front.uploads_by_engine() && !expected.contains(&segment.sequence) {
@@ -400,11 +406,8 @@ impl Splices {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let (key, was, service, first) = (front.key, front.state, front.service, front.first);
         front.state = FrontState::Doomed;
-        front.peer.disown(&mut self.buffers);
-        let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
-        kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
-        front.framing.clear(&mut self.buffers);
         let ledger = front.ledger;
+        self.release_buffers(position);
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);
             self.ended.add(cx.now, &key, first);
@@ -430,18 +433,24 @@ impl Splices {
         }
     }
 
-    /// Resets a bounded number of connections, for a process that ends; says whether there are more.
+    /// Resets a bounded number of connections, each once, for a process that ends; says whether there are more. Those
+    /// whose clients are still asked for a packet stay for a while ([`FrontState::Resetting`]).
     pub(crate) fn abandon_some<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
-        let some: ArrayVec<u32, ABANDONED_MAX> = self.fronts.iter().map(|(at, _)| at).take(ABANDONED_MAX).collect();
-        for &position in &some {
-            self.abandon(cx, position);
+        self.is_ending = true;
+        let end = self.abandoned.saturating_add(ABANDONED_MAX as u32).min(self.fronts.reach());
+        for position in self.abandoned..end {
+            let state = self.fronts.get(position).map(|front| front.state);
+            if state.is_some_and(|state| !matches!(state, FrontState::Resetting | FrontState::Doomed)) {
+                self.abandon(cx, position);
+            }
         }
+        self.abandoned = end;
         let idle: ArrayVec<u32, ABANDONED_MAX> = self.backs.iter().map(|(at, _)| at).take(ABANDONED_MAX).collect();
         for &back in &idle {
             self.reset_back(cx, back);
             self.remove_back(cx, back, true);
         }
-        self.fronts.len() > 0 || self.backs.len() > 0
+        self.abandoned < self.fronts.reach() || self.backs.len() > 0
     }
 
     /// Frees a front's place.

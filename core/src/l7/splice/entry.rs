@@ -28,6 +28,8 @@ pub enum FrontState {
     Closing,
     /// Both have closed; what the client sends again is acknowledged for a while.
     TimeWait,
+    /// It is reset: whatever its client sends is answered with RST, and its client is asked for a packet.
+    Resetting,
     /// It has left the index, and goes as soon as the engine holds no rule of it.
     Doomed,
 }
@@ -42,6 +44,7 @@ impl FrontState {
             FrontState::Replying => "replying",
             FrontState::Closing => "closing",
             FrontState::TimeWait => "time-wait",
+            FrontState::Resetting => "resetting",
             FrontState::Doomed => "doomed",
         }
     }
@@ -300,6 +303,10 @@ pub(super) struct Front {
     pub(super) framing: Framing,
     /// Before that, no reset of it is asked about again.
     pub(super) challenge_after: Time,
+    /// How often its client was asked for a packet to answer with RST.
+    pub(super) asks: u8,
+    /// The number that its client was last reset with.
+    pub(super) reset_with: Option<u32>,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.

@@ -55,6 +55,10 @@ impl Splices {
         at: &Transport,
         service: u16,
     ) {
+        if self.is_ending {
+            // The client sends it again, to the next process.
+            return cx.drop(Drop::Unknown);
+        }
         let segment = Segment::of(frame.bytes(), at);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         let Some(offer) = self.cookies.check(cx.now, &at.key, theirs, ours) else {
@@ -96,6 +100,8 @@ impl Splices {
             again: None,
             framing: Framing::default(),
             challenge_after: Time::ZERO,
+            asks: 0,
+            reset_with: None,
             stretch: None,
             holds: false,
             left: None,
@@ -168,7 +174,7 @@ impl Splices {
             self.hand = (self.hand + 1) % self.fronts_max.max(1);
             let state = self.fronts.get(self.hand).filter(|front| front.ledger == Ledger::Software);
             match state.map(|front| front.state) {
-                Some(FrontState::TimeWait) => self.remove_front(cx, self.hand),
+                Some(FrontState::TimeWait | FrontState::Resetting) => self.remove_front(cx, self.hand),
                 Some(FrontState::Reading | FrontState::Closing) => {
                     self.detach(cx, self.hand, Fate::Keep);
                     self.abandon(cx, self.hand);

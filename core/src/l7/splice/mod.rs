@@ -35,6 +35,7 @@ mod path;
 mod peer;
 mod read;
 mod request;
+mod reset;
 mod response;
 mod rules;
 mod segment;
@@ -127,6 +128,10 @@ pub(crate) struct Splices {
     rules: ByFamily,
     /// Where the next connection to give up is looked for.
     hand: u32,
+    /// The process ends: no connection begins.
+    is_ending: bool,
+    /// Fronts before this place have been told so.
+    abandoned: u32,
 }
 
 impl Splices {
@@ -149,6 +154,8 @@ impl Splices {
             turn: 0,
             rules: [0; 2],
             hand: 0,
+            is_ending: false,
+            abandoned: 0,
         }
     }
 

@@ -331,6 +331,7 @@ impl Splices {
             FrontState::Doomed => self.release_front(position),
             FrontState::Waiting => self.ready.push_back(position),
             // Its back is others' to take now.
+            FrontState::Resetting if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
             _ if front.is_between_exchanges() && self.ready.len() < self.ready.capacity() => {
                 self.ready.push_back(position);
             }

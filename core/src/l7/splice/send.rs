@@ -109,6 +109,13 @@ impl Splices {
         }
     }
 
+    /// Acknowledges with a number that the client has acknowledged already: it answers with the one it expects.
+    pub(super) fn acknowledge_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get(position) else { return };
+        let own = self.own_of_front(front, ACK, front.peer.acknowledged.wrapping_sub(1));
+        emit(cx, &own, [&[], &[]]);
+    }
+
     /// The same to a backend.
     pub(super) fn acknowledge_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };

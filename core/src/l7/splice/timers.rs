@@ -74,6 +74,9 @@ impl Splices {
         if front.is_between_exchanges() {
             return self.settle_back(cx, position);
         }
+        if front.state == FrontState::Resetting {
+            return self.ask(cx, position);
+        }
         if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {
             let connecting = front
                 .back
@@ -126,6 +129,7 @@ impl Splices {
             FrontState::Joined => self.exchange_late(cx, position),
             FrontState::Replying | FrontState::Closing => self.abandon(cx, position),
             FrontState::TimeWait => self.remove_front(cx, position),
+            FrontState::Resetting => self.ask(cx, position),
             FrontState::Doomed => front.deadline = cx.now + Duration::from_secs(1),
         }
     }

@@ -36,7 +36,8 @@ impl Splices {
         if segment.has(SYN) {
             return self.newcomer(cx, frame, at, service);
         }
-        let near = if front.uploads_by_engine() { NEAR_OFFLOADED } else { NEAR };
+        let resets = front.state == FrontState::Resetting;
+        let near = if front.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
         let apart = segment.sequence.wrapping_sub(front.peer.highest).wrapping_add(near);
         let is_near = apart <= 2 * near;
         if segment.has(RST) {
@@ -62,6 +63,7 @@ impl Splices {
         front.last_seen = cx.now;
         self.go_on_to_front(cx, position, heard);
         match self.fronts.get(position).map(|front| front.state) {
+            Some(FrontState::Resetting) => self.answer_with_reset(cx, &segment, position),
             Some(FrontState::Joined) => self.upward(cx, frame, at, &segment, position),
             Some(_) => self.behind(cx, frame, at, &segment, position),
             None => {}

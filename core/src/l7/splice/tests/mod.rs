@@ -19,6 +19,7 @@ mod offload;
 mod paths;
 mod probes;
 mod requests;
+mod resets;
 mod sizes;
 mod stage;
 mod strangers;

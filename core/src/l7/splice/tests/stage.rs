@@ -263,6 +263,13 @@ impl Stage {
         tx.iter().map(Sent::of).collect()
     }
 
+    /// The process ends: what the worker sends in one call, and whether there is more.
+    pub(super) fn abandons(&mut self) -> (Vec<Sent>, bool) {
+        let mut tx = Batch::new();
+        let more = self.worker.abandon_splices(self.now, &mut NoPort(self.room), &mut tx);
+        (tx.iter().map(Sent::of).collect(), more)
+    }
+
     /// Both ends have vanished, or are done: after a while nothing is left, whatever there was.
     pub(super) fn over(&mut self) {
         self.wait(Duration::from_secs(400));

@@ -1,0 +1,100 @@
+//! Resets of clients whose numbers only they know: the engine carries what they get.
+//!
+//! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2), and of what the engine has
+//! carried to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
+//! front stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
+//! receives sends none once the engine carries nothing more; it is asked for one, by an acknowledgement with a number
+//! that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). One that has believed
+//! the RST answers the next such question with a RST of its own, and is forgotten.
+
+use super::entry::{Front, FrontState};
+use super::numbers::before;
+use super::segment::{Own, Segment};
+use super::send::emit;
+use super::{Context, Splices};
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::time::Duration;
+use crate::wire::tcp::RST;
+
+/// How long after the first question a client is asked again; doubled each time.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Questions to a client at most: it is forgotten 3.1 s after the first.
+const ASKS_MAX: u8 = 5;
+
+impl Front {
+    /// Whether the engine may have carried more to the client than software knows.
+    pub(super) fn is_ahead_of_software(&self) -> bool {
+        before(self.peer.sent, self.peer.reach)
+    }
+}
+
+impl Splices {
+    /// Begins to answer all that a client sends with RST, and asks it for a packet as soon as the engine holds no rule
+    /// of it.
+    pub(super) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.release_buffers(position);
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.state = FrontState::Resetting;
+        (front.asks, front.reset_with) = (0, None);
+        front.challenge_after = cx.now;
+        front.holds = false;
+        self.ask(cx, position);
+    }
+
+    /// Asks a client that is to be reset for a packet, or forgets it if it was asked often enough.
+    pub(super) fn ask<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.remove_rules(cx, position);
+        let Some(front) = self.fronts.get(position) else { return };
+        if front.asks == ASKS_MAX {
+            return self.remove_front(cx, position);
+        }
+        // What it sends while the engine has rules of it may go to its backend.
+        let may_ask = front.ledger == Ledger::Software;
+        if may_ask {
+            self.acknowledge_below(cx, position);
+        }
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.deadline = cx.now + ASK_AGAIN_AFTER * (1 << front.asks);
+        front.asks += u8::from(may_ask);
+        let deadline = front.deadline;
+        self.stamp_front(position, deadline);
+    }
+
+    /// Answers a packet of a client that is to be reset: once for each number that it expects, and now and then again.
+    pub(super) fn answer_with_reset<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        let number = segment.acknowledgement;
+        if front.reset_with == Some(number) && cx.now < front.challenge_after {
+            return;
+        }
+        front.reset_with = Some(number);
+        front.challenge_after = cx.now + ASK_AGAIN_AFTER;
+        let own = Own {
+            source: front.key.destination,
+            destination: front.key.source,
+            sequence: number,
+            acknowledgement: 0,
+            flags: RST,
+            window: 0,
+            port: front.port,
+            mss: front.peer.mss,
+            abilities: None,
+        };
+        emit(cx, &own, [&[], &[]]);
+    }
+
+    /// Lets go of all buffers of a front.
+    pub(super) fn release_buffers(&mut self, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.peer.disown(&mut self.buffers);
+        let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
+        kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
+        front.framing.clear(&mut self.buffers);
+    }
+}
