@@ -124,6 +124,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         self.follow_standings(now);
         self.end_disabled(now);
+        self.splices.end_idle(now, &self.snapshot);
         for &(number, which) in &update.ended {
             self.end_backend(now, number, which);
         }

@@ -8,7 +8,7 @@ use super::read::CLOSING_TIMEOUT;
 use super::segment::Segment;
 use super::timers::TIME_WAIT;
 use super::{Context, Fault, Refused, Splices};
-use crate::config::BackendState as BackendAllowed;
+use crate::config::{BackendState as BackendAllowed, Snapshot};
 use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
@@ -430,6 +430,18 @@ impl Splices {
             entry.is_unwanted = true;
             entry.deadline = now;
             self.stamp_back(back, now);
+        }
+    }
+
+    /// Closes the idle connections of all backends that get no more requests.
+    pub(crate) fn end_idle(&mut self, now: Time, snapshot: &Snapshot) {
+        for back in 0..self.backs.reach() {
+            let Some(entry) = self.backs.get_mut(back).filter(|entry| entry.state == BackState::Idle) else { continue };
+            let enabled = |state| state == BackendAllowed::Enabled;
+            if !snapshot.backend(entry.number).is_some_and(|(_, backend)| enabled(backend.state)) {
+                entry.deadline = now;
+                self.stamp_back(back, now);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::balance::{Loads, Tables};
+use crate::config::{BackendState, Snapshot};
 use crate::l7::config::{Action, Field, HeadEdits, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
@@ -327,7 +328,11 @@ fn a_cookie_that_is_too_old_is_none() {
 fn reload(stage: &mut Stage, change: impl FnOnce(&mut Http)) {
     let mut kind = http();
     change(&mut kind);
-    let snapshot = Arc::new(snapshot(1, Kind::Http(kind.into())));
+    reload_as(stage, snapshot(1, Kind::Http(kind.into())));
+}
+
+fn reload_as(stage: &mut Stage, snapshot: Snapshot) {
+    let snapshot = Arc::new(snapshot);
     let tables = Tables::new(&snapshot, &Tables::default());
     let steering = crate::flow::Steering::by_hash([1, 2], 1);
     let update = Update::new(snapshot, &tables, &Loads::default(), &steering, 0, 4);
@@ -409,4 +414,24 @@ fn all_requests_in_front_of_a_fin_are_answered() {
         client.acknowledges(&mut stage);
         stage.over();
     }
+}
+
+#[test]
+fn a_backend_that_drains_loses_its_idle_connections() {
+    let mut stage = Stage::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+    client.receives(&backend.sends(&mut stage, RESPONSE));
+    client.acknowledges(&mut stage);
+    stage.wait(Duration::from_millis(10));
+    assert_eq!(stage.worker.statistics().http.idle_now, 1);
+    let mut draining = snapshot(1, Kind::Http(http().into()));
+    draining.services[0].backends[0].state = BackendState::Draining;
+    reload_as(&mut stage, draining);
+    let sent = stage.wait(Duration::from_millis(100));
+    assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(FIN)), "{sent:?}");
+    backend.receives(&sent);
+    backend.says(&mut stage, ACK | FIN, b"");
+    stage.wait(Duration::from_secs(6));
+    assert_eq!(stage.worker.statistics().backends[0].connections_now, 0);
+    assert_eq!(stage.worker.splices().0, 1, "the client's stays");
 }
