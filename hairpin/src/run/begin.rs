@@ -3,6 +3,7 @@
 use super::handover::Legacy;
 use super::host;
 use super::instance::Record;
+use super::namespace::Namespace;
 use super::plane::Plane;
 use super::plane::linux::{LinuxPlane, Passed};
 use super::{log, tap_name};
@@ -232,8 +233,14 @@ fn record(
         taps: tap_names(settings, cpus.len()),
         forwarding: host::forwarding_off(settings, snapshot)?,
         table: table.to_path_buf(),
+        namespace: Namespace::current(),
     };
     if let Some(left) = left {
+        if let Some(place) = left.namespace.and_then(Namespace::elsewhere) {
+            bail!(
+                "the earlier process has its devices in {place}; start there, or remove them there: `hairpin stop --flush`"
+            );
+        }
         if left.plane != record.plane {
             bail!(
                 "the earlier process worked on plane {}, not {}; `hairpin stop --flush` removes what it has left",

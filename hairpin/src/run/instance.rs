@@ -1,6 +1,7 @@
 //! One process per instance, and what it has made in the kernel: the lock file, and a record from which a later
 //! process can remove everything even after a crash.
 
+use super::namespace::Namespace;
 use crate::config::PlaneChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::device::{self, Family};
@@ -125,6 +126,9 @@ pub(crate) struct Record {
     /// The shared memory in which its connections lie.
     #[serde(default)]
     pub(crate) table: PathBuf,
+    /// The network namespace that its devices are in; unknown of earlier versions.
+    #[serde(default)]
+    pub(crate) namespace: Option<Namespace>,
 }
 
 /// The plane of processes that did not say.
@@ -165,7 +169,11 @@ impl Record {
     }
 
     /// Removes everything in the record, the socket and the record itself; goes on after failures and reports them.
+    /// From another network namespace, where it would find none of the devices, it removes nothing.
     pub(crate) fn flush(&self, socket: &Path) -> Result<()> {
+        if let Some(place) = self.namespace.and_then(Namespace::elsewhere) {
+            bail!("instance {} has its devices in {place}, not here; nothing is removed", self.instance);
+        }
         let mut failures = Vec::new();
         let mut note = |what: String, result: std::result::Result<(), String>| {
             if let Err(error) = result {
@@ -234,6 +242,7 @@ mod tests {
             taps: vec![],
             forwarding: vec![],
             table: PathBuf::new(),
+            namespace: Namespace::current(),
         };
         record.write(&socket).unwrap();
         assert_eq!(Record::read(&socket).unwrap().as_ref(), Some(&record));

@@ -18,6 +18,7 @@ mod instance;
 mod keeper;
 mod looks;
 mod moderation;
+mod namespace;
 mod notify;
 mod orphan;
 mod plane;

@@ -1,0 +1,88 @@
+//! What operators meet on the command line when something is in the way.
+
+use hairpin::control::{Answer, Changes, Request, serve};
+use hairpin::status::{ServiceStatus, Status};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+fn hairpin(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hairpin")).args(arguments).output().expect("the binary runs")
+}
+
+/// How a command exits and what it says.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A directory that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hairpin-operating-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process in a network namespace of its own; `None` where this one may not make it.
+fn apart() -> Option<std::process::Child> {
+    let mut child = Command::new("unshare").args(["--net", "sleep", "600"]).spawn().ok()?;
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let process = child.id().to_string();
+    while child.try_wait().ok()?.is_none() {
+        if namespace(&process).is_some_and(|its| Some(its) != namespace("self")) {
+            return Some(child);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+#[test]
+fn flush_from_another_network_namespace_is_refused() {
+    let Some(mut process) = apart() else { return };
+    let file = std::fs::metadata(format!("/proc/{}/ns/net", process.id())).unwrap();
+    let (device, inode) = (file.dev(), file.ino());
+    let scratch = Scratch::new("namespace");
+    let (socket, record) = (scratch.path("s.sock"), scratch.path("s.objects"));
+    let text = |namespace: &str| {
+        format!(
+            r#"{{"instance":"s","plane":"none","pin_directory":"/nonexistent","taps":[],"forwarding":[]{namespace}}}"#
+        )
+    };
+    let flush = || hairpin(&["stop", "--flush", "--socket", socket.to_str().unwrap()]);
+    std::fs::write(&record, text(&format!(r#","namespace":{{"device":{device},"inode":{inode}}}"#))).unwrap();
+    let refused = said(&flush());
+    let place = format!("the network namespace of process {0} (go there with `nsenter --net -t {0}`)", process.id());
+    let why = format!(
+        "not everything could be removed: instance s has its devices in {place}, not here; nothing is removed\n"
+    );
+    let kept = record.exists();
+    // Without the process nothing keeps the namespace, and nothing is left in it.
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let gone = said(&flush());
+    assert_eq!(refused, (Some(1), String::new(), why));
+    assert!(kept);
+    assert_eq!(gone, (Some(0), String::new(), String::new()));
+    // What an earlier version has recorded is removed as before.
+    std::fs::create_dir_all(&scratch.0).unwrap();
+    std::fs::write(&record, text("")).unwrap();
+    let earlier = said(&flush());
+    assert!(!record.exists());
+    assert_eq!(earlier, (Some(0), String::new(), String::new()));
+}
