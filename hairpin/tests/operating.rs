@@ -1,6 +1,6 @@
 //! What operators meet on the command line when something is in the way.
 
-use hairpin::control::{Answer, Changes, Request, serve};
+use hairpin::control::{Answer, serve};
 use hairpin::status::{ServiceStatus, Status};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -85,4 +85,49 @@ fn flush_from_another_network_namespace_is_refused() {
     let earlier = said(&flush());
     assert!(!record.exists());
     assert_eq!(earlier, (Some(0), String::new(), String::new()));
+}
+
+/// What a start says beside an instance that serves 192.0.2.1:80/tcp on surely-absent, in the namespace of `process`.
+fn start_beside(process: u32, listen: &str) -> String {
+    let scratch = Scratch::new(&format!("beside-{process}-{}", listen.replace([':', '/'], "-")));
+    let service = ServiceStatus { listen: "192.0.2.1:80/tcp".into(), ..ServiceStatus::default() };
+    let status = Status {
+        instance: "first".into(),
+        pid: process,
+        interfaces: vec!["surely-absent".into()],
+        services: vec![service],
+        ..Status::default()
+    };
+    serve(&scratch.path("first.sock"), move |_| Answer::Status(Box::new(status.clone()))).unwrap();
+    let file = scratch.path("second.toml");
+    let text = format!(
+        "instance = \"second\"\ninterfaces = [\"surely-absent\"]\n[pool]\naddresses = [\"10.0.9.1\"]\n[control]\n\
+         directory = {:?}\n[[service]]\nlisten = \"{listen}\"\nbackends = [\"10.0.0.1:80\"]\n",
+        scratch.0
+    );
+    std::fs::write(&file, text).unwrap();
+    let (code, out, error) = said(&hairpin(&["run", "-c", file.to_str().unwrap()]));
+    assert_eq!((code, &*out), (Some(1), ""));
+    error
+}
+
+#[test]
+fn an_instance_with_anothers_packets_does_not_start() {
+    let own = std::process::id();
+    for listen in ["192.0.2.1:80/tcp", "192.0.2.1:80/http"] {
+        let error = start_beside(own, listen);
+        let expected =
+            format!("instance first (process {own}) already serves 192.0.2.1:80/tcp on surely-absent, and only one");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    for listen in ["192.0.2.1:80/udp", "192.0.2.1:81/tcp", "192.0.2.2:80/tcp"] {
+        let error = start_beside(own, listen);
+        assert!(!error.contains("already serves"), "{error}");
+    }
+    // Another network namespace has its own interfaces by the same names.
+    let Some(mut process) = apart() else { return };
+    let error = start_beside(process.id(), "192.0.2.1:80/tcp");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(!error.contains("already serves"), "{error}");
 }

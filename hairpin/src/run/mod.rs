@@ -24,6 +24,7 @@ mod orphan;
 mod plane;
 mod policer;
 mod reading;
+mod rivals;
 mod standing;
 mod tap;
 mod thread;
@@ -123,6 +124,9 @@ impl End {
 pub fn run(config: Config, options: RunOptions) -> Result<()> {
     // From here on they wait until everything stands, and then end the process in order.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
+    if !options.take_over {
+        rivals::refuse(&config)?;
+    }
     host::require_rights()?;
     let interfaces = host::interfaces(&config.settings)?;
     let cpus = worker_cpus(&config.settings)?;

@@ -20,6 +20,11 @@ impl Namespace {
         Namespace::at("/proc/thread-self/ns/net")
     }
 
+    /// That of a process; `None` where /proc does not show it.
+    pub(crate) fn of(process: u32) -> Option<Namespace> {
+        Namespace::at(&format!("/proc/{process}/ns/net"))
+    }
+
     fn at(path: &str) -> Option<Namespace> {
         let file = fs::metadata(path).ok()?;
         Some(Namespace { device: file.dev(), inode: file.ino() })
