@@ -221,10 +221,12 @@ fn reload_tells_what_changed_or_why_not() {
     assert_eq!(said(&instance.hairpin("reload")), (Some(0), text.into(), String::new()));
     let json = out(&instance.hairpin("reload -o json"));
     assert!(json.starts_with("{\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
-    assert_eq!(instance.asked(), [Request::Reload, Request::Reload]);
+    assert_eq!(instance.asked(), [Request::Reload { file: None }, Request::Reload { file: None }]);
 
     let refusing = Instance::new("refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
     assert_eq!(said(&refusing.hairpin("reload")), (Some(1), String::new(), "x.toml:1:1: error: odd\n".into()));
+    let json = "{\"error\":\"x.toml:1:1: error: odd\"}\n";
+    assert_eq!(said(&refusing.hairpin("reload -o json")), (Some(1), json.into(), String::new()));
     assert_eq!(said(&refusing.hairpin("upgrade")).0, Some(1));
     let program = said(&refusing.hairpin("upgrade --program /nonexistent/hairpin"));
     assert!(program.2.starts_with("cannot use the program /nonexistent/hairpin"), "{program:?}");

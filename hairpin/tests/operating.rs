@@ -1,6 +1,6 @@
 //! What operators meet on the command line when something is in the way.
 
-use hairpin::control::{Answer, serve};
+use hairpin::control::{Answer, Changes, Request, serve};
 use hairpin::status::{ServiceStatus, Status};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -130,4 +130,26 @@ fn an_instance_with_anothers_packets_does_not_start() {
     process.kill().unwrap();
     process.wait().unwrap();
     assert!(!error.contains("already serves"), "{error}");
+}
+
+#[test]
+fn reload_tells_the_instance_which_file_is_meant() {
+    let scratch = Scratch::new("reload");
+    let file = scratch.path("own.toml");
+    let text = format!(
+        "interfaces = [\"a\"]\n[control]\ndirectory = {:?}\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = \
+         [\"10.0.0.1:80\"]\n",
+        scratch.0
+    );
+    std::fs::write(&file, text).unwrap();
+    let expected = file.canonicalize().unwrap();
+    serve(&scratch.path("default.sock"), move |request| match request {
+        Request::Reload { file: Some(file) } if file == expected => Answer::Changes(Changes::default()),
+        other => Answer::Error(format!("{other:?}")),
+    })
+    .unwrap();
+    let output = hairpin(&["reload", "-c", file.to_str().unwrap()]);
+    assert_eq!(said(&output), (Some(0), "reloaded: nothing has changed\n".into(), String::new()));
+    let output = hairpin(&["reload", "--socket", scratch.path("default.sock").to_str().unwrap()]);
+    assert_eq!(said(&output), (Some(1), String::new(), "Reload { file: None }\n".into()));
 }

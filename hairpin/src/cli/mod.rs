@@ -162,7 +162,8 @@ enum Action {
     },
     /// Read the configuration file again and apply it, without touching connections.
     ///
-    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand.
+    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand. It is always the file
+    /// that the instance was started with: -c with another one is refused.
     #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
     Reload {
         #[command(flatten)]
@@ -291,7 +292,7 @@ impl Action {
                 crate::capture::run(&target.socket()?, &filter.query(), &wish)
             }
             Action::Probe { wanted, output } => print(&probe::run(&wanted, matches!(output, Output::Json))?),
-            Action::Reload { target, output } => process::reload(&target, output),
+            Action::Reload { target, output } => return process::reload(&target, output),
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),
             Action::Stop { target, flush } => process::stop(&target, flush),

@@ -44,10 +44,27 @@ pub(super) fn validate(file: &Path) -> Result<()> {
     ))
 }
 
-/// `hairpin reload`.
-pub(super) fn reload(target: &Target, output: Output) -> Result<()> {
-    match target.connect()?.request(&Request::Reload)? {
-        Answer::Changes(changes) => print(&shown(&changes, output, "reloaded: nothing has changed")?),
+/// `hairpin reload`. Programs get JSON in any case.
+pub(super) fn reload(target: &Target, output: Output) -> Result<ExitCode> {
+    match (reloaded(target), output) {
+        (Ok(changes), _) => {
+            print(&shown(&changes, output, "reloaded: nothing has changed")?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Err(error), Output::Json) => {
+            print(&format!("{}\n", serde_json::json!({ "error": format!("{error:#}") })))?;
+            Ok(ExitCode::FAILURE)
+        }
+        (Err(error), Output::Table) => Err(error),
+    }
+}
+
+fn reloaded(target: &Target) -> Result<Changes> {
+    // The instance's own working directory is another one.
+    let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot use the file {}", file.display()));
+    let file = target.file().map(absolute).transpose()?;
+    match target.connect()?.request(&Request::Reload { file })? {
+        Answer::Changes(changes) => Ok(changes),
         other => unexpected(other),
     }
 }

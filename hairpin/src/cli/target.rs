@@ -35,6 +35,11 @@ impl Target {
         }
     }
 
+    /// The configuration file by which it is named.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// Its control socket; that of the instance `file` describes, if the command line names none and `file` is right.
     pub(super) fn socket_or_of(&self, file: &Path) -> Result<PathBuf> {
         let named = self.instance.is_some() || self.config.is_some() || self.socket.is_some();

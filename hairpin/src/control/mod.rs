@@ -234,7 +234,7 @@ impl Client {
     /// # Errors
     /// It does not answer in time, does not make sense, or says why not.
     pub fn request(&mut self, request: &Request) -> Result<Answer> {
-        if matches!(request, Request::Reload | Request::Diff { .. } | Request::Backend(_)) {
+        if matches!(request, Request::Reload { .. } | Request::Diff { .. } | Request::Backend(_)) {
             self.stream.set_read_timeout(Some(CHANGE_PATIENCE))?;
         }
         match self.ask(request)? {

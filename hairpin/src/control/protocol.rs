@@ -17,7 +17,11 @@ pub enum Request {
         flush: bool,
     },
     /// Read the configuration file again and apply it.
-    Reload,
+    Reload {
+        /// The file that the client means, if it names one; refused if the instance was started with another one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<PathBuf>,
+    },
     /// Hand over to a new process.
     Upgrade {
         /// The program to start; the one this process was started from, if none is named.

@@ -18,16 +18,18 @@ use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::{Update, Which};
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Changes that are logged one by one; the rest is counted.
 const LOGGED_MAX: usize = 20;
 
 impl Keeper {
-    /// Reads the configuration again and applies it, as a whole or not at all.
-    pub(super) fn reload(&mut self) -> std::result::Result<Changes, String> {
+    /// Reads the configuration again and applies it, as a whole or not at all. `file` is the one that is meant, if it is
+    /// named.
+    pub(super) fn reload(&mut self, file: Option<&Path>) -> std::result::Result<Changes, String> {
         notify::reloading();
-        let result = self.reload_file();
+        let result = same_file(file, &self.options.file).and_then(|()| self.reload_file());
         notify::ready();
         self.reloads.last_unix_s = unix_s();
         self.reloads.last_succeeded = result.is_ok();
@@ -198,6 +200,21 @@ impl Keeper {
     }
 }
 
+/// Refuses a file that is not the one which this instance was started with.
+fn same_file(named: Option<&Path>, own: &Path) -> std::result::Result<(), String> {
+    let Some(named) = named else { return Ok(()) };
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    if canonical(named) == canonical(own) {
+        return Ok(());
+    }
+    Err(format!(
+        "this instance was started with {}, not with {}, and reads only that file again; change that file, or stop the \
+         instance and start it with the other one",
+        own.display(),
+        named.display()
+    ))
+}
+
 /// Backends whose connections end: those of a service that speaks another protocol from now on, and of one that spliced
 /// and is no more, whose requests nobody can route any longer.
 fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
@@ -276,6 +293,21 @@ mod tests {
         };
         let (before, after) = (snapshot(before), snapshot(after));
         ended(&before, &after).into_iter().map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn another_file_than_ones_own_is_refused() {
+        let directory = std::env::temp_dir().join(format!("hairpin-same-file-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let [own, other, link] = ["own.toml", "other.toml", "link.toml"].map(|name| directory.join(name));
+        std::fs::write(&own, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        let judged = [None, Some(&*own), Some(&*link), Some(&*other)].map(|named| same_file(named, &own));
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(judged[..3], [Ok(()), Ok(()), Ok(())]);
+        let said = judged[3].clone().unwrap_err();
+        assert!(said.starts_with(&format!("this instance was started with {}, not with", own.display())), "{said}");
     }
 
     #[test]

@@ -253,11 +253,12 @@ impl Keeper {
             Message::End(end) => return Some(end),
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Health => self.stand(),
-            Message::Reload(answer) => {
-                let result = self.beating(Keeper::reload);
-                match (&result, &answer) {
-                    (Ok(changes), _) => self.tell_changes(changes),
-                    (Err(error), _) => log(&format!("reload refused, nothing changed: {error}")),
+            Message::Reload(asked) => {
+                let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
+                let result = self.beating(|keeper| keeper.reload(file.as_deref()));
+                match &result {
+                    Ok(changes) => self.tell_changes(changes),
+                    Err(error) => log(&format!("reload refused, nothing changed: {error}")),
                 }
                 if let Some(answer) = answer {
                     let _ = answer.send(result);

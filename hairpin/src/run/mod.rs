@@ -79,8 +79,8 @@ type Asked<T> = Sender<std::result::Result<T, String>>;
 enum Message {
     /// It is over.
     End(End),
-    /// Read the configuration again: for a signal, or for somebody who waits.
-    Reload(Option<Asked<Changes>>),
+    /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file.
+    Reload(Option<(Option<PathBuf>, Asked<Changes>)>),
     /// Somebody wants to know the status.
     Status(Asked<Status>),
     /// What would a configuration change?
@@ -433,7 +433,9 @@ fn handle(sender: &Sender<Message>, inspector: &Inspector, request: Request) -> 
                 Err(error) => Answer::Error(error).into(),
             };
         }
-        Request::Reload => ask(sender, CHANGE_PATIENCE, |answer| Message::Reload(Some(answer))).map(Answer::Changes),
+        Request::Reload { file } => {
+            ask(sender, CHANGE_PATIENCE, |answer| Message::Reload(Some((file, answer)))).map(Answer::Changes)
+        }
         Request::Diff { text, file } => {
             ask(sender, CHANGE_PATIENCE, |answer| Message::Diff { text, file, answer }).map(Answer::Changes)
         }
