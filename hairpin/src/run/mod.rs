@@ -16,6 +16,7 @@ mod index;
 mod inspect;
 mod instance;
 mod keeper;
+mod log;
 mod looks;
 mod moderation;
 mod namespace;
@@ -47,6 +48,7 @@ use handover::Predecessor;
 use inspect::Inspector;
 use instance::{Lock, Record};
 use keeper::Keeper;
+use log::log;
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -466,8 +468,4 @@ fn serve_metrics(settings: &Settings, sender: &Sender<Message>) -> Option<metric
 /// Seconds since 1970.
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-fn log(line: &str) {
-    eprintln!("hairpin: {line}");
 }
