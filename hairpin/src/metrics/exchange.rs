@@ -40,7 +40,8 @@ const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
 /// How often these times are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-const INDEX: &str = "/metrics  metrics for Prometheus\n/status   the status as JSON\n";
+const INDEX: &str =
+    "/metrics  metrics for Prometheus\n/status   the status as JSON\n/healthz  200 while the instance answers\n";
 
 /// How far a connection is.
 #[derive(Debug, Default)]
@@ -153,8 +154,8 @@ async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<B
     let format = match request.uri().path() {
         "/" => None,
         "/metrics" => Some(metrics_format(request)),
-        "/status" => Some(Format::Json),
-        _ => return plain(StatusCode::NOT_FOUND, "there is /metrics and /status\n"),
+        "/status" | "/healthz" => Some(Format::Json),
+        _ => return plain(StatusCode::NOT_FOUND, "there is /metrics, /status and /healthz\n"),
     };
     // HEAD is answered like GET; hyper leaves the body out.
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -164,6 +165,7 @@ async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<B
     }
     let Some(format) = format else { return plain(StatusCode::OK, INDEX) };
     match source.written(format).await {
+        Ok(_) if request.uri().path() == "/healthz" => plain(StatusCode::OK, "the instance answers\n"),
         Ok(text) => with_type(StatusCode::OK, format.content_type(), text),
         Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("no status: {reason}\n")),
     }

@@ -18,7 +18,7 @@ fn paths_and_methods() {
         client.response(request.starts_with("HEAD")).expect("an answer")
     };
     let index = ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-    assert_eq!((index.code, index.body.lines().count()), (200, 2));
+    assert_eq!((index.code, index.body.lines().count()), (200, 3));
     assert_eq!(ask("GET /metrics?a=b HTTP/1.1\r\nHost: h\r\n\r\n").code, 200);
     assert_eq!(ask("GET http://h/status HTTP/1.1\r\nHost: h\r\n\r\n").code, 200);
     assert_eq!(ask("GET /metrics HTTP/1.0\r\n\r\n").code, 200);
@@ -29,7 +29,7 @@ fn paths_and_methods() {
         let response = ask(&format!("{method} /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"));
         assert_eq!((response.code, response.header("allow")), (405, Some("GET, HEAD")), "{method}");
     }
-    for path in ["/", "/metrics", "/status"] {
+    for path in ["/", "/metrics", "/status", "/healthz"] {
         let mut client = Client::connect(server.address());
         client.send(format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
         let head = client.response(true).expect("an answer");
@@ -123,7 +123,7 @@ fn a_slow_status_stalls_nobody_else() {
 #[test]
 fn without_a_status_the_answer_says_why() {
     let broken = serve(|| Err("it is stopping".to_string()));
-    for path in ["/metrics", "/status"] {
+    for path in ["/metrics", "/status", "/healthz"] {
         let response = get(broken.address(), path);
         assert_eq!((response.code, &*response.body), (503, "no status: it is stopping\n"));
     }
