@@ -59,7 +59,13 @@ fn named<'c>(change: &BackendChange, config: &'c Config) -> Result<(&'c Service,
     let services = &config.snapshot.services;
     let service = services.iter().find(|service| *service.name == *change.service).ok_or_else(|| {
         let names: Vec<&str> = services.iter().map(|service| &*service.name).collect();
-        anyhow!("there is no service {:?}; {}", change.service, remedy(&change.service, &names))
+        // A group's name has its service's before it.
+        let of = |name: &&&str| name.rsplit_once('/').is_some_and(|(_, group)| group == &*change.service);
+        let remedy = match names.iter().find(of) {
+            Some(group) => format!("did you mean {group}?"),
+            None => remedy(&change.service, &names),
+        };
+        anyhow!("there is no service {:?}; {remedy}", change.service)
     })?;
     let by_name = service.backends.iter().find(|backend| *backend.name == *change.backend);
     let address = change.backend.parse().ok().map(|address: std::net::SocketAddr| address.to_string());

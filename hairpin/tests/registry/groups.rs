@@ -123,6 +123,8 @@ fn backends_of_groups_are_changed_by_hand_like_others() {
     merged(&mut registry, &config, 0);
     let said = registry.set(&change("web/a", "10.0.0.2:80", BackendAction::Drain), &config).unwrap();
     assert!(said.starts_with("service web/a: backend 10.0.0.2:80: enabled, weight 1 -> drain, weight 1"), "{said}");
+    let alone = registry.set(&change("a", "10.0.0.2:80", BackendAction::Drain), &config).unwrap_err().to_string();
+    assert_eq!(alone, "there is no service \"a\"; did you mean web/a?");
     let after = merged(&mut registry, &config, 1);
     assert_eq!(after.snapshot.services[2].backends[0].state, BackendState::Draining);
     assert_eq!(after.snapshot.services[1].backends[0].state, BackendState::Enabled);

@@ -7,6 +7,9 @@ use hairpin_core::l4::connection::{Connection, Ledger, State};
 use hairpin_core::l7::splice::{SplicedConnection, SplicedPath, SplicedState};
 use std::net::SocketAddr;
 
+/// Names that an error lists at most.
+const LISTED_MAX: usize = 20;
+
 /// Which connections are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
@@ -101,7 +104,14 @@ fn address(end: Endpoint) -> SocketAddr {
 fn unknown(what: &str, name: &str, names: &[&str]) -> String {
     match crate::config::nearest(name, names) {
         Some(near) => format!("there is no {what} \"{name}\"; did you mean \"{near}\"?"),
-        None => format!("there is no {what} \"{name}\""),
+        None if names.is_empty() => format!("there is no {what} \"{name}\"; there is none"),
+        None => {
+            let more = if names.len() > LISTED_MAX { ", ..." } else { "" };
+            format!(
+                "there is no {what} \"{name}\"; there are: {}{more}",
+                names[..names.len().min(LISTED_MAX)].join(", ")
+            )
+        }
     }
 }
 
@@ -146,6 +156,16 @@ mod tests {
         for wrong in ["", "x", "198.51.100.0/33", "::/129", "1.2.3.4:99999"] {
             assert!(client(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_by_the_near_or_all() {
+        assert_eq!(unknown("state", "opne", &["open", "shut"]), "there is no state \"opne\"; did you mean \"open\"?");
+        assert_eq!(unknown("state", "x-y-z", &["open", "shut"]), "there is no state \"x-y-z\"; there are: open, shut");
+        let names = ["web"; LISTED_MAX + 1];
+        let listed = unknown("service", "something", &names);
+        assert_eq!((listed.matches("web").count(), listed.ends_with(", ...")), (LISTED_MAX, true), "{listed}");
+        assert_eq!(unknown("service", "x", &[]), "there is no service \"x\"; there is none");
     }
 
     #[test]
