@@ -76,8 +76,8 @@ fn validate_reports_every_mistake_and_fails() {
              {path}:1:1: error: `interfaces` is missing in the top level; add interfaces = [\"eth0\", \"eth1\"]\n\
              {path}:2:1: error: the service has no backend; add backends = [\"10.0.2.11:8080\"] or a \
              [[service.backend]]\n\
-             {path}:3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\" or \
-             \"192.0.2.1:80/udp\"\n"
+             {path}:3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\", or with \
+             udp, http or tls\n"
         )
     );
 }

@@ -84,12 +84,14 @@ pub struct Sink<'a> {
     file: &'a str,
     text: &'a str,
     found: RefCell<Vec<(usize, Problem)>>,
+    /// Lines with errors in their syntax, of a text that is read in spite of them.
+    broken_lines: RefCell<Vec<usize>>,
 }
 
 impl<'a> Sink<'a> {
     /// Of this text; `file` names it in messages.
     pub fn new(file: &'a str, text: &'a str) -> Sink<'a> {
-        Sink { file, text, found: RefCell::new(Vec::new()) }
+        Sink { file, text, found: RefCell::new(Vec::new()), broken_lines: RefCell::default() }
     }
 
     /// Reports what is wrong at these bytes, and what would be right (may be empty).
@@ -112,6 +114,43 @@ impl<'a> Sink<'a> {
         errors.is_empty().then_some(document)
     }
 
+    /// The text as a document, also if some of it is none: then only as much is reported as cannot come from what is not
+    /// read. `None` if the line of a table's name is none, because what follows would be read as part of another table.
+    pub fn document_in_parts(&self) -> Option<Spanned<DeTable<'a>>> {
+        let (document, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            self.error(&error.span().unwrap_or(0..0), error.message(), "");
+        }
+        if errors.iter().any(|error| self.text[self.line_of(error.span().unwrap_or(0..0).start)].starts_with('[')) {
+            return None;
+        }
+        *self.broken_lines.borrow_mut() = self.found.borrow().iter().map(|(_, problem)| problem.line).collect();
+        Some(document)
+    }
+
+    /// Whether the text is read in spite of errors in its syntax: what is absent may stand where they are.
+    pub fn is_in_parts(&self) -> bool {
+        !self.broken_lines.borrow().is_empty()
+    }
+
+    /// The bytes of the line that has this offset, without white space at its ends.
+    fn line_of(&self, offset: usize) -> Range<usize> {
+        let offset = offset.min(self.text.len());
+        let start = self.text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+        let end = self.text[start..].find('\n').map_or(self.text.len(), |newline| start + newline);
+        let line = &self.text[start..end];
+        let start = start + (line.len() - line.trim_start().len());
+        start..end
+    }
+
+    /// Whether a problem there may come from what is not read: what is said of a whole table, and on lines that are wrong
+    /// themselves.
+    fn is_doubtful(&self, at: &Range<usize>) -> bool {
+        let line = self.line_of(at.start);
+        let is_of_table = at.start <= line.start && (at.start == 0 || self.text[line.clone()].starts_with('['));
+        is_of_table || self.broken_lines.borrow().contains(&self.line(line.start))
+    }
+
     /// The line of a byte offset, from 1.
     pub fn line(&self, offset: usize) -> usize {
         let before = self.text.get(..offset).unwrap_or(self.text);
@@ -119,6 +158,9 @@ impl<'a> Sink<'a> {
     }
 
     fn add(&self, severity: Severity, at: &Range<usize>, what: String, remedy: String) {
+        if self.is_in_parts() && self.is_doubtful(at) {
+            return;
+        }
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let column = before[line_start..].chars().count() + 1;

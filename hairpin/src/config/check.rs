@@ -116,6 +116,15 @@ fn meaning(sink: &Sink<'_>, draft: &Draft, is_tracked: bool) {
         let what = format!("{of} \"{name}\" has weights, which {ignores} ignores");
         sink.warning(&draft.balance, what, remedy);
     }
+    let picks_up = service.unknown == UnknownPacket::PickUp && service.forwarding == Forwarding::Nat && is_tracked;
+    if picks_up && service.protocol == Protocol::Tcp && service.algorithm != Algorithm::Maglev {
+        let what = format!(
+            "`unknown = \"pick-up\"` of service \"{}\" takes up connections with the backend that Maglev names, which is \
+             not the one that they have",
+            service.name
+        );
+        sink.warning(&draft.unknown, what, "use balance = \"maglev\", here and in the other instance");
+    }
     if service.protocol == Protocol::Udp && service.unknown != UnknownPacket::Drop {
         let what = format!("`unknown` means nothing to service \"{}\", which is UDP", service.name);
         sink.warning(&draft.unknown, what, "leave it out");

@@ -94,7 +94,7 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// All of its mistakes.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     let sink = Sink::new(file, text);
-    let document = sink.document();
+    let document = sink.document_in_parts();
     let read = document.as_ref().and_then(|document| read(&sink, document.get_ref()));
     let problems = sink.into_problems();
     match read {
@@ -117,6 +117,10 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
     let settings = instance::read(sink, &top, &limits, &common);
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
+    if sink.is_in_parts() {
+        // What follows compares one with another, and either may be missing.
+        return None;
+    }
     let untracked = settings.as_ref().filter(|settings| !settings.connection_table.tracks_connections());
     if let Some(settings) = untracked {
         stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);

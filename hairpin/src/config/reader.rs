@@ -257,6 +257,9 @@ impl<'a> Table<'a> {
 
     /// Reports a required field that is absent.
     pub(super) fn missing(&self, name: &str) {
+        if self.sink.is_in_parts() {
+            return;
+        }
         let what = format!("`{name}` is missing in {}", self.section.place());
         self.sink.error(&self.span, what, format!("add {name} = {}", self.example(name)));
     }
@@ -309,6 +312,11 @@ impl<'a> Table<'a> {
         self.given(name).map(|value| written(value.get_ref()))
     }
 
+    /// Whether things may be absent only because the file cannot be read where they stand.
+    pub(super) fn is_in_parts(&self) -> bool {
+        self.sink.is_in_parts()
+    }
+
     /// Reports what is wrong with something in this table.
     pub(super) fn error(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
         self.sink.error(at, what, remedy);
@@ -343,6 +351,7 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
         Err(_) if text.rsplit_once(':').is_some_and(|(host, _)| host.parse::<std::net::Ipv6Addr>().is_ok()) => {
             return Err(format!("is an IPv6 address without brackets; {remedy}"));
         }
+        Err(_) if port_beyond(text) => return Err("has a port that is out of range; use 1 to 65535".to_string()),
         Err(_) => return Err(format!("is not an address and port; {remedy}")),
     };
     if matches!(parsed, SocketAddr::V6(v6) if v6.scope_id() != 0) {
@@ -352,6 +361,12 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
         return Err("has port 0; use 1 to 65535".to_string());
     }
     unicast(parsed.ip()).map(|()| parsed)
+}
+
+/// Whether it would be an address and port, were its port's number not too large.
+fn port_beyond(text: &str) -> bool {
+    let digits = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    text.rsplit_once(':').is_some_and(|(host, port)| digits(port) && format!("{host}:1").parse::<SocketAddr>().is_ok())
 }
 
 /// Whether packets of other hosts can carry the address, with what is wrong if not.

@@ -196,7 +196,7 @@ fn read_listen(table: &Table<'_>) -> Listen {
             return Listen { address: None, spoken: protocol, span };
         }
         None if !table.has("protocol") => {
-            refuse(&format!("names no protocol; write \"{}/tcp\" or \"{0}/udp\"", text.value));
+            refuse(&format!("names no protocol; write \"{}/tcp\", or with udp, http or tls", text.value));
             return Listen { address: None, spoken: None, span };
         }
         _ => {}

@@ -332,7 +332,7 @@ fn ends_have_forms() {
     let listen = |text: &str| GOOD.replace("192.0.2.1:80/tcp", text);
     refuses(
         &listen("192.0.2.1:80"),
-        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\" or \"192.0.2.1:80/udp\"",
+        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\", or with udp, http or tls",
     );
     refuses(
         &listen("192.0.2.1:80/sctp"),
@@ -342,6 +342,11 @@ fn ends_have_forms() {
         &listen("192.0.2.1/tcp"),
         "3:10: error: `listen` \"192.0.2.1/tcp\" has no port; write \"192.0.2.10:80\" or \"[2001:db8::10]:80\"",
     );
+    for beyond in ["192.0.2.1:99999", "[2001:db8::1]:65536"] {
+        let expected =
+            format!("3:10: error: `listen` \"{beyond}/tcp\" has a port that is out of range; use 1 to 65535");
+        refuses(&listen(&format!("{beyond}/tcp")), &expected);
+    }
     refuses(&listen("192.0.2.1:0/tcp"), "3:10: error: `listen` \"192.0.2.1:0/tcp\" has port 0; use 1 to 65535");
     refuses(
         &listen("0.0.0.0:80/tcp"),
@@ -404,6 +409,17 @@ fn syntax_errors_have_lines() {
 }
 
 #[test]
+fn a_syntax_error_hides_no_other_mistake() {
+    let text = "interfaces = [\"eth0\"]\nworkrs = 2\ninstance = @\n[timeouts]\ntcp_closed = 5\n\
+                [[service]]\nname = \nlisten = \"192.0.2.1:99999/tcp\"\nmode = \"tunnel\"\n";
+    let lines: Vec<String> = said(text).iter().map(|line| line.split(": ").next().unwrap().to_string()).collect();
+    // Not that the service has no backend: its line may be the one that is wrong.
+    assert_eq!(lines, ["t.toml:2:1", "t.toml:3:12", "t.toml:5:14", "t.toml:7:8", "t.toml:8:10", "t.toml:9:8"]);
+    // What stands behind a broken name of a table would be read as part of another one.
+    assert_eq!(said("workrs = 2\n[timeouts\ntcp_closed = 5\n").len(), 1);
+}
+
+#[test]
 fn counts_are_bounded() {
     let mut text = String::from("interfaces = [\"eth0\"]\n");
     for port in 1..=1025 {
@@ -415,6 +431,20 @@ fn counts_are_bounded() {
         &GOOD.replace("[\"10.0.0.1:80\"]", &format!("[{}]", list.join(","))),
         "1:1: error: 16385 backends in all services; have 16384 at most",
     );
+}
+
+#[test]
+fn picking_up_wants_maglev() {
+    let with = |more: &str| GOOD.to_string() + "unknown = \"pick-up\"\n" + more;
+    assert_eq!(
+        warned(&with("")),
+        [
+            "t.toml:5:11: warning: `unknown = \"pick-up\"` of service \"192.0.2.1:80/tcp\" takes up connections with the \
+          backend that Maglev names, which is not the one that they have; use balance = \"maglev\", here and in the other \
+          instance"
+        ]
+    );
+    assert!(warned(&with("balance = \"maglev\"\n")).is_empty());
 }
 
 #[test]

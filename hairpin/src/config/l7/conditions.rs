@@ -16,12 +16,17 @@ use toml::de::DeValue;
 pub(super) const FIELDS: [&str; 8] =
     ["host", "path", "path_prefix", "path_regex", "method", "header", "query", "client"];
 
-type ParsePath = fn(&str) -> Result<PathPattern, &'static str>;
+type ParsePath = fn(&str) -> Result<PathPattern, String>;
 
 /// What a table asks for of requests.
 pub(super) fn read(table: &Table<'_>) -> Conditions {
-    let forms: [(&str, ParsePath); 3] =
-        [("path", PathPattern::exact), ("path_prefix", PathPattern::prefix), ("path_regex", PathPattern::regex)];
+    let forms: [(&str, ParsePath); 3] = [
+        ("path", |text| Ok(PathPattern::exact(text)?)),
+        ("path_prefix", |text| Ok(PathPattern::prefix(text)?)),
+        ("path_regex", |text| {
+            PathPattern::regex(text).map_err(|wrong| regex_mistake(text).unwrap_or(wrong.to_string()))
+        }),
+    ];
     Conditions {
         hosts: parsed(table, "host", HostPattern::parse).into(),
         paths: forms.into_iter().flat_map(|(name, parse)| parsed(table, name, parse)).collect(),
@@ -30,6 +35,17 @@ pub(super) fn read(table: &Table<'_>) -> Conditions {
         queries: named(table, "query", parameter_name),
         clients: networks(table, "client"),
     }
+}
+
+/// Where a regular expression is none, and why.
+fn regex_mistake(text: &str) -> Option<String> {
+    let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
+    let (why, at) = match parser.parse(text).err()? {
+        regex_syntax::Error::Parse(error) => (error.kind().to_string(), error.span().start.column),
+        regex_syntax::Error::Translate(error) => (error.kind().to_string(), error.span().start.column),
+        _ => return None,
+    };
+    Some(format!("not a regular expression: {why}, at character {at}"))
 }
 
 /// The networks that a field names.

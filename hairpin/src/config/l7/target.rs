@@ -72,7 +72,7 @@ impl Targets {
 
     fn named(&self, route: &Table<'_>, at: &std::ops::Range<usize>, name: &str) -> Option<Group> {
         if name == OWN {
-            if !self.has_own {
+            if !self.has_own && !route.is_in_parts() {
                 let what = format!("service \"{}\" has no backends of its own", self.service);
                 route.error(at, what, "give it some, or lead to a group");
             }
@@ -80,6 +80,9 @@ impl Targets {
         }
         if let Some(position) = self.groups.iter().position(|group| group.value == name) {
             return Some(self.number.saturating_add(position as u16 + 1));
+        }
+        if route.is_in_parts() {
+            return None;
         }
         let names: Vec<&str> = self.groups.iter().map(|group| &*group.value).collect();
         let remedy = match nearest(name, &names) {

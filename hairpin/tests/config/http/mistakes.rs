@@ -27,7 +27,13 @@ fn tables_of_http_are_refused_elsewhere() {
 #[test]
 fn mistakes_in_conditions_have_their_place() {
     refuses(&route("path = \"x\""), "14:8: error: `path` is \"x\"; a path begins with '/'");
-    refuses(&route("path_regex = \"(\""), "14:14: error: `path_regex` is \"(\"; not a regular expression");
+    refuses(
+        &route("path_regex = \"(\""),
+        "14:14: error: `path_regex` is \"(\"; not a regular expression: unclosed group, at character 1",
+    );
+    let class = "14:14: error: `path_regex` is \"^/a[z-b]\"; not a regular expression: invalid character class range, the \
+                 start must be <= the end, at character 5";
+    refuses(&route("path_regex = \"^/a[z-b]\""), class);
     refuses(
         &route("host = [\"a\", \"b:80\"]"),
         "14:14: error: `host` is \"b:80\"; a host without a port (an IPv6 address in brackets)",
