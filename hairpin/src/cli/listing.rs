@@ -21,7 +21,7 @@ pub(super) fn status(target: &Target, output: Output, watch: Option<u64>) -> Res
     loop {
         let status = client.status()?;
         let text = match output {
-            Output::Table => render::status(&status),
+            Output::Table => render::status(&status, width()),
             Output::Json => serde_json::to_string(&status)? + "\n",
         };
         // Home and clear to the end: less flicker than clearing all.
@@ -29,6 +29,13 @@ pub(super) fn status(target: &Target, output: Output, watch: Option<u64>) -> Res
         let Some(seconds) = watch else { return Ok(()) };
         std::thread::sleep(Duration::from_secs(seconds));
     }
+}
+
+/// Characters on a line of the terminal; `None` where the output is none.
+fn width() -> Option<usize> {
+    let is_terminal = std::io::stdout().is_terminal();
+    let size = is_terminal.then(ratatui::crossterm::terminal::size)?.ok()?;
+    (size.0 > 0).then_some(usize::from(size.0))
 }
 
 /// How much of a listing is wanted.

@@ -1,6 +1,6 @@
 //! The status as tables.
 
-use super::{add, aligned, bare, number, percent, right, scaled, span, trimmed};
+use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
 use super::{http, ports};
 use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
@@ -9,14 +9,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The whole status as tables.
-pub fn status(status: &Status) -> String {
+/// Columns of the services that a narrow terminal goes without, the first one first.
+const SERVICES_SPARED: [usize; 9] = [3, 2, 7, 10, 12, 4, 9, 8, 5];
+/// Those of the workers.
+const WORKERS_SPARED: [usize; 5] = [9, 5, 10, 4, 6];
+/// Those of the backends' health.
+const HEALTH_SPARED: [usize; 5] = [8, 7, 6, 4, 1];
+
+/// The whole status as tables, on lines of at most `width` characters if that is given.
+pub fn status(status: &Status, width: Option<usize>) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-    status_at(status, now)
+    status_at(status, now, width)
 }
 
 /// The same at a moment, in seconds since 1970.
-fn status_at(status: &Status, now: f64) -> String {
+fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     let mut out = String::new();
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s as u64));
     let _ = writeln!(
@@ -30,11 +37,11 @@ fn status_at(status: &Status, now: f64) -> String {
     for sentence in [beginning(status), reloads(status, now), capacity(status)].into_iter().flatten() {
         let _ = writeln!(out, "{sentence}");
     }
-    let _ = writeln!(out, "\n{}", services(status));
+    let _ = writeln!(out, "\n{}", fitted(services(status), width, &SERVICES_SPARED));
     if let Some(table) = health(status, now) {
-        let _ = writeln!(out, "\n{table}");
+        let _ = writeln!(out, "\n{}", fitted(table, width, &HEALTH_SPARED));
     }
-    let _ = writeln!(out, "\n{}", workers(status));
+    let _ = writeln!(out, "\n{}", fitted(workers(status), width, &WORKERS_SPARED));
     if !status.ports.is_empty() {
         let _ = writeln!(out, "\n{}", ports::ports(&status.ports, status.mbufs.as_ref()));
     }
@@ -52,7 +59,10 @@ fn status_at(status: &Status, now: f64) -> String {
     if let Some(table) = counts("EVENT", &status.events) {
         let _ = writeln!(out, "\n{table}");
     }
-    trimmed(&out)
+    match width {
+        Some(width) => wrapped(&trimmed(&out), width),
+        None => trimmed(&out),
+    }
 }
 
 /// How the process began, if it did not begin from nothing.
@@ -356,7 +366,7 @@ mod tests {
             events: BTreeMap::new(),
             ..Status::default()
         };
-        let text = status(&all);
+        let text = status(&all, None);
         assert_eq!(
             squeezed(&text),
             [
@@ -377,6 +387,13 @@ mod tests {
                 "kernel.policed-client 1234 10",
             ]
         );
+        let narrow = status(&all, Some(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        let lines = squeezed(&narrow);
+        assert_eq!(lines[2], "SERVICE LISTEN STATE CONNS NEW/s OFFLOADED SHARE");
+        assert_eq!(lines[3], "web 192.0.2.10:80/tcp 7 0 1.50 kpacket/s 90.0 %");
+        assert_eq!(lines[4], "web-1 10.0.2.11:8080 enabled 7 3 1.50 kpacket/s 90.0 %");
+        assert_eq!(status(&all, Some(300)), text);
     }
 
     #[test]
@@ -406,7 +423,7 @@ mod tests {
         ];
         let removed =
             ServiceStatus { name: "web".into(), state: "removed".into(), backends, ..ServiceStatus::default() };
-        let text = status_at(&Status { services: vec![removed], ..Status::default() }, 1000.0);
+        let text = status_at(&Status { services: vec![removed], ..Status::default() }, 1000.0, None);
         let lines = squeezed(&text);
         let starts = |start: &str| lines.iter().any(|line| line.starts_with(start));
         assert!(starts("web removed 0 0"), "{text}");
@@ -435,14 +452,14 @@ mod tests {
             },
             ..Status::default()
         };
-        let line = |all: &Status| squeezed(&status_at(all, 0.0))[1].clone();
+        let line = |all: &Status| squeezed(&status_at(all, 0.0, None))[1].clone();
         assert_eq!(line(&all), "connections: 950 of 1000, at most 990 so far; THE TABLE IS NEARLY FULL");
         all.capacity.connections_state = "full".into();
         all.capacity.evicted_total = 7;
         assert!(line(&all).contains("THE TABLE IS FULL: "), "{}", line(&all));
         assert!(line(&all).ends_with("for want of room 7 have given way, 0 were refused"), "{}", line(&all));
         all.capacity.rules_state = "full".into();
-        let text = status_at(&all, 0.0);
+        let text = status_at(&all, 0.0, None);
         assert!(text.contains("\nTHE RULES ARE FULL: further connections stay in software\n"), "{text}");
     }
 
@@ -460,10 +477,10 @@ mod tests {
             },
             ..Status::default()
         };
-        let lines = squeezed(&status_at(&all, 1000.0));
+        let lines = squeezed(&status_at(&all, 1000.0, None));
         assert_eq!(lines[1], "began by a restart: adopted 1234 connections");
         assert_eq!(lines[2], "reloads: 3 applied, 1 refused; the last, 1m00s ago, was refused: x.toml:1:1: error: odd");
-        assert_eq!(squeezed(&status_at(&Status { began: "fresh".into(), ..Status::default() }, 0.0))[1], "");
+        assert_eq!(squeezed(&status_at(&Status { began: "fresh".into(), ..Status::default() }, 0.0, None))[1], "");
     }
 
     #[test]
