@@ -159,8 +159,12 @@ fn wrong_use_exits_with_2_and_shows_the_usage() {
 
 #[test]
 fn version_is_told() {
-    let output = hairpin(&["--version"]);
-    assert_eq!(out(&output), format!("hairpin {}\n", env!("CARGO_PKG_VERSION")));
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(out(&hairpin(&["-V"])), format!("hairpin {version}\n"));
+    let features = if cfg!(feature = "dpdk") { "dpdk" } else { "none" };
+    let long = out(&hairpin(&["--version"]));
+    assert!(long.starts_with(&format!("hairpin {version}\nfeatures: {features}")), "{long}");
+    assert!(long.lines().nth(2).is_some_and(|line| line.starts_with("commit: ")), "{long}");
 }
 
 /// What answers instead of an instance.

@@ -153,3 +153,21 @@ fn reload_tells_the_instance_which_file_is_meant() {
     let output = hairpin(&["reload", "--socket", scratch.path("default.sock").to_str().unwrap()]);
     assert_eq!(said(&output), (Some(1), String::new(), "Reload { file: None }\n".into()));
 }
+
+#[test]
+fn watch_takes_its_seconds_in_every_form() {
+    let scratch = Scratch::new("watch");
+    let socket = scratch.path("s");
+    serve(&socket, |_| Answer::Error("no status now".into())).unwrap();
+    for form in [&["--watch"][..], &["-w"], &["--watch=2"], &["--watch", "2"], &["-w2"], &["-w", "2"]] {
+        let line = [&["status"], form, &["--socket", socket.to_str().unwrap()]].concat();
+        assert_eq!(said(&hairpin(&line)), (Some(1), String::new(), "no status now\n".into()), "{form:?}");
+    }
+    assert_eq!(hairpin(&["status", "--watch", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn help_names_both_layers() {
+    let (code, help, _) = said(&hairpin(&["--help"]));
+    assert!(code == Some(0) && help.starts_with("A load balancer for layers 4 and 7 "), "{help}");
+}

@@ -11,7 +11,7 @@ use crate::capture::Wish;
 use crate::config;
 use crate::lab::LabCommand;
 use crate::probe;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use filter::Filter;
 use std::io::{ErrorKind, Write};
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use target::Target;
 pub(crate) use target::connect;
 
-/// A layer-4 load balancer that hands established connections to the kernel's BPF hooks.
+/// A load balancer for layers 4 and 7 that hands established connections to the kernel's BPF programs.
 #[derive(Debug, Parser)]
 #[command(name = "hairpin", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "`hairpin config` prints every field of the configuration file with its default.")]
@@ -67,7 +67,7 @@ enum Action {
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
         /// Show it again every so many seconds (one, unless given), until interrupted.
-        #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+        #[arg(short, long, value_name = "SECONDS", num_args = 0..=1)]
         #[arg(default_missing_value = "1")]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         watch: Option<u64>,
@@ -247,7 +247,8 @@ pub(crate) enum Output {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let command = Command::parse();
+    let matches = Command::command().long_version(version()).get_matches();
+    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let trouble = command.action.trouble();
     match command.action.perform() {
         Ok(code) => code,
@@ -257,6 +258,18 @@ pub fn main() -> ExitCode {
             trouble
         }
     }
+}
+
+/// What `--version` says: not in the manual pages, which would be others with each commit.
+fn version() -> &'static str {
+    let features: Vec<&str> = [("dpdk", cfg!(feature = "dpdk")), ("fake-flow", cfg!(feature = "fake-flow"))]
+        .into_iter()
+        .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
+        .collect();
+    let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
+    let commit = option_env!("HAIRPIN_COMMIT").unwrap_or("not recorded");
+    // Once in the life of the process.
+    format!("{}\nfeatures: {features}\ncommit: {commit}", env!("CARGO_PKG_VERSION")).leak()
 }
 
 /// Whether the reader of our output has gone, as in `hairpin status | head`.
@@ -316,7 +329,6 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
     use std::path::Path;
 
     #[test]
