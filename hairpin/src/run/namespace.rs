@@ -48,11 +48,10 @@ impl Namespace {
         let mut points =
             fields.filter(|fields| fields.get(3) == Some(&&*link)).filter_map(|fields| fields.get(4).copied());
         if let Some(point) = points.next() {
+            // Not by `ip netns exec`, which hides the pins: it mounts another /sys.
             let name = ["/run/netns/", "/var/run/netns/"].into_iter().find_map(|place| point.strip_prefix(place));
-            return Some(name.map_or_else(
-                || format!("network namespace {point} (go there with `nsenter --net={point}`)"),
-                |name| format!("network namespace {name} (go there with `ip netns exec {name}`)"),
-            ));
+            let name = name.unwrap_or(point);
+            return Some(format!("network namespace {name} (go there with `nsenter --net={point}`)"));
         }
         let leads_there = |path: &Path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == &*link);
         let any = |directory: &Path, leads: &dyn Fn(&Path) -> bool| {
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(
             named,
             [
-                "network namespace blue (go there with `ip netns exec blue`)",
+                "network namespace blue (go there with `nsenter --net=/run/netns/blue`)",
                 "network namespace /run/docker/netns/default (go there with `nsenter --net=/run/docker/netns/default`)",
                 "the network namespace of process 7 (go there with `nsenter --net -t 7`)",
                 "the network namespace of process 8",
