@@ -364,8 +364,7 @@ fn ends_have_forms() {
     let backend = |text: &str| GOOD.replace("10.0.0.1:80", text);
     refuses(
         &backend("10.0.0.1:99999"),
-        "4:13: error: backend \"10.0.0.1:99999\" is not an address and port; write \"192.0.2.10:80\" or \
-         \"[2001:db8::10]:80\"",
+        "4:13: error: backend \"10.0.0.1:99999\" has a port that is out of range; use 1 to 65535",
     );
     refuses(
         &backend("fd00::1:80"),
