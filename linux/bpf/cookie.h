@@ -23,6 +23,8 @@
 #define SYN_ACK_LENGTH_MAX 32
 
 #define UNDECIDED 0x7ffffffe /* no verdict yet: to be treated like a packet to any other service */
+#define STRANGE 0x7ffffffd   /* no verdict yet: of no known connection, no RST, and bare or with FIN alone */
+#define STRANGE_DATA 0x7ffffffc /* the same with data */
 
 /* Whose packet it is, as a cookie's hash is taken of it: the source's and the destination's address, IPv4 as
  * ::ffff:a.b.c.d, their ports, the SYN's sequence number; all in network byte order. */
@@ -350,7 +352,8 @@ static __always_inline int spliced_syn(struct __sk_buff *skb, const struct contr
 
 /* A packet to a spliced service. A worker gets those of known connections, and of others the one that begins them: the
  * first data, with the cookie; or FIN with it, of who closes without having said anything and waits for an answer. The
- * rest, from the acknowledgement that ends the handshake on, tells nothing that the data will not tell again. */
+ * acknowledgement that ends the handshake tells nothing that the data will not tell again. What has no right cookie is
+ * for `strange`. */
 __noinline int spliced(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6,
 		       __u64 shape)
 {
@@ -374,13 +377,15 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 	hash = steer_hash(control_now, source);
 	if (is_known(hash) || is_newcomer(hash))
 		return to_worker(skb, steer_worker(control_now, hash));
-	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST) || !(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
+	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST)) {
 		count(EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
 	syn->of.sequence = bpf_htonl(bpf_ntohl(numbers[0]) - 1);
-	if (!is_cookie(control_now, &syn->of, bpf_ntohl(numbers[1]) - 1)) {
-		count(shape & SHAPE_PAYLOAD ? EVENT_COOKIE_INVALID : EVENT_COOKIE_BARE);
+	if (!is_cookie(control_now, &syn->of, bpf_ntohl(numbers[1]) - 1))
+		return shape & SHAPE_PAYLOAD ? STRANGE_DATA : STRANGE;
+	if (!(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
+		count(EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
 	if (shape & SHAPE_PAYLOAD)

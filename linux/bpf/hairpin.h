@@ -89,7 +89,8 @@ struct end {
 	__u8 protocol, zero;
 };
 
-enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */ };
+enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */,
+		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */

@@ -81,6 +81,17 @@ static __always_inline bool is_direct(const struct control *control, const struc
 	return control->absent_drop == ABSENT_DROP && is_absent(control) && !is_known(hash) && !is_ours(destination);
 }
 
+/* A packet to a spliced service that is of no known connection and begins none: a worker answers it with RST where its
+ * service is so configured, as often as the policer lets it; else it has no effect. */
+static __always_inline int strange(struct __sk_buff *skb, const struct control *control, const struct end *source,
+				   const struct end_roles *roles, int verdict)
+{
+	if (roles->roles & END_RESETS && client_admitted(roles->service))
+		return to_worker(skb, steer_worker(control, steer_hash(control, source)));
+	count(verdict == STRANGE_DATA ? EVENT_COOKIE_INVALID : EVENT_COOKIE_BARE);
+	return TC_ACT_SHOT;
+}
+
 /* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection
  * is policed even if it seems known: the same SYN can be sent again and again. */
 static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u64 shape)
@@ -96,6 +107,8 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 	if (roles && roles->roles & END_SERVICE) {
 		if (roles->roles & END_SPLICED) {
 			verdict = spliced(skb, source, destination, ipv6, shape);
+			if (verdict == STRANGE || verdict == STRANGE_DATA)
+				return strange(skb, control_now, source, roles, verdict);
 			if (verdict != UNDECIDED)
 				return verdict;
 		}

@@ -230,6 +230,8 @@ pub const END_SERVICE: u16 = 1;
 pub const END_BACKEND: u16 = 2;
 /// Of `END_SERVICE`: clients meet SYN cookies.
 pub const END_SPLICED: u16 = 4;
+/// Of `END_SPLICED`: packets of no known connection are answered with RST.
+pub const END_RESETS: u16 = 8;
 
 /// Value of `ends`.
 #[derive(Clone, Copy, Debug)]

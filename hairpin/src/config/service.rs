@@ -151,13 +151,16 @@ fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {
 }
 
 fn read_unknown(table: &Table<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
-    let unknown = table.choice("unknown").unwrap_or_default();
-    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown };
-    if unknown != UnknownPacket::Drop {
-        let what = format!("`unknown` means nothing to service \"{name}\", which is {}", spoken.word());
-        table.warning(&table.span_of("unknown"), what, "leave it out: such packets are dropped");
+    let unknown = table.choice("unknown");
+    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown.unwrap_or_default() };
+    match unknown.unwrap_or(UnknownPacket::Reset) {
+        UnknownPacket::PickUp => {
+            let what = format!("`unknown = \"pick-up\"` means drop in service \"{name}\", which is {}", spoken.word());
+            table.warning(&table.span_of("unknown"), what, "use \"reset\" or \"drop\"");
+            UnknownPacket::Drop
+        }
+        unknown => unknown,
     }
-    UnknownPacket::Drop
 }
 
 /// What `listen` and `protocol` say, as far as it is right.

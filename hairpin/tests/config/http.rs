@@ -282,10 +282,10 @@ fn an_http_service_has_the_pool_and_tracked_connections() {
     );
     good(&with(&[("#WEB", "mode = \"full-nat\"")]));
     assert_eq!(
-        warned(&with(&[("#WEB", "unknown = \"reset\"")])),
+        warned(&with(&[("#WEB", "unknown = \"pick-up\"")])),
         [
-            "t.toml:7:11: warning: `unknown` means nothing to service \"web\", which is http; leave it out: such packets are \
-          dropped"
+            "t.toml:7:11: warning: `unknown = \"pick-up\"` means drop in service \"web\", which is http; use \"reset\" or \
+          \"drop\""
         ]
     );
     let untracked =

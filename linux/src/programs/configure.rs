@@ -3,7 +3,7 @@
 use super::Plane;
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result};
-use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot};
+use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::flow::Protocol;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
@@ -52,6 +52,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
             roles.roles |= abi::END_SERVICE;
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
                 roles.roles |= abi::END_SPLICED;
+                if service.unknown == UnknownPacket::Reset {
+                    roles.roles |= abi::END_RESETS;
+                }
             }
             roles.service = number;
         }

@@ -4,6 +4,7 @@ use crate::adoption::adopted;
 use crate::packet::{ACK, FIN, Packet, RST, SYN, parsed, v4, v6};
 use crate::rig::{Buffer, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, command, in_namespace, snapshot};
 use crate::wire::{Link, Vnet};
+use hairpin_core::config::UnknownPacket;
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Checksum, VecFrame};
 use hairpin_core::l7::config::{Kind, Tls};
@@ -36,8 +37,13 @@ fn rig(workers: u16) -> Rig {
 }
 
 fn splice(rig: &Rig) {
+    splice_with(rig, UnknownPacket::Drop);
+}
+
+fn splice_with(rig: &Rig, unknown: UnknownPacket) {
     let mut spliced = snapshot();
     for service in [0, 2] {
+        spliced.services[service].unknown = unknown;
         spliced.services[service].kind = Kind::Tls(Box::new(Tls {
             routes: [].into(),
             proxy_protocol: None,
@@ -277,6 +283,34 @@ fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
                 assert_eq!(offer(&rig, &Packet { flags, ..bare.clone() }).2, ["malformed"]);
             }
         }
+    });
+}
+
+#[test]
+fn strangers_get_to_a_worker_that_resets_them_and_are_policed() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |_| ());
+        splice_with(&rig, UnknownPacket::Reset);
+        for ipv4 in [true, false] {
+            let key = client(3, ipv4);
+            let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
+            let stranger = data(key, 7, cookie.wrapping_add(1));
+            let bare = Packet { payload: Vec::new(), ..stranger.clone() };
+            let ours = [stranger.clone(), bare.clone(), Packet { flags: FIN | ACK, ..bare.clone() }];
+            for packet in &ours {
+                assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()), "{packet:?}");
+            }
+            let ends_handshake = Packet { payload: Vec::new(), ..data(key, 7, cookie) };
+            let reset = Packet { flags: RST | ACK, ..stranger.clone() };
+            for packet in [ends_handshake, reset, Packet { flags: FIN, ..bare.clone() }] {
+                assert_eq!(offer(&rig, &packet), (SHOT, None, vec!["cookie-bare"]), "{packet:?}");
+            }
+        }
+        (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
+        std::thread::sleep(Duration::from_millis(10));
+        let stranger = Packet { payload: Vec::new(), ..Packet::new(client(4, true)) };
+        let dropped = (0..100).filter(|_| offer(&rig, &stranger).2 == ["cookie-bare"]).count();
+        assert!(dropped > 50, "{dropped} dropped");
     });
 }
 

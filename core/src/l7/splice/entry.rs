@@ -316,17 +316,6 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Beside this acknowledgement number, what the backend is shown of a window of the client's, in bytes: no more than
-    /// its hold until the response's head is read, nothing more then until it is let go.
-    pub(super) fn window_for(&self, back: &Back, acknowledgement: u32, window: u32) -> u32 {
-        match self.exchange.response {
-            Message::Head => window.min(back.hold),
-            _ if self.state != FrontState::Joined => window.min(back.hold),
-            _ if self.holds => window.min(beyond(acknowledgement, back.peer.edge)),
-            _ => window,
-        }
-    }
-
     /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may
     /// acknowledge so much more.
     pub(super) fn catch_up_downwards(&mut self, back: &mut Back) {

@@ -8,6 +8,7 @@ use super::peer::Peer;
 use super::segment::{Abilities, Own, Segment, phantoms};
 use super::send::emit;
 use super::{Context, Splices, port_of};
+use crate::config::UnknownPacket;
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
 use crate::l4::connection::{Ledger, Volume};
@@ -42,8 +43,8 @@ impl Splices {
             }
             // A client may say with its only request that it has no other.
             flags if flags & !FIN == ACK && at.end > at.payload => self.first(cx, frame, at, service),
-            flags if flags == ACK | FIN => self.farewell(cx, &frame, at),
-            _ => cx.drop(Drop::Unknown),
+            flags if flags == ACK | FIN => self.farewell(cx, &frame, at, service),
+            _ => self.unknown(cx, &frame, at, service),
         }
     }
 
@@ -63,7 +64,7 @@ impl Splices {
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         let Some(offer) = self.cookies.check(cx.now, &at.key, theirs, ours) else {
             cx.statistics.http.cookies_invalid += 1;
-            return cx.drop(Drop::Unknown);
+            return self.unknown(cx, &frame, at, service);
         };
         if self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement)) {
             cx.statistics.http.cookies_used += 1;
@@ -131,12 +132,40 @@ impl Splices {
 
     /// FIN of a client that has sent nothing before it, and waits for an answer. If the cookie is right it gets one, and
     /// nothing is kept of it.
-    pub(super) fn farewell<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, frame: &IO::Frame, at: &Transport) {
+    pub(super) fn farewell<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: &IO::Frame,
+        at: &Transport,
+        service: u16,
+    ) {
         let segment = Segment::of(frame.bytes(), at);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         match self.cookies.check(cx.now, &at.key, theirs, ours) {
             Some(_) => self.disclaim(cx, frame, at, &segment, ACK | FIN),
-            None => cx.drop(Drop::Unknown),
+            None => self.unknown(cx, frame, at, service),
+        }
+    }
+
+    /// A packet of no connection that begins none: answered with RST if the service is so configured, unless it may be
+    /// of a connection that is just beginning. That is the acknowledgement which ends the handshake, a keep-alive probe
+    /// before the first data, and data whose first segment the network has lost or delayed: that comes again.
+    fn unknown<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, frame: &IO::Frame, at: &Transport, service: u16) {
+        cx.drop(Drop::Unknown);
+        let settings = cx.snapshot.services.get(usize::from(service));
+        let resets = settings.is_some_and(|settings| settings.unknown == UnknownPacket::Reset);
+        if !resets || at.tcp_flags & (SYN | ACK | RST) != ACK {
+            return;
+        }
+        let segment = Segment::of(frame.bytes(), at);
+        let begins = match at.end > at.payload || segment.has(FIN) {
+            true => !self.strangers.has_lasted(cx.now, &at.key, segment.acknowledgement),
+            false => [segment.sequence.wrapping_sub(1), segment.sequence].into_iter().any(|theirs| {
+                self.cookies.check(cx.now, &at.key, theirs, segment.acknowledgement.wrapping_sub(1)).is_some()
+            }),
+        };
+        if !begins {
+            self.disclaim(cx, frame, at, &segment, RST);
         }
     }
 

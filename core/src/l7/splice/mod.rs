@@ -43,6 +43,7 @@ mod send;
 mod sizes;
 mod slots;
 mod statistics;
+mod strangers;
 mod timers;
 mod upward;
 mod view;
@@ -79,6 +80,7 @@ use ended::Ended;
 use entry::{Back, Front};
 use idle::Idle;
 use slots::Slots;
+use strangers::Strangers;
 
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
@@ -116,6 +118,7 @@ pub(crate) struct Splices {
     idle: Idle,
     cookies: Cookies,
     ended: Ended,
+    strangers: Strangers,
     /// Fronts that can go on without a packet of theirs.
     ready: VecDeque<u32>,
     /// Where heads are written before they lie in a buffer.
@@ -147,7 +150,8 @@ impl Splices {
             stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
-            ended: Ended::new(fronts_max, hasher),
+            ended: Ended::new(fronts_max, hasher.clone()),
+            strangers: Strangers::new(hasher),
             ready: VecDeque::with_capacity(2 * fronts_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             generation: 0,

@@ -1,6 +1,6 @@
 //! What Hairpin sends of its own: acknowledgements, what it owns, resets.
 
-use super::entry::{Back, BackState, Front, FrontState};
+use super::entry::{Back, BackState, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::{Heard, Peer};
 use super::segment::{Abilities, Own};
@@ -41,6 +41,19 @@ pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&
         cx.send(frame);
     } else {
         cx.drop(crate::worker::Drop::NoFrame);
+    }
+}
+
+impl Front {
+    /// Beside this acknowledgement number, what the backend is shown of a window of the client's, in bytes: no more than
+    /// its hold until the response's head is read, nothing more then until it is let go.
+    pub(super) fn window_for(&self, back: &Back, acknowledgement: u32, window: u32) -> u32 {
+        match self.exchange.response {
+            Message::Head => window.min(back.hold),
+            _ if self.state != FrontState::Joined => window.min(back.hold),
+            _ if self.holds => window.min(beyond(acknowledgement, back.peer.edge)),
+            _ => window,
+        }
     }
 }
 

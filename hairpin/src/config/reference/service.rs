@@ -123,8 +123,8 @@ pub const SERVICE: Section = Section {
             ]),
             Value("drop"),
             "\"reset\"",
-            "What becomes of a TCP packet, not a SYN, that belongs to no known connection. HTTP and TLS services always \
-             drop it.",
+            "What becomes of a TCP packet, not a SYN, that belongs to no known connection. The default of HTTP and TLS \
+             services is reset; pick-up is the same as drop there.",
         ),
         field(
             "all_down",

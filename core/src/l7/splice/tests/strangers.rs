@@ -1,7 +1,9 @@
 //! What comes of no connection, or perhaps of none: what is answered, how often, and that nothing is kept of it.
 
-use super::stage::{Script, Stage, USUAL};
+use super::stage::{Script, Stage, USUAL, end, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
+use crate::config::UnknownPacket;
+use crate::l7::config::Kind;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::worker::Drop;
@@ -110,4 +112,52 @@ fn answers_to_strangers_are_bounded_in_all() {
     assert_eq!((answered, answers_limited(&stage)), (1000, 2000));
     stage.wait(Duration::from_secs(1));
     assert_eq!((0..3000).filter(|_| !stage.arrives(&fin, b"").is_empty()).count(), 1000);
+}
+
+/// A service that answers packets of no known connection with RST.
+fn resetting() -> Stage {
+    let mut snapshot = snapshot(1, Kind::Http(http().into()));
+    snapshot.services[0].unknown = UnknownPacket::Reset;
+    Stage::with(snapshot)
+}
+
+#[test]
+fn who_believes_in_a_connection_that_is_gone_is_reset() {
+    let mut stage = resetting();
+    let client = Script { own: end(false, 10, 1000), peer: stage.vip, next: 5000, expected: 77_000, window: 1000 };
+    let resets = |stage: &mut Stage, flags: u8, bytes: &[u8]| {
+        let sent = client.clone().says(stage, flags, bytes);
+        sent.iter().for_each(|sent| assert_eq!(sent.what(), (client.expected, 0, RST, "")));
+        sent.len()
+    };
+    assert_eq!(resets(&mut stage, ACK, b""), 1, "an acknowledgement of what it has got");
+    assert_eq!(resets(&mut stage, RST | ACK, b""), 0);
+    assert_eq!(resets(&mut stage, SYN | ACK, b""), 0);
+    // Data may be of a connection whose first segment was lost: until that would have come.
+    assert_eq!(resets(&mut stage, ACK, b"data"), 0);
+    assert_eq!(resets(&mut stage, ACK | FIN, b""), 0);
+    stage.wait(Duration::from_millis(900));
+    assert_eq!(resets(&mut stage, ACK, b"data"), 0);
+    stage.wait(Duration::from_millis(200));
+    assert_eq!(resets(&mut stage, ACK, b"data"), 1);
+    let answered: usize = (0..3000).map(|_| resets(&mut stage, ACK, b"")).sum();
+    assert!(answered <= 1000, "{answered} answers");
+    assert_eq!(stage.worker.splices(), (0, 0, 0));
+}
+
+#[test]
+fn a_connection_that_is_just_beginning_is_not_reset() {
+    let mut stage = resetting();
+    // The acknowledgement that ends the handshake is in here.
+    let mut client = Script::client(&mut stage, 1000);
+    let probe = Script { next: client.next.wrapping_sub(1), ..client.clone() }.says(&mut stage, ACK, b"");
+    assert!(probe.is_empty(), "a keep-alive probe: {probe:?}");
+    let (first, second) = REQUEST.split_at(10);
+    let second_own = Script { next: client.next.wrapping_add(10), ..client.clone() }.own(ACK, None);
+    assert!(stage.arrives(&second_own, second.as_bytes()).is_empty(), "it has overtaken the first");
+    client.sends(&mut stage, first);
+    assert_eq!(stage.worker.splices().0, 1);
+    let sent = client.sends(&mut stage, second);
+    assert!(sent.iter().any(|sent| sent.segment.flags == SYN), "to a backend: {sent:?}");
+    stage.over();
 }

@@ -1,0 +1,49 @@
+//! Data of no known connection: when it was first seen.
+//!
+//! Such data may be of a connection whose first segment the network has lost or delayed: the client sends that again,
+//! after 1 s at the latest (RFC 6298, 2.1), and it brings the cookie. What still comes of no known connection after
+//! that is of one that there is not any more.
+
+use crate::flow::FlowKey;
+use crate::table::{Hasher, Key};
+use crate::time::{Duration, Time};
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Connections that are remembered at most: one that comes into the place of another begins anew, and where there are too
+/// many some get no answer.
+const PLACES: usize = 4096;
+/// How long data of a connection must have come.
+const LASTS: Duration = Duration::from_secs(1);
+/// After so long, another connection between the same ends may have the same number.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+
+/// One that was seen; with a fingerprint of 0, none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    fingerprint: u64,
+    first: Time,
+}
+
+/// What was seen.
+pub(super) struct Strangers {
+    seen: Box<[Seen]>,
+    hasher: Hasher,
+}
+
+impl Strangers {
+    pub(super) fn new(hasher: Hasher) -> Strangers {
+        Strangers { seen: vec![Seen::default(); PLACES].into(), hasher }
+    }
+
+    /// Notes data of a connection, which acknowledges this number: says whether it has come for long enough.
+    pub(super) fn has_lasted(&mut self, now: Time, key: &FlowKey, acknowledgement: u32) -> bool {
+        let mixed = (key.hash(&self.hasher).0 ^ u64::from(acknowledgement)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let fingerprint = mixed.max(1);
+        let seen = &mut self.seen[(mixed >> 32) as usize & (PLACES - 1)];
+        if seen.fingerprint != fingerprint || now.since(seen.first) >= REMEMBERED_FOR {
+            *seen = Seen { fingerprint, first: now };
+        }
+        now.since(seen.first) >= LASTS
+    }
+}
