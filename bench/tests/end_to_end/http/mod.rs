@@ -13,6 +13,7 @@ mod routes;
 mod servers;
 mod stage;
 mod tls;
+mod told;
 
 use libtest_mimic::Trial;
 use stage::{Stages, Which};
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     // It counts on there being no connection for TLS yet.
     trials.extend(listed::trials(&stages));
     trials.extend(tls::trials(&stages));
+    trials.extend(told::trials(&stages));
     trials.extend(failing::trials());
     trials.extend(agreed::trials());
     trials
