@@ -26,6 +26,7 @@ mod not_ours;
 mod policy;
 mod restart;
 mod rules;
+mod soak;
 mod survival;
 mod tables;
 mod transfer;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         health::trials(),
         intruders::trials(),
         survival::trials(),
+        soak::trials(),
         tables::trials(),
         policy::trials(),
         http::trials(),
