@@ -250,6 +250,8 @@ pub struct HttpLimits {
     pub idle_timeout: Duration,
     /// Without a byte of a request's body: 408 if nothing was sent to a client, else closed.
     pub body_timeout: Duration,
+    /// Without a client's taking anything of a response that waits for it: reset.
+    pub send_timeout: Duration,
     /// From the SYN to a backend until it has answered: the next backend, then 504.
     pub connect_timeout: Duration,
     /// Backends tried for a request before 502 or 504.
@@ -288,6 +290,7 @@ impl Default for HttpLimits {
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),
+            send_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(3),
             connect_tries: 3,
             response_timeout: Duration::from_secs(60),

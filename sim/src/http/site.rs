@@ -112,6 +112,7 @@ impl Site {
                 head_timeout: Duration::from_secs(200),
                 idle_timeout: Duration::from_secs(200),
                 body_timeout: Duration::from_secs(200),
+                send_timeout: Duration::from_secs(200),
                 connect_timeout: Duration::from_secs(60),
                 response_timeout: Duration::from_secs(200),
                 requests_max: self.requests_max,

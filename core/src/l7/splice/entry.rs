@@ -303,10 +303,14 @@ pub(super) struct Front {
     pub(super) framing: Framing,
     /// Before that, no reset of it is asked about again.
     pub(super) challenge_after: Time,
-    /// How often its client was asked for a packet to answer with RST.
+    /// How often its client was asked for a packet, to answer it with RST or to see what it has taken.
     pub(super) asks: u8,
     /// The number that its client was last reset with.
     pub(super) reset_with: Option<u32>,
+    /// When its client last took something of a response, or began to be sent one.
+    pub(super) taken: Time,
+    /// When rules of it last went so that its client could be asked.
+    pub(super) looked: Time,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.

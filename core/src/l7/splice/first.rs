@@ -102,6 +102,8 @@ impl Splices {
             framing: Framing::default(),
             challenge_after: Time::ZERO,
             asks: 0,
+            taken: cx.now,
+            looked: cx.now,
             reset_with: None,
             stretch: None,
             holds: false,

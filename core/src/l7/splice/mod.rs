@@ -44,6 +44,7 @@ mod sizes;
 mod slots;
 mod statistics;
 mod strangers;
+mod taking;
 mod timers;
 mod upward;
 mod view;

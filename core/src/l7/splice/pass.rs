@@ -26,6 +26,9 @@ impl Splices {
     ) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
+        if direction == Direction::FromBackend && segment.payload > 0 {
+            front.is_sent_more(cx.now);
+        }
         let number = usize::from(back.number);
         let (source, destination) = match direction {
             Direction::FromClient => (back.key.destination, back.key.source),

@@ -386,6 +386,7 @@ impl Splices {
             front.exchange.close_front = true;
         }
         front.deadline = cx.now + super::timers::body_timeout(cx.snapshot, front);
+        self.begin_taking(cx, position);
         if message == Length::Tunnel {
             self.unread(position);
         }

@@ -241,11 +241,6 @@ impl Splices {
         }
     }
 
-    /// An exchange that the engine carries has lasted: the rules go, their counters tell whether it goes on.
-    pub(super) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.remove_rules(cx, position);
-    }
-
     /// Takes an answer of the engine about a splice's rule. Returns whether the rule is held.
     pub(crate) fn handle_completion(&mut self, now: Time, completion: &Completion, ops: &mut impl FnMut(RuleOp)) {
         let (Completion::Installed(id) | Completion::Rejected(id, _) | Completion::Removed(id, _)) = *completion;
@@ -330,6 +325,9 @@ impl Splices {
         match front.state {
             FrontState::Doomed => self.release_front(position),
             FrontState::Waiting => self.ready.push_back(position),
+            FrontState::Joined if front.asks > 0 && self.ready.len() < self.ready.capacity() => {
+                self.ready.push_back(position);
+            }
             // Its back is others' to take now.
             FrontState::Resetting if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
             _ if front.is_between_exchanges() && self.ready.len() < self.ready.capacity() => {

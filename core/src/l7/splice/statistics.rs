@@ -35,11 +35,13 @@ pub enum Refused {
     NoRoom,
     /// What we owned was not acknowledged in time: the connection was reset.
     Vanished,
+    /// A client took nothing of its response for too long: the connection was reset.
+    SendTimeout,
 }
 
 impl Refused {
     /// All of them, in order.
-    pub const ALL: [Refused; 14] = [
+    pub const ALL: [Refused; 15] = [
         Refused::Malformed,
         Refused::TooLarge,
         Refused::Slow,
@@ -54,6 +56,7 @@ impl Refused {
         Refused::ResponseTimeout,
         Refused::NoRoom,
         Refused::Vanished,
+        Refused::SendTimeout,
     ];
 
     /// What becomes of a request with such chunks.
@@ -82,6 +85,7 @@ impl Refused {
             Refused::ResponseTimeout => "response-timeout",
             Refused::NoRoom => "no-room",
             Refused::Vanished => "vanished",
+            Refused::SendTimeout => "send-timeout",
         }
     }
 }

@@ -68,6 +68,9 @@ impl Splices {
     /// The engine has answered what a front waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
+        if front.state == FrontState::Joined && front.asks > 0 && front.ledger == Ledger::Software {
+            return self.acknowledge_below(cx, position);
+        }
         if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
             return self.acknowledge_back(cx, back);
         }
@@ -103,9 +106,10 @@ impl Splices {
         if front.deadline <= cx.now {
             self.front_late(cx, position);
         }
+        let look = self.look_at_client(cx, position);
         let Some(front) = self.fronts.get(position) else { return };
         let owned = front.peer.owned.as_ref().map(|owned| owned.due);
-        let next = owned.map_or(front.deadline, |due| due.min(front.deadline));
+        let next = [owned, look].into_iter().flatten().fold(front.deadline, Time::min);
         self.stamp_front(position, next);
     }
 
@@ -122,12 +126,17 @@ impl Splices {
             }
             // Its back has a deadline of its own; this is for a request that waits for the engine.
             FrontState::Waiting => front.deadline = cx.now + Duration::from_secs(1),
-            FrontState::Joined if front.ledger != Ledger::Software => {
-                front.deadline = cx.now + OFFLOADED_FOR;
-                self.look_at_rules(cx, position);
+            FrontState::Joined if front.ledger != Ledger::Software => self.look_at_rules(cx, position),
+            FrontState::Joined if front.outlasts(cx.snapshot) => {
+                front.deadline = cx.now + body_timeout(cx.snapshot, front);
             }
             FrontState::Joined => self.exchange_late(cx, position),
-            FrontState::Replying | FrontState::Closing => self.abandon(cx, position),
+            FrontState::Replying | FrontState::Closing => {
+                // What of ours it did not take within that time, or its FIN, is not waited for any longer.
+                let waits = u64::from(front.peer.owned.is_some() && front.peer.window == 0);
+                cx.statistics.http.refused[Refused::SendTimeout as usize] += waits;
+                self.abandon(cx, position);
+            }
             FrontState::TimeWait => self.remove_front(cx, position),
             FrontState::Resetting => self.ask(cx, position),
             FrontState::Doomed => front.deadline = cx.now + Duration::from_secs(1),

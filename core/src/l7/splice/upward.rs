@@ -55,11 +55,13 @@ impl Splices {
             return self.another(cx, frame, at, &segment, position);
         }
         let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
+        let before = (front.peer.acknowledged, front.peer.window);
         let heard = match is_near {
             true => front.peer.hear(cx.now, &segment, &mut self.buffers),
             false => None,
         };
         let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
+        front.has_heard(cx.now, cx.snapshot, before);
         front.last_seen = cx.now;
         self.go_on_to_front(cx, position, heard);
         match self.fronts.get(position).map(|front| front.state) {

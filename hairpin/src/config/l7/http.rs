@@ -77,6 +77,7 @@ fn read_limits(table: &Table<'_>) -> HttpLimits {
         head_timeout: table.duration("head_timeout"),
         idle_timeout: table.duration("idle_timeout"),
         body_timeout: table.duration("body_timeout"),
+        send_timeout: table.duration("send_timeout"),
         connect_timeout: table.duration("connect_timeout"),
         connect_tries: number(table, "connect_tries"),
         response_timeout: table.duration("response_timeout"),

@@ -24,6 +24,7 @@ mod sizes;
 mod stage;
 mod strangers;
 mod superseded;
+mod taking;
 mod uploads;
 mod versions;
 mod windows;

@@ -74,7 +74,7 @@ fn closes_and_opens(stage: &mut Stage, from: &mut Script, to: &mut Script) {
 #[test]
 fn an_end_that_takes_nothing_for_a_while_gets_all_of_a_body() {
     for ipv6 in [false, true] {
-        let mut stage = Stage::over_ip(ipv6, |_| {});
+        let mut stage = Stage::over_ip(ipv6, |http| http.limits.send_timeout = Duration::from_secs(100));
         let (mut client, mut backend) = same_scale(&mut stage, UPLOAD);
         closes_and_opens(&mut stage, &mut client, &mut backend);
         client.gets(&only(backend.sends(&mut stage, DOWNLOAD)));
@@ -93,6 +93,7 @@ fn a_head_of_ours_asks_whoever_takes_nothing_ever_later_and_for_as_long_as_he_an
             // Not for longer than a response may take.
             http.limits.response_timeout = Duration::from_secs(300);
             http.limits.body_timeout = Duration::from_secs(300);
+            http.limits.send_timeout = Duration::from_secs(300);
         });
         let mut client = Script::client(&mut stage, 1000);
         client.window = if to_client { 0 } else { 1000 };

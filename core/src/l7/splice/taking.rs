@@ -1,0 +1,115 @@
+//! Clients that take nothing of the response they are sent: `send_timeout`.
+//!
+//! What counts is what a client acknowledges, and that its window opens. While the engine carries a response, software
+//! sees neither: every half of the limit the rules go, and the client is asked for a packet. What it may have taken
+//! until then is unknown and counts for it, so no client is reset early.
+
+use super::entry::{Front, FrontState, Message};
+use super::timers::{OFFLOADED_FOR, body_timeout};
+use super::{Context, Refused, Splices};
+use crate::config::Snapshot;
+use crate::frame::FrameIo;
+use crate::l4::connection::Ledger;
+use crate::l7::config::Kind;
+use crate::time::{Duration, Time};
+
+/// How long a client may take nothing. `None`: a service without such a limit.
+fn limit(snapshot: &Snapshot, front: &Front) -> Option<Duration> {
+    match &snapshot.services.get(usize::from(front.service))?.kind {
+        Kind::Http(http) => Some(http.limits.send_timeout),
+        _ => None,
+    }
+}
+
+impl Front {
+    /// Whether its exchange may last although nothing moves: as long as the client may take nothing.
+    pub(super) fn outlasts(&self, snapshot: &Snapshot) -> bool {
+        self.is_sent_to() && self.is_waited_for() && limit(snapshot, self).is_some()
+    }
+
+    /// Whether a response has begun that the client may not have all of.
+    fn is_sent_to(&self) -> bool {
+        self.state == FrontState::Joined && !matches!(self.exchange.response, Message::Head)
+    }
+
+    /// Whether the client is waited for: it has not acknowledged all that it was sent, or takes nothing now, or has not
+    /// said since the engine carried its response.
+    fn is_waited_for(&self) -> bool {
+        self.asks > 0 || self.peer.acknowledged != self.peer.sent || self.peer.window == 0
+    }
+
+    /// A segment of the client's was heard, which had acknowledged `acknowledged` and had such a window before.
+    pub(super) fn has_heard(&mut self, now: Time, snapshot: &Snapshot, (acknowledged, window): (u32, u32)) {
+        if self.state == FrontState::Resetting {
+            return;
+        }
+        self.asks = 0;
+        if self.peer.acknowledged == acknowledged && (window > 0 || self.peer.window == 0) {
+            return;
+        }
+        self.taken = now;
+        if self.is_sent_to() {
+            // Its backend may send again from now on.
+            self.deadline = self.deadline.max(now + body_timeout(snapshot, self));
+        }
+    }
+
+    /// The client is about to be sent something, and has taken all before: it has its time from now on.
+    pub(super) fn is_sent_more(&mut self, now: Time) {
+        if self.peer.acknowledged == self.peer.sent && self.peer.window > 0 {
+            self.taken = now;
+        }
+    }
+}
+
+impl Splices {
+    /// A response begins.
+    pub(super) fn begin_taking<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) {
+        let Some(front) = self.fronts.get_mut(position) else { return };
+        front.taken = cx.now;
+        if let Some(limit) = limit(cx.snapshot, front) {
+            self.stamp_front(position, cx.now + limit / 2);
+        }
+    }
+
+    /// Looks whether a client takes its response; says when to look again. One that has taken nothing for too long is
+    /// reset.
+    pub(super) fn look_at_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Option<Time> {
+        let front = self.fronts.get_mut(position).filter(|front| front.is_sent_to())?;
+        let limit = limit(cx.snapshot, front)?;
+        let again = cx.now + limit / 2;
+        if front.ledger != Ledger::Software {
+            if front.taken + limit / 2 <= cx.now {
+                self.look_at_rules(cx, position);
+            }
+            return Some(again);
+        }
+        let due = front.taken + limit;
+        if !front.is_waited_for() || cx.now < due {
+            return Some(if cx.now < due { again.min(due) } else { again });
+        }
+        if front.asks > 0 {
+            // Whether it took something until its rules went is not known.
+            front.asks = 0;
+            front.taken = front.looked;
+            self.acknowledge_below(cx, position);
+            return Some(again);
+        }
+        cx.statistics.http.refused[Refused::SendTimeout as usize] += 1;
+        self.abandon(cx, position);
+        None
+    }
+
+    /// An exchange that the engine carries has lasted: its rules go, and what its ends send next tells whether it goes on.
+    /// A client that only receives is asked.
+    pub(super) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        if let Some(front) = self.fronts.get_mut(position) {
+            front.deadline = cx.now + OFFLOADED_FOR;
+            if front.is_sent_to() {
+                (front.asks, front.looked) = (1, cx.now);
+                front.deadline = front.deadline.max(cx.now + body_timeout(cx.snapshot, front));
+            }
+        }
+        self.remove_rules(cx, position);
+    }
+}
