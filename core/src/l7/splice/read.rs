@@ -6,7 +6,7 @@ use super::numbers::{before, beyond, later};
 use super::segment::Segment;
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::{Frame, FrameIo};
-use crate::l7::body::Length;
+use crate::l7::body::{Chunks, Length};
 use crate::l7::client_hello;
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::edit;
@@ -183,9 +183,8 @@ impl Splices {
         };
         let is_last = http.limits.requests_max > 0 && front.requests + 1 >= http.limits.requests_max;
         // What a client has closed behind is its last request, not what stands before that.
-        let body = if let Length::Bytes(length) = request.body { length } else { 0 };
-        let is_behind = input.len() as u64 > (request.bytes.len() as u64).saturating_add(body);
-        let close = !request.keep_alive || is_last || front.peer.has_closed && !is_behind;
+        let ends = front.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
+        let close = !request.keep_alive || is_last || ends;
         let client = &front.key.source.address;
         let route = match route::decide(http, &request, client) {
             Decision::Deny { status } => return answer(scratch, &request, status, close, Refused::Denied),
@@ -335,3 +334,13 @@ fn write_reply(
 
 /// Why a frame that a front cannot use is dropped.
 pub(super) const USELESS: Drop = Drop::Unknown;
+
+/// Whether another request, or a part of one, follows a body in what lies behind its head.
+fn has_another(body: Length, behind: &[u8]) -> bool {
+    match body {
+        Length::Bytes(length) => behind.len() as u64 > length,
+        Length::Chunked => Chunks::default().feed(behind).is_ok_and(|length| length < behind.len()),
+        Length::None => !behind.is_empty(),
+        Length::UntilClose | Length::Tunnel => false,
+    }
+}

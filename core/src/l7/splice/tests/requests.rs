@@ -383,7 +383,17 @@ fn a_backend_that_is_taken_away_ends_what_it_has() {
 #[test]
 fn all_requests_in_front_of_a_fin_are_answered() {
     let body = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
-    for (request, count, apart) in [(REQUEST, 3, false), (REQUEST, 7, true), (body, 5, false), (body, 2, true)] {
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (request, count, apart) in [
+        (REQUEST, 1, false),
+        (REQUEST, 3, false),
+        (REQUEST, 7, true),
+        (body, 5, false),
+        (body, 2, true),
+        (chunked, 1, false),
+        (chunked, 3, false),
+        (chunked, 4, true),
+    ] {
         let mut stage = Stage::new(|_| {});
         let mut client = Script::client(&mut stage, 1000);
         let all = request.repeat(count);
