@@ -122,9 +122,10 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
         }
     }
 
-    /// Whether clients are still to say the numbers that they are reset with.
+    /// Whether ends are still to say the numbers that they are reset with.
     pub(crate) fn is_parting(&self) -> bool {
-        self.worker.splices().0 > 0
+        let (clients, backends, _) = self.worker.splices();
+        clients + backends > 0
     }
 
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.

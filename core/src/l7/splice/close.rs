@@ -1,7 +1,7 @@
 //! How connections end.
 
 use super::buffers::Buffer;
-use super::entry::{BackState, Exchange, Front, FrontState, Message};
+use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::Owned;
 use super::read::CLOSING_TIMEOUT;
@@ -254,10 +254,7 @@ impl Splices {
                 self.rest(cx, back);
             }
             Fate::Keep | Fate::Close if entry.state == BackState::Attached => self.close_back(cx, back),
-            _ => {
-                self.reset_back(cx, back);
-                self.remove_back(cx, back, true);
-            }
+            _ => self.drop_back(cx, back),
         }
     }
 
@@ -426,7 +423,8 @@ impl Splices {
     /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.
     pub(crate) fn end_backend(&mut self, now: Time, number: u16) {
         for back in 0..self.backs.reach() {
-            let Some(entry) = self.backs.get_mut(back).filter(|entry| entry.number == number) else { continue };
+            let wanted = |entry: &&mut Back| entry.number == number && entry.state != BackState::Resetting;
+            let Some(entry) = self.backs.get_mut(back).filter(wanted) else { continue };
             entry.is_unwanted = true;
             entry.deadline = now;
             self.stamp_back(back, now);
@@ -457,12 +455,13 @@ impl Splices {
             }
         }
         self.abandoned = end;
-        let idle: ArrayVec<u32, ABANDONED_MAX> = self.backs.iter().map(|(at, _)| at).take(ABANDONED_MAX).collect();
-        for &back in &idle {
+        let rest = self.backs.iter().filter(|(_, back)| back.state != BackState::Resetting).map(|(at, _)| at);
+        let rest: ArrayVec<u32, ABANDONED_MAX> = rest.take(ABANDONED_MAX).collect();
+        for &back in &rest {
             self.reset_back(cx, back);
             self.remove_back(cx, back, true);
         }
-        self.abandoned < self.fronts.reach() || self.backs.len() > 0
+        self.abandoned < self.fronts.reach() || rest.is_full()
     }
 
     /// Frees a front's place.

@@ -174,6 +174,7 @@ impl Splices {
             deadline: cx.now + timeout,
             stamped: Time::from_nanos(u64::MAX),
             tries: 1,
+            reset_with: None,
             again: cx.now + SYN_AGAIN_AFTER,
             closed_first: false,
             is_unwanted: false,

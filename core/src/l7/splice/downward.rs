@@ -37,6 +37,9 @@ impl Splices {
         if at.ttl <= 1 {
             return cx.drop(Drop::TimeToLive);
         }
+        if entry.state == BackState::Resetting {
+            return self.answer_back_with_reset(cx, &segment, back);
+        }
         if entry.state == BackState::Connecting {
             return self.handshake(cx, &frame, at, &segment, back);
         }

@@ -63,6 +63,8 @@ pub enum BackState {
     Closing,
     /// Both have closed.
     TimeWait,
+    /// It is reset: whatever its backend sends is answered with RST, and its backend is asked for a packet.
+    Resetting,
 }
 
 /// What of a message is still to come from its sender.
@@ -305,12 +307,12 @@ pub(super) struct Front {
     pub(super) challenge_after: Time,
     /// How often its client was asked for a packet, to answer it with RST or to see what it has taken.
     pub(super) asks: u8,
-    /// The number that its client was last reset with.
-    pub(super) reset_with: Option<u32>,
     /// When its client last took something of a response, or began to be sent one.
     pub(super) taken: Time,
     /// When rules of it last went so that its client could be asked.
     pub(super) looked: Time,
+    /// The number that its client was last reset with.
+    pub(super) reset_with: Option<u32>,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
     pub(super) stretch: Option<(u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
@@ -406,8 +408,10 @@ pub(super) struct Back {
     pub(super) previous_idle: Option<u32>,
     pub(super) deadline: Time,
     pub(super) stamped: Time,
-    /// SYNs sent.
+    /// SYNs sent; of one that is reset, how often its backend was asked for a packet.
     pub(super) tries: u8,
+    /// The number that its backend was last reset with.
+    pub(super) reset_with: Option<u32>,
     /// When the SYN is sent again.
     pub(super) again: Time,
     /// It closed before we did, so TIME_WAIT is its.

@@ -1,21 +1,22 @@
-//! Resets of clients whose numbers only they know: the engine carries what they get.
+//! Resets of ends whose numbers only they know: the engine carries what they get.
 //!
 //! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2), and of what the engine has
 //! carried to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
 //! front stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
 //! receives sends none once the engine carries nothing more; it is asked for one, by an acknowledgement with a number
 //! that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). One that has believed
-//! the RST answers the next such question with a RST of its own, and is forgotten.
+//! the RST answers the next such question with a RST of its own, and is forgotten. The same goes for backends in the
+//! middle of an upload.
 
-use super::entry::{Front, FrontState};
-use super::numbers::before;
+use super::entry::{Back, BackState, Front, FrontState};
+use super::numbers::{before, beyond};
 use super::segment::{Own, Segment};
 use super::send::emit;
 use super::{Context, Splices};
 use crate::frame::FrameIo;
 use crate::l4::connection::Ledger;
 use crate::time::Duration;
-use crate::wire::tcp::RST;
+use crate::wire::tcp::{ACK, RST};
 
 /// How long after the first question a client is asked again; doubled each time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -26,6 +27,13 @@ impl Front {
     /// Whether the engine may have carried more to the client than software knows.
     pub(super) fn is_ahead_of_software(&self) -> bool {
         before(self.peer.sent, self.peer.reach)
+    }
+}
+
+impl Back {
+    /// The same of the backend. One beyond what software knows is what it may have said of the engine's last byte.
+    fn is_ahead_of_software(&self) -> bool {
+        beyond(self.peer.sent, self.peer.reach) > 1
     }
 }
 
@@ -87,6 +95,61 @@ impl Splices {
             abilities: None,
         };
         emit(cx, &own, [&[], &[]]);
+    }
+
+    /// Resets a backend's connection and forgets it, as soon as its backend has been told.
+    pub(super) fn drop_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        self.reset_back(cx, back);
+        let ahead = |entry: &Back| entry.state == BackState::Attached && entry.is_ahead_of_software();
+        if !self.backs.get(back).is_some_and(ahead) {
+            return self.remove_back(cx, back, true);
+        }
+        self.count_back(cx, back, false);
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        entry.peer.disown(&mut self.buffers);
+        if let Some(input) = entry.input.take() {
+            self.buffers.release(input);
+        }
+        entry.state = BackState::Resetting;
+        (entry.tries, entry.reset_with, entry.again) = (0, None, cx.now);
+        // Until then the engine's rules have gone: what it sends before goes to its client.
+        entry.deadline = cx.now + ASK_AGAIN_AFTER;
+        let deadline = entry.deadline;
+        self.stamp_back(back, deadline);
+    }
+
+    /// Asks a backend that is to be reset for a packet, or forgets its connection if it was asked often enough.
+    pub(super) fn ask_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
+        let Some(entry) = self.backs.get_mut(back) else { return };
+        if entry.tries == ASKS_MAX {
+            return self.remove_back(cx, back, true);
+        }
+        entry.tries += 1;
+        entry.deadline = cx.now + ASK_AGAIN_AFTER * (1 << entry.tries);
+        let deadline = entry.deadline;
+        self.stamp_back(back, deadline);
+        self.acknowledge_back_below(cx, back);
+    }
+
+    /// A packet of a backend that is to be reset.
+    pub(super) fn answer_back_with_reset<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        segment: &Segment,
+        back: u32,
+    ) {
+        if segment.has(RST) {
+            return self.remove_back(cx, back, true);
+        }
+        let Some(entry) = self.backs.get_mut(back).filter(|_| segment.has(ACK)) else {
+            return cx.drop(super::read::USELESS);
+        };
+        let number = segment.acknowledgement;
+        if entry.reset_with == Some(number) && cx.now < entry.again {
+            return;
+        }
+        (entry.reset_with, entry.again) = (Some(number), cx.now + ASK_AGAIN_AFTER);
+        self.reset_unopened(cx, back, number);
     }
 
     /// Lets go of all buffers of a front.

@@ -139,6 +139,13 @@ impl Splices {
         }
     }
 
+    /// The same of a backend.
+    pub(super) fn acknowledge_back_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(back) = self.backs.get(position) else { return };
+        let own = self.own_of_back(back, ACK, back.peer.acknowledged.wrapping_sub(1));
+        emit(cx, &own, [&[], &[]]);
+    }
+
     /// Sends what we own to a client, from the first byte it has not acknowledged on, as far as its window goes.
     pub(super) fn send_owned_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.send_to_front(cx, position, Part::All);
@@ -259,8 +266,8 @@ impl Splices {
         }
     }
 
-    /// Resets what the backend takes a connection for that is not open yet. Without ACK, for there is nothing of the
-    /// backend's to acknowledge: what counts is `sequence`, the number that it expects.
+    /// Resets what the backend takes a connection for, whether that is one of ours or not. Without ACK, for nothing of the
+    /// backend's is acknowledged: what counts is `sequence`, the number that it expects.
     pub(super) fn reset_unopened<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, sequence: u32) {
         let Some(back) = self.backs.get(position) else { return };
         let own = Own { acknowledgement: 0, window: 0, ..self.own_of_back(back, RST, sequence) };

@@ -192,7 +192,7 @@ impl Splices {
         }
         let Some(entry) = self.backs.get(back) else { return };
         let late = entry.deadline <= cx.now;
-        if entry.is_unwanted && late && entry.state != BackState::TimeWait {
+        if entry.is_unwanted && late && !matches!(entry.state, BackState::TimeWait | BackState::Resetting) {
             return self.back_unwanted(cx, back);
         }
         match entry.state {
@@ -204,6 +204,7 @@ impl Splices {
                 return self.remove_back(cx, back, true);
             }
             BackState::TimeWait if late => return self.remove_back(cx, back, false),
+            BackState::Resetting if late => return self.ask_back(cx, back),
             _ => {}
         }
         let Some(entry) = self.backs.get(back) else { return };
@@ -211,7 +212,7 @@ impl Splices {
         let deadline = match entry.state {
             BackState::Attached => None,
             BackState::Connecting => Some(entry.again.min(entry.deadline)),
-            BackState::Idle | BackState::Closing | BackState::TimeWait => Some(entry.deadline),
+            BackState::Idle | BackState::Closing | BackState::TimeWait | BackState::Resetting => Some(entry.deadline),
         };
         let next = [owned, deadline].into_iter().flatten().min();
         next.into_iter().for_each(|next| self.stamp_back(back, next));

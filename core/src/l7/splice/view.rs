@@ -66,8 +66,18 @@ pub enum SplicedState {
 
 impl SplicedState {
     /// The names there are, those of clients' connections first.
-    pub const NAMES: [&'static str; 9] =
-        ["reading", "waiting", "joined", "replying", "closing", "time-wait", "doomed", "connecting", "idle"];
+    pub const NAMES: [&'static str; 10] = [
+        "reading",
+        "waiting",
+        "joined",
+        "replying",
+        "closing",
+        "time-wait",
+        "resetting",
+        "doomed",
+        "connecting",
+        "idle",
+    ];
 
     /// Its name in status.
     pub fn name(self) -> &'static str {
@@ -78,6 +88,7 @@ impl SplicedState {
             SplicedState::Backend(BackState::Attached | BackState::Idle) => "idle",
             SplicedState::Backend(BackState::Closing) => "closing",
             SplicedState::Backend(BackState::TimeWait) => "time-wait",
+            SplicedState::Backend(BackState::Resetting) => "resetting",
         }
     }
 }
@@ -257,7 +268,7 @@ fn look_at_back(terms: &Terms<'_>, place: u32, back: &Back) -> Option<SplicedCon
         BackState::Idle => IDLE_TIMEOUT,
         BackState::Closing => CLOSING_TIMEOUT,
         BackState::TimeWait => TIME_WAIT,
-        BackState::Connecting | BackState::Attached => Duration::ZERO,
+        BackState::Connecting | BackState::Attached | BackState::Resetting => Duration::ZERO,
     };
     let since = back.deadline.as_nanos().saturating_sub(lasts.as_nanos() as u64);
     let service = terms.snapshot.place(back.number);

@@ -67,15 +67,21 @@ fn the_client_of_a_disabled_backend_is_reset_with_its_number() {
     stage.over();
 }
 
+/// A client in the middle of a large upload that the engine carries.
+fn uploading(stage: &mut Stage) -> (Script, Script, [Rule; 2]) {
+    let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let (mut client, mut backend, _) = asked(stage, 1000, &request);
+    backend.acknowledges(stage);
+    backend.receives(&client.sends(stage, "0123456789"));
+    let rules = installs(stage);
+    rules.iter().for_each(|rule| complete(stage, Completion::Installed(rule.id)));
+    (client, backend, rules)
+}
+
 #[test]
 fn a_client_in_the_middle_of_an_upload_is_reset_with_its_number() {
     let mut stage = Stage::new(|_| {});
-    let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
-    backend.acknowledges(&mut stage);
-    backend.receives(&client.sends(&mut stage, "0123456789"));
-    let rules = installs(&mut stage);
-    rules.iter().for_each(|rule| complete(&mut stage, Completion::Installed(rule.id)));
+    let (mut client, _, rules) = uploading(&mut stage);
     client.next = client.next.wrapping_add(LENGTH - 1000);
     stage.worker.end_backend(stage.now, 0, Which::All);
     stage.wait(Duration::from_millis(100));
@@ -84,6 +90,33 @@ fn a_client_in_the_middle_of_an_upload_is_reset_with_its_number() {
     assert_eq!((reset.to, reset.segment.flags, reset.segment.sequence), (client.own, RST, client.expected));
     assert!(client.says(&mut stage, ACK | PSH, &[b'x'; 500]).is_empty(), "one is enough");
     stage.over();
+}
+
+#[test]
+fn the_backend_of_an_upload_is_reset_with_its_number() {
+    for asks in [false, true] {
+        let mut stage = Stage::new(|_| {});
+        let (mut client, mut backend, rules) = uploading(&mut stage);
+        // Both have gone on, unseen.
+        client.next = client.next.wrapping_add(CARRIED);
+        backend.expected = backend.expected.wrapping_add(CARRIED);
+        // The client has nothing to do with it any more.
+        client.says(&mut stage, RST, b"");
+        let_go(&mut stage, &rules);
+        if asks {
+            let sent = stage.wait(Duration::from_millis(150));
+            let [question] = to(&backend, &sent)[..] else { panic!("{sent:?}") };
+            let behind = backend.expected.wrapping_sub(question.segment.sequence) as i32;
+            assert!(question.segment.flags == ACK && behind > 0, "a number that it has got: {question:?}");
+        }
+        let reset = only(backend.acknowledges(&mut stage));
+        assert_eq!((reset.to, reset.segment.flags, reset.segment.sequence), (backend.own, RST, backend.expected));
+        assert!(backend.acknowledges(&mut stage).is_empty(), "one is enough");
+        assert!(!stage.wait(Duration::from_millis(400)).is_empty(), "it is asked again");
+        assert!(backend.says(&mut stage, RST, b"").is_empty());
+        assert_eq!(stage.worker.splices(), (0, 0, 0), "it has no connection any more");
+        stage.over();
+    }
 }
 
 #[test]
