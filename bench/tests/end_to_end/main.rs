@@ -29,6 +29,7 @@ mod rules;
 mod soak;
 mod survival;
 mod tables;
+mod told;
 mod transfer;
 
 use hairpin_bench::{cleanup, namespace};
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         absence::trials(),
         transfer::trials(&networks),
         balance::trials(&networks),
+        told::trials(&networks),
         commands::trials(&networks),
         not_ours::trials(&networks),
         mtu::trials(&networks),

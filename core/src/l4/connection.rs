@@ -10,6 +10,7 @@
 //! - `state` with flags of before or after: [`Flags::COUNTED`] there or missing in any state (it follows from the state),
 //!   [`Flags::PROVEN`] missing in an established one (it is then among those that give way when the table is full),
 //!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
+//! - [`Flags::SEVERED`] and what goes with it, in any state: it is to go.
 //! - `proof` and [`Flags::CHALLENGED`] of before, in any state: the handshake is recognised at the next SYN-ACK.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
 //! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
@@ -175,6 +176,13 @@ impl Flags {
     pub const TOLD: u16 = 512;
     /// The backend's SYN-ACK has passed, so the client's next word may prove the connection (see `proof`).
     pub const CHALLENGED: u16 = 1024;
+    /// Its backend was taken away: whatever either end sends is answered with RST. `proof` says how often the ends were
+    /// asked for a packet.
+    pub const SEVERED: u16 = 2048;
+    /// Severed, and the client has said that it has no connection any more.
+    pub const CLIENT_GONE: u16 = 4096;
+    /// The same of the backend.
+    pub const BACKEND_GONE: u16 = 8192;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

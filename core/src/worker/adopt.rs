@@ -205,7 +205,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if home(connection, &self.steering) != number || embryonic && self.is_missteered(connection) {
             return Verdict::Misplaced;
         }
-        if connection.flags.has(Flags::DOOMED) { Verdict::Doomed } else { Verdict::Keep }
+        if connection.flags.0 & (Flags::DOOMED | Flags::SEVERED) != 0 { Verdict::Doomed } else { Verdict::Keep }
     }
 
     /// Whether the snapshot has the connection's service and backend under their numbers.

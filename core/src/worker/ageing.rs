@@ -42,6 +42,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let Some(service) = self.snapshot.services.get(usize::from(connection.service)) else { return PASS_IDLE };
         let timeouts = &service.timeouts;
         match connection.state {
+            _ if connection.flags.has(Flags::SEVERED) => timeouts.tcp_half_closed,
             State::SynSent | State::SynReceived => timeouts.tcp_handshake,
             State::Established if connection.flags.has(Flags::REVIVED) => timeouts.tcp_half_closed,
             State::Established => timeouts.tcp_established,
@@ -107,6 +108,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for position in due {
             let connection = self.slab.at(position);
             match connection.ledger {
+                _ if connection.flags.has(Flags::SEVERED) => self.severed_due(now, position),
                 Ledger::Software if connection.flags.has(Flags::MISSTEERED) && now < self.deadline(connection) => {
                     self.offer_missteered(now, position);
                 }

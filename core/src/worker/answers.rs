@@ -5,24 +5,24 @@ use crate::time::Time;
 
 /// Answers per second in the long run, per worker, as the kernel's `icmp_msgs_per_sec`.
 const PER_SECOND: u64 = 1000;
-/// Answers in a burst at most.
-const BURST: u64 = 1000;
-/// Nanoseconds that one answer costs.
-const COST: u64 = 1_000_000_000 / PER_SECOND;
 
-/// The bucket, full at first: when it would have been empty, had answers been sent at their rate.
+/// The bucket, full at first: when it would have been empty, had answers been sent at their rate. A burst is at most what
+/// it lets through in a second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct Answers<const RATE: u64 = PER_SECOND> {
     spent_until: u64,
 }
 
-impl Answers {
+impl<const RATE: u64> Answers<RATE> {
+    /// Nanoseconds that one answer costs.
+    const COST: u64 = 1_000_000_000 / RATE;
+
     /// Whether one more may be sent; if so, it counts.
     pub(crate) fn admits(&mut self, now: Time) -> bool {
-        let from = self.spent_until.max(now.as_nanos().saturating_sub(BURST * COST));
-        let admits = from + COST <= now.as_nanos();
+        let from = self.spent_until.max(now.as_nanos().saturating_sub(RATE * Self::COST));
+        let admits = from + Self::COST <= now.as_nanos();
         if admits {
-            self.spent_until = from + COST;
+            self.spent_until = from + Self::COST;
         }
         admits
     }
@@ -35,11 +35,11 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_rate() {
-        let mut answers = Answers::default();
+        let mut answers = <Answers>::default();
         let start = Time::from_nanos(10_000_000_000);
-        assert_eq!((0..5000).filter(|_| answers.admits(start)).count() as u64, BURST);
+        assert_eq!((0..5000).filter(|_| answers.admits(start)).count() as u64, PER_SECOND);
         let later = (1..=1000).filter(|ms| answers.admits(start + Duration::from_millis(*ms))).count() as u64;
         assert_eq!(later, PER_SECOND);
-        assert_eq!((0..5000).filter(|_| answers.admits(start + Duration::from_secs(60))).count() as u64, BURST);
+        assert_eq!((0..5000).filter(|_| answers.admits(start + Duration::from_secs(60))).count() as u64, PER_SECOND);
     }
 }

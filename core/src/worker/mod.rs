@@ -23,6 +23,7 @@ mod marks;
 mod occupancy;
 mod packets;
 mod passive;
+mod severed;
 mod splice;
 mod stateless;
 mod statistics;
@@ -138,6 +139,12 @@ pub struct Worker<P, T = AnyTable> {
     caps: EngineCaps,
     policy: P,
     answers: Answers,
+    /// What severed connections may be told, which is no answer to a flood.
+    tellings: Answers<{ severed::PER_SECOND }>,
+    /// Severed connections, by position and generation, whose ends are to be asked for a packet.
+    asking: VecDeque<(Position, u32)>,
+    /// The interface that a packet was last received on.
+    port: u16,
     ops: VecDeque<RuleOp>,
     sampling: VecDeque<Position>,
     survey: Survey,
@@ -181,6 +188,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             statistics,
             slab: Slab::new(memory),
             answers: Answers::default(),
+            tellings: Answers::default(),
+            asking: VecDeque::with_capacity(severed::ASKING_MAX),
+            port: 0,
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),

@@ -146,6 +146,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.handle_stateless(now, io, rx, tx);
         }
         self.rules.refresh(self.splices.rules());
+        if let Some(frame) = rx.first() {
+            self.port = frame.meta().port;
+        }
         // Borrowed for the turn.
         let mut keys = core::mem::take(&mut self.keys);
         self.handle_tracked(now, io, (rx, tx), &mut keys);
@@ -297,6 +300,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         if at.ttl <= 1 {
             return self.time_exceeded(now, frame, &at, tx);
+        }
+        if self.slab.at(position).flags.has(Flags::SEVERED) {
+            return self.answer_severed(now, frame, at, (position, direction), tx);
         }
         if self.is_somebody_elses(position, direction, &at) {
             // not while the engine owes answers; the backend says it again in a second

@@ -92,9 +92,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             && self.ports.owns(&key.destination)
     }
 
-    /// Does what is due for HTTP and TLS services; what is to be sent is in `tx` afterwards. To be called when
+    /// Does what is due for HTTP and TLS services, and asks ends of severed connections; what is to be sent is in `tx` afterwards. To be called when
     /// [`Worker::poll_timeout`] is due, beside [`Worker::handle_timeout`].
     pub fn handle_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) {
+        while let Some(connection) = self.next_to_ask() {
+            let port = self.port;
+            let (_, mut context) = lend!(self, now, io, tx);
+            super::severed::ask(&mut context, &connection, port);
+        }
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.handle_timeout(&mut context);
     }

@@ -99,7 +99,8 @@ impl Sweep {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// Ends connections that backend `number` has now: they leave index and engine, and nobody is told. It takes a while:
+    /// Ends connections that backend `number` has now: they leave the engine, and their ends are told (`severed.rs`). Where
+    /// there is nothing to tell (UDP, half-open connections) they leave the index at once. It takes a while:
     /// [`Worker::handle_timeout`] does a bounded part of it at a time. Counted in
     /// [`Statistics::ended`](super::Statistics::ended).
     pub fn end_backend(&mut self, now: Time, number: u16, which: Which) {
@@ -138,7 +139,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             if !wanted || connection.state == State::Pass || connection.flags.has(Flags::DOOMED) {
                 continue;
             }
-            if self.doom(now, position) {
+            if connection.flags.has(Flags::SEVERED) {
+                continue;
+            }
+            let has_ended = match Self::has_to_be_told(connection) {
+                true => self.sever(now, position),
+                false => self.doom(now, position),
+            };
+            if has_ended {
                 self.statistics.ended += 1;
                 ended += 1;
             } else {

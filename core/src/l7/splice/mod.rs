@@ -64,7 +64,7 @@ use super::cookie::Cookies;
 use crate::balance::{Balancer, Loads};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{EngineCaps, RuleOp};
-use crate::flow::{Direction, FlowKey, Steering};
+use crate::flow::{Direction, Endpoint, FlowKey, Steering};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::ports::PortPool;
 use crate::table::ageing::{Ageing, Stamps};
@@ -72,6 +72,7 @@ use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
+use crate::wire::tcp::ACK;
 use crate::worker::{Answers, ByFamily, Known, Statistics};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -80,6 +81,7 @@ use buffers::Buffers;
 use ended::Ended;
 use entry::{Back, Front};
 use idle::Idle;
+use segment::Own;
 use slots::Slots;
 use strangers::Strangers;
 
@@ -302,6 +304,14 @@ impl<IO: FrameIo> Context<'_, IO> {
             Ok(()) => self.statistics.forwarded += 1,
             Err(_) => self.statistics.drops[crate::worker::Drop::NoFrame as usize] += 1,
         }
+    }
+
+    /// Sends a bare acknowledgement between these ends, with this number, for what it calls forth.
+    pub(crate) fn acknowledge(&mut self, [source, destination]: [Endpoint; 2], sequence: u32, port: u16) {
+        let (acknowledgement, window, mss) = (0, 0, u16::MAX);
+        let own =
+            Own { source, destination, sequence, acknowledgement, flags: ACK, window, port, mss, abilities: None };
+        send::emit(self, &own, [&[], &[]]);
     }
 
     /// Counts a dropped frame.

@@ -9,7 +9,7 @@ use crate::l4::connection::{Flags, Ledger};
 use crate::offload::Choice;
 use crate::table::Table;
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, PSH, SYN};
+use crate::wire::tcp::{ACK, FIN, PSH, SYN};
 use crate::wire::{self, Parsed};
 use crate::worker::Which;
 use alloc::format;
@@ -143,7 +143,11 @@ fn a_connection_that_has_ended_gets_no_packets_by_its_mark() {
     stage.open(client);
     let key = packet(client, stage.vip(), Way::Tcp(ACK)).key();
     let old = stage.rule(&key).id.0 as u32 + 1;
+    // A client that has closed need not be told.
     let number = stage.only().backend_number;
+    let backend = stage.only().backend;
+    stage
+        .batch([packet(client, stage.vip(), Way::Tcp(ACK | FIN)), packet(backend, client, Way::Tcp(ACK | FIN))].into());
     stage.end_backend(number, Which::All);
     stage.turn();
     assert!(stage.only().flags.has(Flags::DOOMED) && stage.only().ledger == Ledger::Removing);

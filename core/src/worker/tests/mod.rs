@@ -12,6 +12,7 @@ mod passive;
 mod policy;
 mod realm;
 mod room;
+mod severed;
 mod stage;
 mod stateless;
 

@@ -98,6 +98,8 @@ pub(super) struct Stage {
     loads: Loads,
     pub(super) standings: Standings,
     capacity: usize,
+    /// What the worker has sent of its own, by time.
+    pub(super) told: Vec<VecFrame>,
 }
 
 impl Stage {
@@ -138,7 +140,8 @@ impl Stage {
         let options = Stage::options(snapshot.clone(), capacity, stateless, (&loads, &standings));
         let worker = Worker::new(options);
         let engine = Engine { room: 100_000, ..Engine::default() };
-        Stage { worker, engine, now: Time::from_nanos(1_000_000_000), snapshot, loads, standings, capacity }
+        let (now, told) = (Time::from_nanos(1_000_000_000), Vec::new());
+        Stage { worker, engine, now, snapshot, loads, standings, capacity, told }
     }
 
     fn options(
@@ -265,6 +268,9 @@ impl Stage {
     /// One turn of the main loop at this instant, without answers of the engine.
     pub(super) fn turn(&mut self) {
         self.worker.handle_timeout(self.now);
+        let mut tx = Batch::new();
+        self.worker.handle_splices(self.now, &mut NoPort, &mut tx);
+        self.told.extend(tx);
     }
 
     /// Says whether a backend answers.
@@ -278,7 +284,7 @@ impl Stage {
         while self.now < end {
             let next = self.worker.poll_timeout(self.now).unwrap_or(end).max(self.now + Duration::from_millis(50));
             self.now = next.min(end);
-            self.worker.handle_timeout(self.now);
+            self.turn();
             self.settle();
         }
     }

@@ -310,7 +310,7 @@ pub const BACKEND: Section = Section {
             Kind::Choice(&[
                 ("enabled", "takes new connections"),
                 ("drain", "keeps the connections it has, for up to `drain_limit`, and takes no new ones"),
-                ("disabled", "has no connections: packets of those it had are dropped"),
+                ("disabled", "has no connections: both ends of those it had are reset"),
             ]),
             Value("enabled"),
             "\"drain\"",
