@@ -80,6 +80,16 @@ pub enum UnknownPacket {
     PickUp,
 }
 
+/// What becomes of the first packet of a connection for which there is no room in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Dropped: its client sends it again, and there may be room then.
+    #[default]
+    Drop,
+    /// Answered with RST (TCP) or ICMP port unreachable (UDP): its client goes elsewhere, or gives up.
+    Reset,
+}
+
 /// How long a silent connection is remembered, by state.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -187,6 +197,8 @@ pub struct Snapshot {
     pub services: Box<[Service]>,
     /// The full-NAT pool; empty addresses if no service needs it.
     pub pool: Pool,
+    /// What becomes of new connections while the table is full.
+    pub when_full: WhenFull,
     /// By backend number: service and position in it.
     places: Box<[Option<(u16, u16)>]>,
 }
@@ -202,7 +214,7 @@ impl Snapshot {
                 places[usize::from(backend.number)] = Some((number as u16, index as u16));
             }
         }
-        Snapshot { services, pool, places: places.into() }
+        Snapshot { services, pool, when_full: WhenFull::Drop, places: places.into() }
     }
 
     /// One more than the highest number of a backend: how long arrays by number are.

@@ -77,7 +77,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 45] = [
+const SETTINGS: [Setting; 46] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -86,6 +86,7 @@ const SETTINGS: [Setting; 45] = [
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
     anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
+    live("[limits] when_full", |c| c.snapshot.when_full.word().to_string()),
     live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
     later("[offload] policy", |c| c.settings.policy.word().to_string()),
     later("[offload], numbers of the policy", numbers),

@@ -1,7 +1,7 @@
 //! Connections' beginning and end: creation, Pass entries, doom, release.
 
 use super::{Drop, Worker, passive, value};
-use crate::config::{Forwarding, UnknownPacket};
+use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Ledger, State};
@@ -41,6 +41,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.statistics.services[usize::from(service)].refused += 1;
                 match reason {
                     Drop::NoBackend | Drop::PoolExhausted => self.refuse(now, frame, &at, reason, tx),
+                    Drop::TableFull if self.snapshot.when_full == WhenFull::Reset => {
+                        self.refuse(now, frame, &at, reason, tx)
+                    }
                     // the client tries again by itself, and there may be room then
                     _ => self.drop_frame(reason),
                 }

@@ -131,5 +131,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
         dpdk::check(sink, dpdk, &services, &pool);
     }
     let (services, service_settings) = service::numbered(services);
-    Some((settings?, Snapshot::new(services, pool.value), service_settings))
+    let mut snapshot = Snapshot::new(services, pool.value);
+    snapshot.when_full = limits.choice("when_full").unwrap_or_default();
+    Some((settings?, snapshot, service_settings))
 }

@@ -1,7 +1,7 @@
 //! The words of the file for settings that are one of a few.
 
 use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
-use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket};
+use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket, WhenFull};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Combine;
@@ -135,6 +135,7 @@ words!(Algorithm {
     SourceHash = "source-hash",
 });
 words!(UnknownPacket { Drop = "drop", Reset = "reset", PickUp = "pick-up" });
+words!(WhenFull { Drop = "drop", Reset = "reset" });
 words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 // `removed` is no word of the file: the reference does not list it.
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
@@ -198,6 +199,7 @@ mod tests {
         agrees::<Combine>(&reference::OFFLOAD, "combine");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
         agrees::<WhenAbsent>(&reference::LINUX, "when_absent");
+        agrees::<WhenFull>(&reference::LIMITS, "when_full");
         agrees::<Attach>(&reference::LINUX, "attach");
         agrees::<Forwarding>(&reference::SERVICE, "mode");
         agrees::<Algorithm>(&reference::SERVICE, "balance");

@@ -289,7 +289,9 @@ impl<'a> Merge<'a> {
             service.faulty = self.settings.get(number).map(|settings| settings.health.faulty()).unwrap_or_default();
             services[usize::from(*number)] = service;
         }
-        Snapshot::new(services.into(), self.config.snapshot.pool.clone())
+        let mut snapshot = Snapshot::new(services.into(), self.config.snapshot.pool.clone());
+        snapshot.when_full = self.config.snapshot.when_full;
+        snapshot
     }
 }
 

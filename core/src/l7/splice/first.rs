@@ -8,7 +8,7 @@ use super::peer::Peer;
 use super::segment::{Abilities, Own, Segment, phantoms};
 use super::send::emit;
 use super::{Context, Splices, port_of};
-use crate::config::UnknownPacket;
+use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
 use crate::l4::connection::{Ledger, Volume};
@@ -114,10 +114,10 @@ impl Splices {
             Err(front) if self.make_room(cx) => self.fronts.insert(front),
             inserted => inserted,
         };
-        let Ok(position) = inserted else { return self.refuse_full(cx, service) };
+        let Ok(position) = inserted else { return self.refuse_full(cx, &frame, at, service) };
         if !self.index(&at.key, position, Direction::FromClient) {
             self.fronts.remove(position);
-            return self.refuse_full(cx, service);
+            return self.refuse_full(cx, &frame, at, service);
         }
         self.stamp_front(position, deadline);
         cx.known.add(cx.steering.hash(&at.key.source));
@@ -218,11 +218,14 @@ impl Splices {
         false
     }
 
-    /// No room: the client tries again by itself, and there may be room then.
-    fn refuse_full<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, service: u16) {
+    /// No room: the client tries again by itself, and there may be room then; or it is told, if it is so configured.
+    fn refuse_full<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, frame: &IO::Frame, at: &Transport, service: u16) {
         if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
             service.refused += 1;
         }
         cx.drop(Drop::TableFull);
+        if cx.snapshot.when_full == WhenFull::Reset {
+            self.disclaim(cx, frame, at, &Segment::of(frame.bytes(), at), RST);
+        }
     }
 }

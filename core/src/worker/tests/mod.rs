@@ -17,7 +17,7 @@ mod stage;
 mod stateless;
 
 use super::Drop;
-use crate::config::{Forwarding, UnknownPacket};
+use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Arrival, Checksum, Egress, Frame};
 use crate::l4::connection::{Ledger, State};
@@ -198,6 +198,12 @@ fn a_full_table_refuses_new_connections_and_keeps_the_old() {
     }
     assert!(stage.client_tries(client(false, 99, 1), SYN).is_none());
     assert_eq!(stage.drops(Drop::TableFull), 1);
+    // Or the client is told, if it is so configured.
+    stage.set_when_full(WhenFull::Reset);
+    assert_eq!(stage.client_sends(client(false, 99, 1), SYN).flags, RST | ACK);
+    let unreachable = stage.send(packet(client(false, 99, 1), end(false, 1, 53), Way::Udp(9)));
+    assert!(matches!(wire::parse(unreachable.frames[0].bytes()), Ok(Parsed::IcmpError(_))));
+    assert_eq!(stage.drops(Drop::TableFull), 3);
     for n in 0..8 {
         assert!(stage.client_tries(client(false, n, 1000), ACK | PSH).is_some());
     }

@@ -2,7 +2,7 @@
 
 use super::super::{Drop, Known, Occupancy, Stateless, Update, Which, Worker, WorkerOptions};
 use crate::balance::{Loads, SHARE_FULL, Standings, Tables};
-use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot};
+use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot, WhenFull};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
@@ -176,6 +176,13 @@ impl Stage {
             splices_max: 64,
             cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
         }
+    }
+
+    /// What becomes of new connections while the table is full.
+    pub(super) fn set_when_full(&mut self, when_full: WhenFull) {
+        let mut snapshot = Snapshot::new(self.snapshot.services.clone(), self.snapshot.pool.clone());
+        snapshot.when_full = when_full;
+        self.reload(snapshot, |_| {});
     }
 
     pub(super) fn shrink_pool(&mut self, ports: u16) {

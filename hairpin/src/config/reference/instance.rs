@@ -78,9 +78,8 @@ pub const LIMITS: Section = Section {
     header: "[limits]",
     doc: "What the instance holds at most. Memory is set aside at the start and, but for the beginning of each \
           table, touched only as it fills. When the connection table is full, a new connection takes the place of the oldest one that is not \
-          established (`worker.evicted`). Where every connection is established, the packet that would open another one is \
-          dropped and counted (`worker.table-full`): its client sends it again, and there may be room then. Established \
-          connections are never evicted.",
+          established (`worker.evicted`). Where every connection is established, `when_full` says what becomes of the \
+          packet that would open another one. Established connections are never evicted.",
     fields: &[
         field(
             "connections_max",
@@ -105,6 +104,18 @@ pub const LIMITS: Section = Section {
             "\"/dev/shm\"",
             "Where the connection table lies, in a file that outlives the process; on a file system in memory. \
              Absolute.",
+        ),
+        field(
+            "when_full",
+            Kind::Choice(&[
+                ("drop", "it is dropped: its client sends it again, and there may be room then"),
+                ("reset", "it is answered with RST (TCP) or ICMP port unreachable (UDP): its client gives up at once"),
+            ]),
+            Value("drop"),
+            "\"reset\"",
+            "What becomes of the packet that would open a connection, while the connection table is full and no other \
+             gives way. It is counted (`worker.table-full`) either way. Of HTTP and TLS services that packet is the first \
+             with data.",
         ),
         field(
             "drain_limit",

@@ -3,7 +3,7 @@
 use super::stage::{SPLICES_MAX, Script, Sent, Stage, USUAL, http, snapshot};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::balance::{Loads, Tables};
-use crate::config::{BackendState, Snapshot};
+use crate::config::{BackendState, Snapshot, WhenFull};
 use crate::l7::config::{Action, Field, HeadEdits, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
@@ -298,6 +298,28 @@ fn a_full_table_gives_up_those_that_do_nothing() {
     assert_eq!(stage.worker.splices().0, SPLICES_MAX);
     assert!(sent.iter().any(|sent| sent.segment.has(RST)) && sent.iter().any(|sent| sent.segment.has(SYN)), "{sent:?}");
     stage.over();
+}
+
+#[test]
+fn a_client_without_room_is_reset_if_it_is_so_configured() {
+    for when_full in [WhenFull::Drop, WhenFull::Reset] {
+        let mut snapshot = snapshot(1, Kind::Http(http().into()));
+        snapshot.when_full = when_full;
+        let mut stage = Stage::with(snapshot);
+        for port in 0..SPLICES_MAX as u16 {
+            asked(&mut stage, 1000 + port, REQUEST);
+        }
+        let mut client = Script::client(&mut stage, 5000);
+        let sent = client.sends(&mut stage, REQUEST);
+        match when_full {
+            WhenFull::Drop => assert!(sent.is_empty(), "it asks again: {sent:?}"),
+            WhenFull::Reset => {
+                let reset = only(sent);
+                assert_eq!((reset.segment.flags, reset.segment.sequence), (RST, client.expected));
+            }
+        }
+        stage.over();
+    }
 }
 
 #[test]
