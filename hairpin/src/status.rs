@@ -317,6 +317,9 @@ pub struct BackendStatus {
     pub connections_total: u64,
     /// New connections per second.
     pub connections_per_s: f64,
+    /// Its responses so far, by class (`1xx` to `5xx`); of an HTTP service and its groups.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub responses: BTreeMap<String, u64>,
     /// What the workers carried.
     pub software: Traffic,
     /// What the kernel carried by itself.

@@ -118,6 +118,8 @@ pub struct BackendStatistics {
     pub failed: u64,
     /// Requests that it has failed, of an HTTP service, by [`Fault`].
     pub faults: [u64; Fault::ALL.len()],
+    /// Its responses, of an HTTP service, by class: 1xx to 5xx.
+    pub responses: [u64; 5],
     /// What software carried: [from client, from backend].
     pub software: [Volume; 2],
 }

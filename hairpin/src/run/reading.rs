@@ -275,6 +275,10 @@ fn service_status(
             connections: statistics.connections_now,
             connections_total: statistics.connections,
             connections_per_s: per_s.of(earlier.connections, statistics.connections),
+            responses: match service.kind {
+                Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
+                _ => BTreeMap::new(),
+            },
             software: per_s.traffic(both(earlier.software), both(statistics.software)),
             offloaded: per_s.traffic(offloaded_before, offloaded),
             ..BackendStatus::default()
@@ -300,6 +304,7 @@ fn backend_statistics(reading: &Reading, number: usize) -> BackendStatistics {
     for one in reading.workers.iter().filter_map(|worker| worker.statistics.backends.get(number)) {
         sum.connections += one.connections;
         sum.connections_now += one.connections_now;
+        sum.responses.iter_mut().zip(one.responses).for_each(|(sum, one)| *sum += one);
         for (sum, one) in sum.software.iter_mut().zip(one.software) {
             sum.add(one.packets, one.bytes);
         }

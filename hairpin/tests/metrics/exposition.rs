@@ -65,7 +65,16 @@ pub(crate) fn full_status() -> Status {
         requests_failed: BTreeMap::from([("lost".into(), 2), ("status".into(), 6)]),
         ..HealthStatus::default()
     };
-    let failing = BackendStatus { health: failing, ..backend("shop1", "10.0.0.3:80") };
+    let responses = BTreeMap::from([("2xx".into(), 27), ("5xx".into(), 1)]);
+    let failing = BackendStatus { health: failing, responses, ..backend("shop1", "10.0.0.3:80") };
+    let of_group = BackendStatus { responses: [("2xx".into(), 5)].into(), ..backend("files1", "10.0.0.4:80") };
+    let files = ServiceStatus {
+        name: "shop/files".into(),
+        protocol: "group".into(),
+        group_of: Some("shop".into()),
+        backends: vec![of_group],
+        ..ServiceStatus::default()
+    };
     let shop = ServiceStatus {
         name: "shop".into(),
         listen: "192.0.2.1:8080/http".into(),
@@ -94,7 +103,7 @@ pub(crate) fn full_status() -> Status {
         connection_table: "two-choice".into(),
         uptime_s: 61.5,
         workers: vec![worker, WorkerStatus { id: 1, frames: 7, ..WorkerStatus::default() }],
-        services: vec![service, shop],
+        services: vec![service, shop, files],
         http: Some(http),
         offload: OffloadStatus {
             engine_counts: [("refused".to_string(), 3)].into(),
@@ -194,7 +203,7 @@ fn numbers_are_where_they_belong() {
         let failed = ["lost", "silent", "status"]
             .map(|reason| page.value("hairpin_http_requests_failed_total", &failed(reason)));
         assert_eq!(failed, [2.0, 0.0, 6.0]);
-        assert_eq!(page.named("hairpin_http_requests_failed_total").count(), 3, "no other service speaks HTTP");
+        assert_eq!(page.named("hairpin_http_requests_failed_total").count(), 6, "no other service speaks HTTP");
         let shop_1 = [("service", "shop"), ("backend", "shop1")];
         assert_eq!(page.value("hairpin_backend_handshakes_failed_total", &shop_1), 1.0);
         assert_eq!(page.value("hairpin_http_clients", &shop), 4.0);
@@ -202,7 +211,12 @@ fn numbers_are_where_they_belong() {
         assert_eq!([7.0, 512.0], ["peak", "max"].map(|what| page.value(&format!("hairpin_http_clients_{what}"), &[])));
         assert_eq!(page.value("hairpin_http_backend_connections", &[("state", "busy")]), 3.0);
         assert_eq!(page.value("hairpin_http_backend_connections", &[("state", "idle")]), 6.0);
-        assert_eq!(page.value("hairpin_http_responses_total", &[("class", "2xx")]), 27.0);
+        let responses = |group, backend| {
+            let labels = [("service", "shop"), ("group", group), ("backend", backend), ("class", "2xx")];
+            page.value("hairpin_http_responses_total", &labels)
+        };
+        assert_eq!([responses("", "shop1"), responses("files", "files1")], [27.0, 5.0]);
+        assert_eq!(page.named("hairpin_http_responses_total").count(), 3, "no other service speaks HTTP");
         assert_eq!(page.value("hairpin_http_replies_total", &[]), 3.0);
         assert_eq!(page.value("hairpin_http_refusals_total", &[("reason", "no-route")]), 2.0);
         assert_eq!(page.value("hairpin_http_refusals_total", &[("reason", "vanished")]), 0.0);

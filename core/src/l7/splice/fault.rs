@@ -57,6 +57,14 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
     }
 
+    /// A response of this class, 0 for 1xx, has come from a backend.
+    pub(super) fn responded(&mut self, number: u16, class: usize) {
+        self.statistics.http.responses[class] += 1;
+        if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
+            backend.responses[class] += 1;
+        }
+    }
+
     /// A backend has failed a request.
     pub(super) fn failed_request(&mut self, number: u16, fault: Fault) {
         if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {

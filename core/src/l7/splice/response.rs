@@ -144,7 +144,7 @@ impl Splices {
                     return false;
                 }
                 Seen::Interim { length, written } => {
-                    cx.statistics.http.responses[0] += 1;
+                    cx.responded(front.exchange.backend, 0);
                     let put = match (front.exchange.version, written) {
                         // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
                         (Version::Http10, _) => 0,
@@ -374,8 +374,8 @@ impl Splices {
         status: u16,
     ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
-        cx.statistics.http.responses[class] += 1;
         let Some(front) = self.fronts.get_mut(position) else { return };
+        cx.responded(front.exchange.backend, class);
         cx.answered_with(front.exchange.backend, front.exchange.group, status);
         if message == Length::Tunnel {
             front.exchange.request = Message::Endless;

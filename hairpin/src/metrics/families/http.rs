@@ -41,11 +41,13 @@ pub(super) const FAMILIES: &[Family] = &[
             }
         }
     ),
-    family!(Counter, "http_responses", &["class"], "Responses of backends, by class: 1xx to 5xx.", |view, emit| {
-        for (class, count) in view.status.http.iter().flat_map(|http| &http.responses) {
-            emit(&[class], count.total.into());
-        }
-    }),
+    family!(
+        Counter,
+        "http_responses",
+        &["service", "group", "backend", "class"],
+        "Responses of backends, by class: 1xx to 5xx. The group of a service's own backends is empty.",
+        responses
+    ),
     family!(
         Counter,
         "http_replies",
@@ -166,6 +168,24 @@ pub(super) const FAMILIES: &[Family] = &[
 fn number(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> u64) {
     if let Some(http) = &view.status.http {
         emit(&[], value(http).into());
+    }
+}
+
+fn responses(view: &View<'_>, emit: &mut Emit<'_>) {
+    let services = &view.status.services;
+    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
+    for (service, (name, names)) in services.iter().zip(&view.names.services) {
+        if service.protocol != "http" && !service.group_of.as_deref().is_some_and(of_http) {
+            continue;
+        }
+        // Groups are named after their service.
+        let of = service.group_of.as_deref();
+        let group = of.map(|of| name.strip_prefix(of).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name));
+        for (backend, backend_name) in service.backends.iter().zip(names) {
+            for (class, count) in &backend.responses {
+                emit(&[of.unwrap_or(name), group.unwrap_or(""), backend_name, class], (*count).into());
+            }
+        }
     }
 }
 

@@ -10,6 +10,11 @@ use std::collections::BTreeMap;
 /// Classes of responses, as the status calls them.
 pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
+/// Responses of one backend.
+pub(super) fn by_class(responses: &[u64; 5]) -> BTreeMap<String, u64> {
+    CLASSES.iter().zip(responses).map(|(class, count)| (class.to_string(), *count)).collect()
+}
+
 /// What they did, if there are such services, or have been any that did something.
 pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
     let configured = snapshot.services.iter().any(|service| service.kind.is_spliced());
@@ -84,6 +89,7 @@ mod tests {
             statistics.services[0].fronts_now = 3;
             statistics.services[0].requests = 50;
             statistics.backends[0].connections_now = 2;
+            statistics.backends[0].responses = [0, 40, 0, 0, 6];
             let http = &mut statistics.http;
             (http.fronts_now, http.fronts_peak, http.fronts_max) = (3, 5, 100);
             (http.backs_now, http.idle_now) = (2, 1);
@@ -96,6 +102,8 @@ mod tests {
         assert_eq!((http.clients, http.clients_peak, http.clients_max), (6, 10, 200));
         assert_eq!((http.backend_connections, http.backend_connections_idle), (4, 2));
         assert_eq!(http.requests, Count { total: 100, per_s: 50.0 });
+        let of_backend: Vec<u64> = status.services[0].backends[0].responses.values().copied().collect();
+        assert_eq!(of_backend, [0, 80, 0, 0, 12]);
         let responses: Vec<_> = http.responses.iter().map(|(class, count)| (&**class, count.total)).collect();
         assert_eq!(responses, [("1xx", 0), ("2xx", 80), ("3xx", 0), ("4xx", 0), ("5xx", 12)]);
         assert_eq!(http.refused, BTreeMap::from([("no-route".to_string(), Count { total: 4, per_s: 2.0 })]));

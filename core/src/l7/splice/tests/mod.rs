@@ -191,6 +191,8 @@ fn what_is_there_and_what_was_done_is_counted() {
     let http = &statistics.http;
     assert_eq!((http.fronts_now, http.fronts_peak, http.backs_now, http.idle_now), (0, 1, 1, 1));
     assert_eq!((statistics.services[0].fronts_now, http.responses, http.replies), (0, [0, 1, 0, 0, 0], 0));
+    let of_backends = statistics.backends.iter().map(|backend| backend.responses[1]).sum::<u64>();
+    assert_eq!(of_backends, 1);
 }
 
 #[test]
