@@ -3,6 +3,7 @@
 //! Ports are packet sockets (`net_af_packet`) on the balancer's interfaces, whose kernel has neither addresses there nor
 //! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
 
+use super::lane::skip;
 use super::network::{service, services, trial};
 use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, bail, ensure};
@@ -55,17 +56,16 @@ pub(crate) fn is_built_in() -> Result<bool> {
         let mut validate = Command::new(peer::hairpin_program()?);
         match command::output_with_input(validate.args(["validate", "-c", "/dev/stdin"]), text) {
             Ok(_) => Ok(true),
-            Err(error) if format!("{error:#}").contains("built without") => {
-                println!("skipped: the dpdk plane needs a hairpin with it (cargo build -p hairpin --features dpdk)");
-                Ok(false)
-            }
+            Err(error) if format!("{error:#}").contains("built without") => Ok(false),
             Err(error) => Err(error),
         }
     };
-    FOUND
-        .get_or_init(|| look().map_err(|error: anyhow::Error| format!("{error:#}")))
-        .clone()
-        .map_err(anyhow::Error::msg)
+    let found = FOUND.get_or_init(|| look().map_err(|error: anyhow::Error| format!("{error:#}")));
+    let found = found.clone().map_err(anyhow::Error::msg)?;
+    if !found {
+        skip("the dpdk plane needs a hairpin with it (cargo build -p hairpin --features dpdk)");
+    }
+    Ok(found)
 }
 
 pub(crate) struct Net {
@@ -263,7 +263,7 @@ fn xdp() -> Result<()> {
         }
         Ok(None) => Ok(()),
         Err(error) if format!("{error:#}").contains("Cannot find device") => {
-            println!("skipped: this DPDK has no driver for af_xdp");
+            skip("this DPDK has no driver for af_xdp");
             Ok(())
         }
         Err(error) => Err(error),
@@ -276,7 +276,7 @@ fn memif() -> Result<()> {
         return Ok(());
     }
     if Command::new("dpdk-testpmd").arg("--version").output().is_err() {
-        println!("skipped: there is no dpdk-testpmd");
+        skip("there is no dpdk-testpmd");
         return Ok(());
     }
     let Some(net) = net(HairpinOptions { top: "workers = 1".to_owned(), ..options(MEMIF) })? else { return Ok(()) };

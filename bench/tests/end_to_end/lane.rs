@@ -5,15 +5,35 @@
 //! ([`alone`]).
 
 use anyhow::Result;
-use libtest_mimic::Trial;
+use libtest_mimic::{Completion, Failed, Trial};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Trials that share networks; and those of tables, so that both lanes take about as long.
 pub(crate) static SHARED: Lane = Lane::new();
 /// Trials that make what they need themselves.
 pub(crate) static OWN: Lane = Lane::new();
+
+thread_local! {
+    /// Why the trial that runs on this thread cannot be carried out on this machine.
+    static SKIPPED: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// The trial that runs on this thread is reported as ignored, with this reason, once it returns without an error.
+pub(crate) fn skip(why: impl Into<String>) {
+    SKIPPED.set(Some(why.into()));
+}
+
+/// Whether `HAIRPIN_TESTS_SECONDS` have passed since the first trial: after that none begins.
+fn out_of_time() -> bool {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let began = *BEGAN.get_or_init(Instant::now);
+    let limit = std::env::var("HAIRPIN_TESTS_SECONDS").ok().and_then(|text| text.parse().ok());
+    limit.is_some_and(|limit| began.elapsed() > Duration::from_secs(limit))
+}
 
 /// Held by every trial that runs, exclusively by one that runs alone.
 static MACHINE: RwLock<()> = RwLock::new(());
@@ -50,9 +70,14 @@ impl Lane {
 
     fn with_turn(&'static self, name: impl Into<String>, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        Trial::test(name, move || {
+        Trial::ignorable_test(name, move || {
             let _turn = self.turn(number);
-            body().map_err(|error| format!("{error:#}").into())
+            if out_of_time() {
+                return Ok(Completion::ignored_with("no time was left for it"));
+            }
+            SKIPPED.set(None);
+            body().map_err(|error| Failed::from(format!("{error:#}")))?;
+            Ok(SKIPPED.take().map_or(Completion::Completed, Completion::ignored_with))
         })
     }
 

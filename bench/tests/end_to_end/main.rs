@@ -26,6 +26,7 @@ mod not_ours;
 mod policy;
 mod restart;
 mod rules;
+mod scale;
 mod soak;
 mod survival;
 mod tables;
@@ -35,6 +36,7 @@ mod transfer;
 use hairpin_bench::{cleanup, namespace};
 use libtest_mimic::{Arguments, Trial};
 use network::Networks;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -77,9 +79,33 @@ fn main() -> ExitCode {
         lab::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
+    let trials = named(with_check_of_selection(trials));
     // All of them wait at once, each for its turn; one thread runs them in order.
     arguments.test_threads.get_or_insert(trials.len());
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(networks);
     conclusion.exit_code()
+}
+
+/// The tests that guests with other kernels run are chosen by name (`tests/kernels/selection`): all of them exist.
+fn with_check_of_selection(mut trials: Vec<Trial>) -> Vec<Trial> {
+    let known: BTreeSet<&str> = trials.iter().map(Trial::name).collect();
+    let text = include_str!("../../../tests/kernels/selection").lines().filter(|line| !line.starts_with('#'));
+    let unknown: Vec<&str> = text.filter(|line| !line.is_empty() && !known.contains(line)).collect();
+    trials.push(Trial::test("the selection for guests names tests that exist", move || {
+        if unknown.is_empty() { Ok(()) } else { Err(format!("tests/kernels/selection: {unknown:#?}").into()) }
+    }));
+    trials
+}
+
+/// Of the trials those that the file `HAIRPIN_TESTS` names, one a line, if it is set. A name without a trial is a mistake.
+fn named(mut trials: Vec<Trial>) -> Vec<Trial> {
+    let Some(path) = std::env::var_os("HAIRPIN_TESTS") else { return trials };
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("HAIRPIN_TESTS, {path:?}: {error}"));
+    let names: BTreeSet<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    trials.retain(|trial| names.contains(trial.name()));
+    let known: BTreeSet<&str> = trials.iter().map(Trial::name).collect();
+    let unknown: Vec<_> = names.difference(&known).collect();
+    assert!(unknown.is_empty(), "HAIRPIN_TESTS names tests that do not exist: {unknown:#?}");
+    trials
 }

@@ -2,6 +2,7 @@
 //! and comes back. It is testpmd, which carries frames between the client's interface and the memif.
 
 use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, whole, works};
+use super::lane::skip;
 use super::network::trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
@@ -32,7 +33,7 @@ fn with(ports: &'static str) -> Result<Option<Net>> {
         return Ok(None);
     }
     if Command::new("dpdk-testpmd").arg("--version").output().is_err() {
-        println!("skipped: there is no dpdk-testpmd");
+        skip("there is no dpdk-testpmd");
         return Ok(None);
     }
     net(HairpinOptions { top: "workers = 2".to_owned(), ..options(ports) })

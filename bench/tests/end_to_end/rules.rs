@@ -3,6 +3,7 @@
 //! come to the workers all the same: nothing may be lost or go astray for that.
 
 use super::dpdk::{Net, PATIENCE, PORTS, ask, is_built_in, net, options, status, whole, works};
+use super::lane::skip;
 use super::network::{service, services, trial};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
@@ -46,7 +47,7 @@ fn faked_with(faults: &str, more: HairpinOptions) -> Result<Option<Net>> {
     // One that has a fake does not know this fault.
     let mut probe = Command::new(peer::hairpin_program()?);
     if command::output(probe.args(["probe", "net_null0"]).env(FAKE, "nonsense")).is_ok() {
-        println!("skipped: this needs a hairpin with the fake device (cargo build -p hairpin --features fake-flow)");
+        skip("this needs a hairpin with the fake device (cargo build -p hairpin --features fake-flow)");
         return Ok(None);
     }
     net(HairpinOptions {

@@ -14,7 +14,7 @@ pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
     let trial = |name, body: fn(&mut Stage) -> Result<()>| {
         stages.trial(name, which, move |stage| match missing("browser") {
             Some(why) => {
-                println!("{why}");
+                crate::lane::skip(why);
                 Ok(())
             }
             None => body(stage),

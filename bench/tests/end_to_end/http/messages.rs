@@ -73,7 +73,7 @@ fn wrk(stage: &mut Stage) -> Result<()> {
 
 fn ab(stage: &mut Stage) -> Result<()> {
     if let Some(why) = missing("ab") {
-        println!("{why}");
+        crate::lane::skip(why);
         return Ok(());
     }
     for keep in [&["-k"][..], &[]] {

@@ -12,7 +12,7 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     let trial = |name, needs: &'static str, body: fn(&Stage) -> Result<()>| {
         stages.trial(name, Which::Gso, move |stage| match missing(needs) {
             Some(why) => {
-                println!("{why}");
+                crate::lane::skip(why);
                 Ok(())
             }
             None => body(stage),

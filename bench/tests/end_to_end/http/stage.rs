@@ -212,7 +212,7 @@ pub(super) fn missing(what: &str) -> Option<String> {
         "browser" => web::browser().is_some(),
         module => python(module),
     };
-    (!there).then(|| format!("SKIPPED: no {what} on this machine (scripts/install-deps)"))
+    (!there).then(|| format!("there is no {what} on this machine (scripts/install-deps)"))
 }
 
 fn services() -> Vec<Service> {

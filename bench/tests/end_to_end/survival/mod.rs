@@ -1,5 +1,6 @@
-//! Fifty long transfers, two hundred short requests a second and connections that stay, while Hairpin is reloaded, killed
-//! and upgraded under them: no transfer breaks, no request is lost, and every connection keeps its server.
+//! Fifty long transfers, two hundred short requests a second and connections that stay (fewer where the machine is too slow
+//! for that, see [`super::scale`]), while Hairpin is reloaded, killed and upgraded under them: no transfer breaks, no
+//! request is lost, and every connection keeps its server.
 //!
 //! A request counts as lost if it fails although a process was there all the time between its beginning and its end. In
 //! the moments without one, TCP tries again: those requests, too, are expected to be answered within their timeout.

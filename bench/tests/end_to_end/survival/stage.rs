@@ -1,6 +1,7 @@
 //! The network, the traffic that runs through it all the time, and what is asked of that in the end.
 
 use crate::network::{FULL_NAT_HTTP_PORT, service};
+use crate::scale::scaled;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_bench::peer::control::ConnectionView;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
@@ -18,13 +19,36 @@ use std::time::{Duration, Instant};
 /// The services whose backends come and go.
 pub(super) const HTTP: [&str; 4] = ["http4", "full-http4", "http6", "full-http6"];
 
-/// Transfers at every moment: these lanes of curl, and two lanes of iperf3 with this many streams.
-const CURL_LANES: usize = 40;
-const IPERF_STREAMS: usize = 5;
-const REQUESTS_PER_S: u32 = 200;
-const SESSIONS: usize = 16;
+/// What runs at every moment.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Transfers: these lanes of curl, and two lanes of iperf3 with this many streams.
+    curl_lanes: usize,
+    iperf_streams: usize,
+    requests_per_s: u32,
+    sessions: usize,
+}
+
+impl Load {
+    /// As much as this machine can carry.
+    fn of_machine() -> Load {
+        Load {
+            curl_lanes: scaled(40, 4),
+            iperf_streams: scaled(5, 1),
+            requests_per_s: scaled(200, 8) as u32,
+            sessions: scaled(16, 4),
+        }
+    }
+
+    fn transfers(&self) -> usize {
+        self.curl_lanes + 2 * self.iperf_streams
+    }
+}
+
 /// How long a request may take: a SYN that is lost four times is sent for the fifth time after 15 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the first transfers may take to begin.
+const BEGINNING: Duration = Duration::from_secs(60);
 /// After a reload has been answered, workers may still be at work on a batch by the configuration before.
 const SETTLING: Duration = Duration::from_millis(100);
 
@@ -50,13 +74,13 @@ fn ends() -> Vec<SocketAddr> {
     ports.map(|(family, port)| SocketAddr::new(vip(family), port)).collect()
 }
 
-fn lanes() -> Vec<Lane> {
+fn lanes(load: &Load) -> Vec<Lane> {
     let ends = ends();
     let curl = |number: usize| Lane::Curl { target: ends[number % ends.len()].to_string(), page: "10m", rate: "900k" };
-    let mut lanes: Vec<Lane> = (0..CURL_LANES).map(curl).collect();
+    let mut lanes: Vec<Lane> = (0..load.curl_lanes).map(curl).collect();
     for (i, (family, reverse)) in [(Family::V4, false), (Family::V6, true)].into_iter().enumerate() {
         let (to, port) = (vip(family), IPERF_PORTS[i]);
-        lanes.push(Lane::Iperf { to, port, streams: IPERF_STREAMS, mbit_s: 8, reverse, seconds: 10 });
+        lanes.push(Lane::Iperf { to, port, streams: load.iperf_streams, mbit_s: 8, reverse, seconds: 10 });
     }
     lanes
 }
@@ -70,6 +94,7 @@ pub(super) struct Stage {
     servers: Servers,
     pub(super) topology: Topology,
     options: HairpinOptions,
+    load: Load,
     start: Instant,
     /// Moments without a process, from and to.
     absent: Vec<(Instant, Instant)>,
@@ -98,11 +123,18 @@ impl Stage {
         let tables = format!("[offload]\npolicy = \"{policy}\"\n");
         let options = HairpinOptions { tables, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
-        let transfers = Transfers::start(&topology, lanes());
+        let load = Load::of_machine();
+        let transfers = Transfers::start(&topology, lanes(&load));
         let page = Arc::new(std::fs::read(topology.scratch.file("pages/1k"))?);
-        let sessions =
-            Sessions::start(&topology.client, &ends(), SESSIONS, "1k", Duration::from_millis(200), REQUEST_TIMEOUT)?;
-        let requests = OpenLoop::start(&topology.client, ends(), REQUESTS_PER_S, "1k", page, REQUEST_TIMEOUT);
+        let sessions = Sessions::start(
+            &topology.client,
+            &ends(),
+            load.sessions,
+            "1k",
+            Duration::from_millis(200),
+            REQUEST_TIMEOUT,
+        )?;
+        let requests = OpenLoop::start(&topology.client, ends(), load.requests_per_s, "1k", page, REQUEST_TIMEOUT);
         let mut stage = Stage {
             transfers: Some(transfers),
             requests: Some(requests),
@@ -111,6 +143,7 @@ impl Stage {
             servers,
             topology,
             options,
+            load,
             start: Instant::now(),
             absent: Vec::new(),
             away: Vec::new(),
@@ -121,13 +154,16 @@ impl Stage {
 
     /// Waits until all transfers have begun and, with a policy that offloads, the engine has rules.
     fn under_way(&mut self) -> Result<()> {
-        let transfers = (CURL_LANES + 2 * IPERF_STREAMS) as u64;
+        let transfers = self.load.transfers() as u64;
         let offloads = !self.options.tables.contains("never");
-        for _ in 0..200 {
+        let began = Instant::now();
+        while began.elapsed() < BEGINNING {
             let status = self.hairpin.status()?;
             let (connections, _) = status.connections();
             // iperf3 has a connection for control beside its streams.
-            if connections >= transfers + 2 + SESSIONS as u64 && (!offloads || status.offload.rules >= 2 * transfers) {
+            if connections >= transfers + 2 + self.load.sessions as u64
+                && (!offloads || status.offload.rules >= 2 * transfers)
+            {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -155,7 +191,7 @@ impl Stage {
         let status = self.hairpin.status()?;
         ensure!(status.began == began, "it began as {:?}, not {began:?}", status.began);
         // Each lane has one of its streams' connections at most moments; a lane may be between two transfers.
-        let least = (CURL_LANES + SESSIONS) as u64 / 2;
+        let least = (self.load.curl_lanes + self.load.sessions) as u64 / 2;
         ensure!(status.adopted_connections >= least, "it adopted {} connections only", status.adopted_connections);
         Ok(())
     }
@@ -166,7 +202,8 @@ impl Stage {
             self.sessions.iter().flat_map(Sessions::ends).map(|(from, to)| name(from, to)).collect();
         let all = self.hairpin.connections(&json!({}))?.into_iter().map(|view| (name(&view.client, &view.vip), view));
         let found: BTreeMap<String, ConnectionView> = all.filter(|(name, _)| ends.contains(name)).collect();
-        ensure!(found.len() == SESSIONS, "{} of {SESSIONS} connections that stay are listed", found.len());
+        let sessions = self.load.sessions;
+        ensure!(found.len() == sessions, "{} of {sessions} connections that stay are listed", found.len());
         Ok(found)
     }
 
@@ -199,7 +236,7 @@ impl Stage {
     fn judge_requests(&self, outcomes: &[Outcome]) -> Result<()> {
         let spent = self.start.elapsed().as_secs() as usize;
         // Less than planned would be no load to speak of.
-        let least = spent.saturating_sub(REQUEST_TIMEOUT.as_secs() as usize) * REQUESTS_PER_S as usize / 2;
+        let least = spent.saturating_sub(REQUEST_TIMEOUT.as_secs() as usize) * self.load.requests_per_s as usize / 2;
         ensure!(outcomes.len() >= least, "only {} requests in {spent} s", outcomes.len());
         let excused =
             |outcome: &Outcome| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
