@@ -241,7 +241,7 @@ fn what_is_not_understood_is_left_alone() {
         MapHandle::try_from(maps.named("totals").unwrap()).unwrap().pin(&totals).unwrap();
 
         // All this has changed nothing.
-        assert_eq!(attached(), attached_by(AttachMode::Tcx));
+        assert_eq!(attached(), attached_by(attach_modes()[0]));
         assert_eq!(adopted(options).rules().unwrap().len(), 1);
 
         // A process that died while it pinned or unpinned leaves nothing that counts, and `load` gets over it.
@@ -286,10 +286,14 @@ fn a_swap_that_was_cut_short_is_done_again() {
 #[test]
 fn attachments_change_with_the_configuration() {
     in_namespace(|| {
-        let Rig { plane, mut options, left, right } = Rig::new(2, |options| options.attach = AttachMode::Tcx);
+        let modes = attach_modes();
+        let Rig { plane, mut options, left, right } = Rig::new(2, |options| options.attach = attach_modes()[0]);
         drop(plane);
         // Another way of attaching: never both, never none for long.
         for mode in [AttachMode::Clsact, AttachMode::Auto, AttachMode::Tcx, AttachMode::Tcx, AttachMode::Auto] {
+            if mode == AttachMode::Tcx && !modes.contains(&mode) {
+                continue;
+            }
             options.attach = mode;
             let mut plane = adopted(&options);
             attach(&mut plane, &left, &right);
