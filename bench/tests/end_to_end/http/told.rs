@@ -8,13 +8,18 @@ use libtest_mimic::Trial;
 use std::sync::Arc;
 
 const CLIENTS: usize = 6;
+/// What a client's kernel takes before curl reads it, in `tcp_rmem`'s terms: much less than a download, which could
+/// otherwise be complete there, and about as much as curl reads in a second.
+const SMALL_BUFFERS: &str = "4096 131072 262144";
 /// curl's exit status for a connection that was reset.
 const RESET: i32 = 56;
 
 pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     vec![
-        stages.trial("clients of disabled backends are told", Which::Gso, disabled),
-        stages.trial("clients are told when another process takes over", Which::Gso, upgraded),
+        stages.trial("clients of disabled backends are told", Which::Gso, |stage| with_small_buffers(stage, disabled)),
+        stages.trial("clients are told when another process takes over", Which::Gso, |stage| {
+            with_small_buffers(stage, upgraded)
+        }),
     ]
 }
 
@@ -40,6 +45,18 @@ fn are_reset(clients: Vec<Process>) -> Result<()> {
         ensure!(status.code() == Some(RESET), "client {number} ended with {status}: {log}");
     }
     Ok(())
+}
+
+/// Runs `body` while clients have small receive buffers.
+fn with_small_buffers(stage: &mut Stage, body: fn(&mut Stage) -> Result<()>) -> Result<()> {
+    let usual = stage.topology.client.script("sysctl -n net.ipv4.tcp_rmem\n")?;
+    let set = |stage: &Stage, sizes: &str| {
+        stage.topology.client.script(&format!("sysctl -qw net.ipv4.tcp_rmem='{}'\n", sizes.trim())).map(drop)
+    };
+    set(stage, SMALL_BUFFERS)?;
+    let told = body(stage);
+    set(stage, &usual)?;
+    told
 }
 
 fn disabled(stage: &mut Stage) -> Result<()> {
