@@ -210,6 +210,7 @@ fn backends_come_and_go_and_change() {
 #[test]
 fn settings_that_a_running_process_can_change() {
     for (text, expected) in [
+        ("[limits]\nwhen_full = \"reset\"", "[limits] when_full: drop -> reset"),
         ("[limits]\ndrain_limit = \"5m\"", "[limits] drain_limit: 1h -> 5m"),
         ("[pool]\naddresses = [\"10.0.9.1\", \"fd00::1\"]", "[pool] addresses: none -> 10.0.9.1, fd00::1"),
         ("[pool]\nports = \"2000-3000\"", "[pool] ports: 16384-28671 -> 2000-3000"),
