@@ -408,9 +408,8 @@ pub(super) struct Back {
     pub(super) previous_idle: Option<u32>,
     pub(super) deadline: Time,
     pub(super) stamped: Time,
-    /// SYNs sent; of one that is reset, how often its backend was asked for a packet.
+    /// SYNs sent; of one that is reset, how often its backend was asked for a packet, and the number it was reset with.
     pub(super) tries: u8,
-    /// The number that its backend was last reset with.
     pub(super) reset_with: Option<u32>,
     /// When the SYN is sent again.
     pub(super) again: Time,
