@@ -1,4 +1,4 @@
-# make build | test | test-kernels | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
+# make build | test | test-kernels | test-systemd | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test test-kernels demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
+.PHONY: build test test-kernels test-systemd demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -35,6 +35,11 @@ KERNELS ?= 6.1 6.12 newest
 test-kernels: deps
 	tests/kernels/install-deps
 	tests/kernels/verifier $(KERNELS)
+
+# The package of `make deb` under systemd on Debian 12's kernel: installed, driven, upgraded, removed, under traffic.
+test-systemd: deps
+	tests/kernels/install-deps
+	tests/kernels/systemd
 
 # Kills the process so many times at random instants under load; starts it again so many times. `make test` does less.
 CRASHES ?= 500
@@ -143,14 +148,19 @@ fuzz:
 	cd fuzz && for target in $$($(CARGO) fuzz list); do \
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
-# target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions.
+# target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions. The test of the package
+# takes a program that is built quickly, and says which version it is: make deb PROFILE=dev DEB="--deb-version 0.1.0-2"
+PROFILE ?= release
+DEB ?=
+BUILT = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
 deb: deps
-	$(CARGO) build --release --package hairpin
-	mkdir -p target/release/completions
+	$(CARGO) build --profile $(PROFILE) --package hairpin
+	mkdir -p $(BUILT)/completions
 	for shell in bash zsh fish; do \
-		target/release/hairpin completions $$shell >target/release/completions/hairpin.$$shell || exit 1; done
-	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked
-	$(CARGO) deb --package hairpin --no-build
+		$(BUILT)/hairpin completions $$shell >$(BUILT)/completions/hairpin.$$shell || exit 1; done
+	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked --version ^3
+	$(CARGO) deb --package hairpin --no-build --profile $(PROFILE) $(DEB)
 
 clean:
 	-target/release/hairpin-bench clean
