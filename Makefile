@@ -1,4 +1,4 @@
-# make build | test | test-kernels | test-systemd | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
+# make build | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test test-kernels test-systemd demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
+.PHONY: build test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -40,6 +40,27 @@ test-kernels: deps
 test-systemd: deps
 	tests/kernels/install-deps
 	tests/kernels/systemd
+
+# Transfers over lossy, reordering and duplicating networks, beside nginx and no balancer: target/bench/netem.json.
+test-netem: deps
+	tests/kernels/install-deps
+	tests/kernels/netem
+
+# The end-to-end tests of tests/kernels/selection on the kernels of Debian 12 and 13: an hour or two for each.
+test-end-to-end: deps
+	tests/kernels/install-deps
+	tests/kernels/end-to-end 6.1
+	tests/kernels/end-to-end 6.12
+
+# The table of tested kernels in the README, from what the targets above have found.
+kernels-table:
+	tests/kernels/table
+
+# Everything: many hours. `make test`, other kernels, systemd, faulty networks, and whatever `make test` does less of.
+test-full: test
+	tests/kernels/install-deps
+	tests/kernels/all $(KERNELS)
+	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
 # Kills the process so many times at random instants under load; starts it again so many times. `make test` does less.
 CRASHES ?= 500
