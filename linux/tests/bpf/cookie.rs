@@ -509,6 +509,11 @@ fn a_kernels_client_connects() {
         rig.beat();
         let (outcome, counted) = rig.counted(|| {
             go.send(()).unwrap();
+            // On a slow machine the client's commands take longer than one sign of life is good for.
+            while !client.is_finished() {
+                rig.beat();
+                std::thread::sleep(Duration::from_millis(50));
+            }
             client.join()
         });
         if let Err(panic) = outcome {
