@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <rte_alarm.h>
 #include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
@@ -194,6 +195,34 @@ void hairpin_port_close(uint16_t port)
 	RTE_ETH_FOREACH_DEV_OF(other, device.device)
 		return;
 	rte_dev_remove(device.device);
+}
+
+static void pass(void *passed)
+{
+	__atomic_store_n((int *)passed, 1, __ATOMIC_RELEASE);
+}
+
+/*
+ * Waits until drivers are done with the events they were at (a peer of memif's that has gone): these are handled on EAL's own
+ * thread one after the other, and so are alarms. 0 or a positive errno; ETIMEDOUT: not within so many microseconds.
+ */
+int hairpin_events_pass(uint32_t patience)
+{
+	const uint32_t step = 200;
+	int passed = 0;
+	int error = rte_eal_alarm_set(1, pass, &passed);
+
+	if (error != 0)
+		return -error;
+	for (uint32_t waited = 0; !__atomic_load_n(&passed, __ATOMIC_ACQUIRE); waited += step) {
+		if (waited >= patience) {
+			/* Whether it has just run or never will: nobody has the address any more. */
+			rte_eal_alarm_cancel(pass, &passed);
+			return __atomic_load_n(&passed, __ATOMIC_ACQUIRE) ? 0 : ETIMEDOUT;
+		}
+		usleep(step);
+	}
+	return 0;
 }
 
 /* Starts a port, stopped before if it was not. 0 or a positive errno. */

@@ -101,6 +101,7 @@ int hairpin_port_pair(const char *const names[2], uint16_t queues, uint32_t size
 		      struct rte_ring **rings, const char **what);
 void hairpin_port_wire_free(struct rte_ring *ring);
 void hairpin_port_close(uint16_t port);
+int hairpin_events_pass(uint32_t patience);
 int hairpin_port_restart(uint16_t port);
 int hairpin_port_info(uint16_t port, struct hairpin_port_info *info);
 int hairpin_port_is_up(uint16_t port);

@@ -18,9 +18,8 @@ const ABSENCE: Duration = Duration::from_secs(1);
 const GREETING: Duration = Duration::from_secs(5);
 /// The longest that is waited for a server's word.
 const GREETING_MAX: Duration = Duration::from_secs(40);
-/// How long the driver has, on its own thread, for taking down a link that has just gone: stopping the port does the same.
-const SETTLING: Duration = Duration::from_millis(50);
-/// How long users of a port's queues have for giving them back; after that, asking waits for its next turn.
+/// How long the driver has, on EAL's thread, for taking down a link that has just gone, and users of a port's queues for
+/// giving them back; after that, asking waits for its next turn.
 const RETURN: Duration = Duration::from_millis(500);
 
 /// A client's state.
@@ -134,10 +133,9 @@ fn ask(inner: &Inner) {
     let Some(client) = &inner.client else { return };
     let mut state = client.state();
     client.recalls.store(true, Ordering::Relaxed);
-    if !state.is_stopped {
-        std::thread::sleep(SETTLING);
-    }
-    let has_all = state.is_stopped || take_back(&inner.taken);
+    // The driver says that the link is down before it takes it down: stopping the port meanwhile would do the same beside it,
+    // and what it does late would meet the next connection.
+    let has_all = state.is_stopped || (has_settled(RETURN) && take_back(&inner.taken));
     if has_all {
         // SAFETY: the port is open, and nobody has a queue of it until they are let go below.
         state.is_stopped = unsafe { port::hairpin_port_restart(inner.id) } != 0;
@@ -148,6 +146,12 @@ fn ask(inner: &Inner) {
     }
     drop(state);
     client.busy.store(false, Ordering::Release);
+}
+
+/// Waits until drivers are done with the events they were at, at most so long; whether they are.
+fn has_settled(patience: Duration) -> bool {
+    // SAFETY: it waits for a function of its own on EAL's thread, which there is once a port is open.
+    unsafe { port::hairpin_events_pass(u32::try_from(patience.as_micros()).unwrap_or(u32::MAX)) == 0 }
 }
 
 /// Takes all queues, as they are given back. `false`: that takes too long, and none is taken.

@@ -175,6 +175,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn hairpin_port_wire_free(ring: *mut RawRing);
     pub(crate) fn hairpin_port_close(port: u16);
+    pub(crate) fn hairpin_events_pass(patience: u32) -> c_int;
     pub(crate) fn hairpin_port_restart(port: u16) -> c_int;
     pub(crate) fn hairpin_port_info(port: u16, info: *mut RawInfo) -> c_int;
     pub(crate) fn hairpin_port_is_up(port: u16) -> c_int;
