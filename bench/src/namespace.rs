@@ -22,6 +22,13 @@ pub fn unique_prefix() -> String {
     format!("{PREFIX}{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
+/// A name for a Hairpin of the run that has this prefix: it may have nine characters, which are the process id in hexadecimal
+/// and the prefix's number.
+pub fn instance_of(prefix: &str) -> String {
+    let number = prefix.rsplit('x').next().unwrap_or_default();
+    format!("b{:x}{number}", std::process::id())
+}
+
 /// A network namespace, removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {

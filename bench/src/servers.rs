@@ -3,6 +3,7 @@
 pub mod web;
 
 use crate::command;
+use crate::namespace::{Namespace, Scratch};
 use crate::process::Process;
 use crate::tool::echo::UdpEcho;
 use crate::topology::Topology;
@@ -44,15 +45,20 @@ impl Servers {
     /// Starts them in every server namespace. Answers carry the server's name in `X-Server`, the number of the
     /// connection at that server in `X-Connection` and the peer's address in `X-Client`.
     pub fn start(topology: &Topology) -> Result<Servers> {
-        let pages = topology.scratch.file("pages");
+        Servers::start_in(&topology.servers, &topology.scratch)
+    }
+
+    /// The same in these namespaces, with their files in this directory.
+    pub fn start_in(namespaces: &[Namespace], scratch: &Scratch) -> Result<Servers> {
+        let pages = scratch.file("pages");
         write_pages(&pages)?;
         let mut servers = Servers { nginx: Vec::new(), iperf: Vec::new(), echoes: Vec::new() };
-        for (i, namespace) in (1..).zip(&topology.servers) {
-            let directory = directory(topology, i);
+        for (i, namespace) in (1..).zip(namespaces) {
+            let directory = directory(scratch, i);
             std::fs::create_dir_all(&directory)?;
             std::fs::write(directory.join("nginx.conf"), nginx(i, &pages, &directory))?;
             std::fs::write(directory.join("health"), WELL)?;
-            servers.nginx.push(start_nginx(topology, i)?);
+            servers.nginx.push(start_nginx(namespace, scratch, i)?);
             for port in IPERF_PORTS {
                 let mut iperf = namespace.command_on(server_cpu(), "iperf3");
                 iperf.args(["--server", "--port", &port.to_string()]);
@@ -60,17 +66,16 @@ impl Servers {
             }
             servers.echoes.push(Some(UdpEcho::start(namespace, ECHO_PORT)?));
         }
-        for i in 1..=topology.servers.len() {
+        for (i, namespace) in (1..).zip(namespaces) {
             let ports: Vec<u16> = IPERF_PORTS.into_iter().chain([HTTP_PORT]).collect();
-            servers.await_ports(topology, i, &ports)?;
+            servers.await_ports(namespace, i, &ports)?;
         }
         Ok(servers)
     }
 
-    fn await_ports(&mut self, topology: &Topology, server: usize, ports: &[u16]) -> Result<()> {
-        let namespace = topology.servers[server - 1].name().to_owned();
+    fn await_ports(&mut self, namespace: &Namespace, server: usize, ports: &[u16]) -> Result<()> {
         self.nginx(server)
-            .wait_until(START_TIMEOUT, || listening(&namespace, ports))
+            .wait_until(START_TIMEOUT, || listening(namespace.name(), ports))
             .with_context(|| format!("server{server} does not listen on {ports:?}"))
     }
 
@@ -91,8 +96,9 @@ impl Servers {
 
     /// Starts a server's nginx again after its end.
     pub fn start_nginx(&mut self, topology: &Topology, server: usize) -> Result<()> {
-        self.nginx[server - 1] = start_nginx(topology, server)?;
-        self.await_ports(topology, server, &[HTTP_PORT])
+        let namespace = &topology.servers[server - 1];
+        self.nginx[server - 1] = start_nginx(namespace, &topology.scratch, server)?;
+        self.await_ports(namespace, server, &[HTTP_PORT])
     }
 
     /// Ends a server's UDP echo: its port answers with an ICMP error then.
@@ -108,7 +114,7 @@ impl Servers {
 
     /// What a server's page `/health` says from now on; `None`: it answers 503.
     pub fn say(&self, topology: &Topology, server: usize, health: Option<&str>) -> Result<()> {
-        let directory = directory(topology, server);
+        let directory = directory(&topology.scratch, server);
         match health {
             Some(text) => {
                 std::fs::write(directory.join("health"), text)?;
@@ -120,16 +126,16 @@ impl Servers {
     }
 }
 
-fn directory(topology: &Topology, server: usize) -> PathBuf {
-    topology.scratch.file(format!("server{server}"))
+fn directory(scratch: &Scratch, server: usize) -> PathBuf {
+    scratch.file(format!("server{server}"))
 }
 
-fn start_nginx(topology: &Topology, server: usize) -> Result<Process> {
-    let directory = directory(topology, server);
-    let mut nginx = topology.servers[server - 1].command("nginx");
+fn start_nginx(namespace: &Namespace, scratch: &Scratch, server: usize) -> Result<Process> {
+    let directory = directory(scratch, server);
+    let mut nginx = namespace.command("nginx");
     nginx.arg("-c").arg(directory.join("nginx.conf")).arg("-p").arg(&directory);
     nginx.arg("-e").arg(directory.join("error.log"));
-    topology.servers[server - 1].start(nginx, &directory.join("nginx.out"))
+    namespace.start(nginx, &directory.join("nginx.out"))
 }
 
 /// The core iperf3's servers run on (its clients run on core 0): the last one.

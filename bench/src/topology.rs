@@ -12,7 +12,7 @@
 //! one between balancer and server1; their outer links can be made narrow.
 
 use crate::command;
-use crate::namespace::{Namespace, Scratch, unique_prefix};
+use crate::namespace::{Namespace, Scratch, instance_of, unique_prefix};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -165,10 +165,9 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A name for a Hairpin in it, which may have nine characters: the process id in hexadecimal and the number.
+    /// A name for a Hairpin in it.
     pub fn instance(&self) -> String {
-        let number = self.name.rsplit('x').next().unwrap_or_default();
-        format!("b{:x}{number}", std::process::id())
+        instance_of(&self.name)
     }
 
     /// All of its namespaces.
@@ -306,7 +305,7 @@ fn bits(family: Family) -> u8 {
 /// full NAT), and ports enough for a benchmark of new connections. Congestion control is Debian's, not the machine's:
 /// under BBR, which a namespace takes over from it, pacing by timers costs the ends more than anything a balancer does
 /// (Reno where the machine does not allow CUBIC: on links without loss they are the same).
-const SYSCTLS: &str = "\
+pub const SYSCTLS: &str = "\
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_ra=0
 sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
 sysctl -qw net.ipv4.ip_local_port_range='30000 65535' net.ipv4.tcp_tw_reuse=1 net.core.somaxconn=16384

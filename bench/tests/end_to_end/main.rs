@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod availability;
 mod balance;
 mod commands;
 mod crash;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         intruders::trials(),
         survival::trials(),
         soak::trials(),
+        availability::trials(),
         tables::trials(),
         policy::trials(),
         http::trials(),
