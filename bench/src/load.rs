@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// How much longer than planned a client may take.
 const GRACE: Duration = Duration::from_secs(30);
@@ -176,8 +177,21 @@ pub fn iperf_command(client: &Namespace, to: IpAddr, port: u16, options: &IperfO
     iperf
 }
 
-/// Runs iperf3 from the client to `to:port`.
+/// Runs iperf3 from the client to `to:port`. A server takes one client at a time, and may be at the end of the one before
+/// for some time on a machine that is busy: it is asked again.
 pub fn iperf(topology: &Topology, to: IpAddr, port: u16, options: &IperfOptions) -> Result<Iperf> {
+    let begun = Instant::now();
+    loop {
+        match iperf_once(topology, to, port, options) {
+            Err(error) if format!("{error:#}").contains("server is busy") && begun.elapsed() < GRACE => {
+                sleep(Duration::from_millis(200));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn iperf_once(topology: &Topology, to: IpAddr, port: u16, options: &IperfOptions) -> Result<Iperf> {
     let command = iperf_command(&topology.client, to, port, options);
     let log = topology.scratch.file(format!("iperf3-client-{port}-{}", options.udp_mbit_s.is_some()));
     let mut process = topology.client.start(command, &log)?;
