@@ -151,9 +151,11 @@ fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {
 }
 
 fn read_unknown(table: &Table<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
-    let unknown = table.choice("unknown");
-    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown.unwrap_or_default() };
-    match unknown.unwrap_or(UnknownPacket::Reset) {
+    let unknown = table.choice("unknown").unwrap_or_default();
+    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown };
+    match unknown {
+        // The default that the reference has is that of the other services.
+        _ if !table.has("unknown") => UnknownPacket::Reset,
         UnknownPacket::PickUp => {
             let what = format!("`unknown = \"pick-up\"` means drop in service \"{name}\", which is {}", spoken.word());
             table.warning(&table.span_of("unknown"), what, "use \"reset\" or \"drop\"");

@@ -70,7 +70,7 @@ fn the_least_http_service_has_every_default() {
     assert_eq!(config.warnings, []);
     let [service] = &*config.snapshot.services else { panic!("{:?}", config.snapshot.services) };
     assert_eq!((&*service.name, service.forwarding), ("192.0.2.1:80/http", Forwarding::FullNat));
-    assert_eq!((service.unknown, service.endpoint.to_string()), (UnknownPacket::Drop, "192.0.2.1:80".to_string()));
+    assert_eq!((service.unknown, service.endpoint.to_string()), (UnknownPacket::Reset, "192.0.2.1:80".to_string()));
     let http = http(service);
     let [route] = &*http.routes else { panic!("{:?}", http.routes) };
     assert_eq!((&route.conditions, groups(route)), (&Conditions::default(), vec![(0, 1)]));
