@@ -14,7 +14,7 @@
 //! packet path.
 
 use super::random::mix;
-use super::weights::Weights;
+use super::weights::{Weight, open_from};
 use crate::config::{Algorithm, BackendState, Service, ServiceState, Snapshot, UnknownPacket};
 use crate::flow::{Address, Endpoint, FlowKey};
 use alloc::sync::Arc;
@@ -162,28 +162,33 @@ impl Maglev {
         &self.entries
     }
 
-    /// The backend for a flow of this hash.
+    /// The backend for a flow of this hash, of those with a weight above 0.
     #[inline(always)]
-    pub(super) fn choose(&self, weights: &Weights, hash: u64) -> Option<u16> {
+    pub(super) fn choose(&self, weights: &[Weight], hash: u64) -> Option<u16> {
         let index = self.at(hash);
-        if weights.is_open(index) { Some(index) } else { self.look_on(weights, hash) }
+        if is_open(weights, index) { Some(index) } else { self.look_on(weights, hash) }
     }
 
     /// The same where the first that it meets is not available.
     #[cold]
     #[inline(never)]
-    fn look_on(&self, weights: &Weights, hash: u64) -> Option<u16> {
+    fn look_on(&self, weights: &[Weight], hash: u64) -> Option<u16> {
         let mut point = mix(hash, 0);
         for attempt in 1..ATTEMPTS {
             let index = self.at(point);
-            if weights.is_open(index) {
+            if is_open(weights, index) {
                 return Some(index);
             }
             point = mix(hash, attempt);
         }
         let start = scale(point, weights.len());
-        weights.open_from(start).next().map(|(index, _)| index as u16)
+        open_from(weights, start).next().map(|(index, _)| index as u16)
     }
+}
+
+#[inline(always)]
+fn is_open(weights: &[Weight], index: u16) -> bool {
+    weights.get(usize::from(index)).is_some_and(|&weight| weight > 0)
 }
 
 impl Turn {

@@ -17,7 +17,7 @@ mod weights;
 mod tests;
 
 pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
-pub use standings::{Loads, SHARE_FULL, Standings};
+pub use standings::{Loads, SHARE_FULL, Standing, Standings};
 
 use crate::config::{Algorithm, Backend, Service};
 use crate::flow::{Endpoint, FlowKey};
@@ -57,7 +57,7 @@ pub struct Balancer {
     numbers: Box<[u32]>,
     /// The same backends, side by side: where every packet chooses, each load from elsewhere counts.
     targets: Box<[Target]>,
-    /// Those of the backends that take connections now.
+    /// Those of the backends that packets of any connection may go to now.
     open_targets: Vec<Target>,
     chooser: Chooser,
     /// What a flow is hashed by: the client's address alone, or all of it.
@@ -128,33 +128,39 @@ impl Balancer {
             Chooser::SmoothWeighted(chooser) => chooser.choose(weights),
             Chooser::LeastConnections(chooser) => chooser.choose(weights, load),
             Chooser::PowerOfTwo(chooser) => chooser.choose(weights, load),
-            Chooser::Hashed => return self.pick_up(flow),
+            Chooser::Hashed => return self.maglev.as_ref()?.choose(&self.weights.effective, self.hash(flow)),
         };
         chosen.map(|index| index as u16)
     }
 
     /// The backend that an established connection of an unknown client-side flow is taken to have: Maglev's answer, the
-    /// same on every worker and instance with the same service and the same backends available. `None` if no backend is
-    /// left, or if the service neither picks up nor balances by hash.
+    /// same on every worker and instance with the same service and the same backends known to be down. One of which it is
+    /// not settled whether it is up counts as up here. `None` if no backend is left, or if the service neither picks up nor
+    /// balances by hash.
     ///
     /// For a service balanced by source hash it is that algorithm's answer, so that picking up agrees with choosing.
     #[inline]
     pub fn pick_up(&self, flow: &FlowKey) -> Option<u16> {
-        let hash = if self.by_source { source_hash(&flow.source.address) } else { flow_hash(flow) };
-        self.maglev.as_ref()?.choose(&self.weights, hash)
+        self.maglev.as_ref()?.choose(&self.weights.members, self.hash(flow))
+    }
+
+    #[inline]
+    fn hash(&self, flow: &FlowKey) -> u64 {
+        if self.by_source { source_hash(&flow.source.address) } else { flow_hash(flow) }
     }
 
     /// [`Balancer::pick_up`] of a flow of IPv4, in words ([`FlowKey::ipv4_words`]), of a service that does not balance by
     /// source hash.
     #[inline(always)]
     pub(crate) fn pick_up_ipv4(&self, words: [u64; 2]) -> Option<u16> {
-        self.maglev.as_ref()?.choose(&self.weights, maglev::flow_hash_ipv4(words))
+        self.maglev.as_ref()?.choose(&self.weights.members, maglev::flow_hash_ipv4(words))
     }
 
-    /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all
-    /// and the service says [`UseAll`](crate::config::AllDown::UseAll).
+    /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all:
+    /// then those that are not settled get them, and where there are none of these, all, if the service says
+    /// [`UseAll`](crate::config::AllDown::UseAll).
     pub fn refresh(&mut self, standings: &Standings) {
-        if !self.weights.set_shares(weights::shares(standings, &self.numbers)) {
+        if !self.weights.follow(weights::of(standings, &self.numbers)) {
             return;
         }
         self.aim();
@@ -183,17 +189,18 @@ impl Balancer {
         &self.weights.open
     }
 
-    /// The same as what their packets are given.
+    /// What packets to these are given; while it is not settled whether a backend is up, it is among them.
     #[inline]
     pub fn open_targets(&self) -> &[Target] {
         &self.open_targets
     }
 
-    /// Has targets follow what backends are open.
+    /// Has targets follow what is known of backends.
     fn aim(&mut self) {
         let Balancer { targets, open_targets, weights, .. } = self;
         open_targets.clear();
-        open_targets.extend(weights.open.iter().filter_map(|&index| targets.get(usize::from(index))));
+        let members = targets.iter().zip(&weights.members).filter(|(_, weight)| **weight > 0);
+        open_targets.extend(members.map(|(target, _)| *target));
     }
 
     /// Goes on where `before` is, a balancer of the same service under another snapshot, if nothing has changed that it
@@ -207,6 +214,7 @@ impl Balancer {
             core::mem::swap(&mut self.weights.effective, &mut before.weights.effective);
             core::mem::swap(&mut self.weights.total, &mut before.weights.total);
             core::mem::swap(&mut self.weights.open, &mut before.weights.open);
+            core::mem::swap(&mut self.weights.members, &mut before.weights.members);
             self.aim();
         }
         same

@@ -49,6 +49,29 @@ impl Loads {
 /// The share of a backend that is up and has had its slow start, in 1/256 of its weight.
 pub const SHARE_FULL: u16 = 256;
 
+/// Beside a share: whether the backend is up is not settled yet.
+const UNSETTLED: u16 = 1 << 15;
+
+/// What is known of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// What part of its weight it has, in 1/256: 0 if it is down or its first checks have failed so far.
+    pub share: u16,
+    /// Whether that is a verdict. Until it is one, connections that may have begun elsewhere are taken to be the backend's
+    /// whatever the share, and new ones go to it only if no other backend has a share.
+    pub settled: bool,
+}
+
+impl Standing {
+    /// It is up.
+    pub const FULL: Standing = Standing { share: SHARE_FULL, settled: true };
+
+    /// Whether it is known to be down.
+    pub fn is_down(self) -> bool {
+        self.share == 0 && self.settled
+    }
+}
+
 /// How much of each backend's weight counts now, by number: nothing while it is down, a growing part while it starts
 /// slowly. Clones share the numbers; whoever checks the backends writes them, workers look at [`Standings::version`] once
 /// per burst and read the rest when it has changed.
@@ -79,17 +102,23 @@ impl Standings {
     /// Sets what part of its weight backend `number` has, in 1/256: 0 if it is down, [`SHARE_FULL`] (or more, which is
     /// taken as that) for all of it. A number that cannot be is ignored.
     pub fn set(&self, number: u16, share: u16) {
+        self.put(number, Standing { share, settled: true });
+    }
+
+    /// Sets what is known of backend `number`; as [`Standings::set`].
+    pub fn put(&self, number: u16, standing: Standing) {
         let Some(held) = self.inner.shares.get(usize::from(number)) else { return };
-        let share = share.min(SHARE_FULL);
-        if held.swap(share, Ordering::Relaxed) != share {
+        let word = standing.share.min(SHARE_FULL) | if standing.settled { 0 } else { UNSETTLED };
+        if held.swap(word, Ordering::Relaxed) != word {
             // Whoever sees the new version sees the share too.
             self.inner.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// What part of its weight backend `number` has, in 1/256.
-    pub fn share(&self, number: u16) -> u16 {
-        self.inner.shares.get(usize::from(number)).map_or(0, |share| share.load(Ordering::Relaxed))
+    /// What is known of backend `number`; one that cannot be is down.
+    pub fn of(&self, number: u16) -> Standing {
+        let word = self.inner.shares.get(usize::from(number)).map_or(0, |share| share.load(Ordering::Relaxed));
+        Standing { share: word & !UNSETTLED, settled: word & UNSETTLED == 0 }
     }
 
     /// Another number after every change.

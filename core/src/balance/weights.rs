@@ -1,7 +1,7 @@
 //! How much each backend of a service is to get.
 
 use super::Standings;
-use super::standings::SHARE_FULL;
+use super::standings::{SHARE_FULL, Standing};
 use crate::config::{AllDown, BackendState, Service, ServiceState};
 use alloc::vec::Vec;
 
@@ -15,6 +15,8 @@ pub(super) struct Weights {
     configured: Vec<u16>,
     pub(super) effective: Vec<Weight>,
     pub(super) total: u64,
+    /// The same for connections that may have begun elsewhere: above 0 also while it is not settled whether a backend is up.
+    pub(super) members: Vec<Weight>,
     /// The backends that may be chosen, ascending.
     pub(super) open: Vec<u16>,
     all_down: AllDown,
@@ -32,29 +34,37 @@ impl Weights {
             .collect();
         let mut weights = Weights {
             effective: configured.iter().map(|_| 0).collect(),
+            members: configured.iter().map(|_| 0).collect(),
             open: Vec::with_capacity(configured.len()),
             configured,
             total: 0,
             all_down: service.all_down,
         };
-        weights.set_shares(|_| SHARE_FULL);
+        weights.follow(|_| Standing::FULL);
         weights
     }
 
-    /// Takes each backend's share, by its position; says whether that changed anything.
-    pub(super) fn set_shares(&mut self, share: impl Fn(usize) -> u16) -> bool {
-        let shared = |index: usize, configured: u16| Weight::from(configured) * Weight::from(share(index));
-        let total = |weights: &Weights| weights.effective.iter().copied().map(u64::from).sum();
+    /// Takes what is known of each backend, by its position; says whether that changed anything.
+    pub(super) fn follow(&mut self, standing: impl Fn(usize) -> Standing) -> bool {
+        let full = |configured: u16| Weight::from(configured) * Weight::from(SHARE_FULL);
+        let shared = |index, configured: u16| Weight::from(configured) * Weight::from(standing(index).share);
+        let unsettled = |index, configured| if standing(index).settled { 0 } else { full(configured) };
         let mut changed = self.fill(shared);
-        self.total = total(self);
+        if self.total == 0 {
+            changed |= self.fill(unsettled);
+        }
         if self.total == 0 && self.all_down == AllDown::UseAll {
-            changed |= self.fill(|_, configured| Weight::from(configured) * Weight::from(SHARE_FULL));
-            self.total = total(self);
+            changed |= self.fill(|_, configured| full(configured));
         }
         if changed {
             let Weights { open, effective, .. } = self;
             open.clear();
             open.extend((0..).zip(effective).filter(|(_, weight)| **weight > 0).map(|(index, _)| index));
+        }
+        let own = self.members.iter_mut().zip(&self.effective).zip(&self.configured).enumerate();
+        for (index, ((member, &effective), &configured)) in own {
+            let weight = effective.max(unsettled(index, configured));
+            changed |= core::mem::replace(member, weight) != weight;
         }
         changed
     }
@@ -65,6 +75,7 @@ impl Weights {
             let weight = weight(index, configured);
             changed |= core::mem::replace(effective, weight) != weight;
         }
+        self.total = self.effective.iter().copied().map(u64::from).sum();
         changed
     }
 
@@ -85,15 +96,24 @@ impl Weights {
 
     /// Index and weight of the backends that may be chosen, beginning with `start` and going round.
     pub(super) fn open_from(&self, start: usize) -> impl Iterator<Item = (usize, Weight)> + '_ {
-        let (before, after) = self.effective.split_at(start.min(self.len()));
-        let indexed = |first: usize| move |(i, &weight): (usize, &Weight)| (first + i, weight);
-        let after = after.iter().enumerate().map(indexed(before.len()));
-        let before = before.iter().enumerate().map(indexed(0));
-        after.chain(before).filter(|&(_, weight)| weight > 0)
+        open_from(&self.effective, start)
     }
 }
 
-/// The shares of the backends with these numbers.
-pub(super) fn shares<'a>(standings: &'a Standings, numbers: &'a [u32]) -> impl Fn(usize) -> u16 + 'a {
-    |index| numbers.get(index).map_or(0, |&number| u16::try_from(number).map_or(0, |number| standings.share(number)))
+/// Index and weight of those with a weight above 0, beginning with `start` and going round.
+pub(super) fn open_from(weights: &[Weight], start: usize) -> impl Iterator<Item = (usize, Weight)> + '_ {
+    let (before, after) = weights.split_at(start.min(weights.len()));
+    let indexed = |first: usize| move |(i, &weight): (usize, &Weight)| (first + i, weight);
+    let after = after.iter().enumerate().map(indexed(before.len()));
+    let before = before.iter().enumerate().map(indexed(0));
+    after.chain(before).filter(|&(_, weight)| weight > 0)
+}
+
+/// What is known of the backends with these numbers.
+pub(super) fn of<'a>(standings: &'a Standings, numbers: &'a [u32]) -> impl Fn(usize) -> Standing + 'a {
+    let nobody = Standing { share: 0, settled: true };
+    move |index| {
+        let number = numbers.get(index).and_then(|&number| u16::try_from(number).ok());
+        number.map_or(nobody, |number| standings.of(number))
+    }
 }

@@ -132,8 +132,8 @@ pub struct Worker<P, T = AnyTable> {
     standings: Standings,
     /// The version of `standings` that balancers go by.
     standings_seen: u32,
-    /// The shares they go by, by backend number.
-    shares: Box<[u16]>,
+    /// By backend number: whether they know it to be down.
+    down: Box<[bool]>,
     sweep: Sweep,
     known: Known,
     caps: EngineCaps,
@@ -174,7 +174,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let Update { services, backends, mut balancers, ports, .. } =
             Update::new(snapshot.clone(), &tables, &loads, &steering, worker, seeds[3]);
         let standings_seen = standings.version();
-        let shares = (0..BACKENDS_MAX as u16).map(|number| standings.share(number)).collect();
+        let down = (0..BACKENDS_MAX as u16).map(|number| standings.of(number).is_down()).collect();
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&standings));
         let splices = Splices::new(splices_max, Hasher::new(seeds), cookies);
         let mut statistics = Statistics::new(&snapshot, capacity);
@@ -209,7 +209,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             loads,
             standings,
             standings_seen,
-            shares,
+            down,
             sweep: Sweep::default(),
             known,
             caps,

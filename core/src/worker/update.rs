@@ -118,8 +118,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.mark_ports();
         }
         for &number in &update.fresh {
-            if let Some(share) = self.shares.get_mut(usize::from(number)) {
-                *share = self.standings.share(number);
+            if let Some(down) = self.down.get_mut(usize::from(number)) {
+                *down = self.standings.of(number).is_down();
             }
         }
         self.follow_standings(now);
@@ -187,9 +187,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn follow_standings(&mut self, now: Time) {
         self.standings_seen = self.standings.version();
         for number in 0..self.snapshot.backends() as u16 {
-            let share = self.standings.share(number);
-            let Some(held) = self.shares.get_mut(usize::from(number)) else { break };
-            let went_down = core::mem::replace(held, share) > 0 && share == 0;
+            let is_down = self.standings.of(number).is_down();
+            let Some(down) = self.down.get_mut(usize::from(number)) else { break };
+            let went_down = !core::mem::replace(down, is_down) && is_down;
             let is_datagrams = |protocol| protocol == Protocol::Udp;
             if went_down && self.snapshot.backend(number).is_some_and(|(service, _)| is_datagrams(service.protocol)) {
                 self.end_backend(now, number, Which::Datagrams);

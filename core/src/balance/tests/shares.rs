@@ -1,6 +1,6 @@
 //! Parts of weights, and what is kept from one snapshot to the next.
 
-use super::super::{Balancer, Loads, Standings, Tables};
+use super::super::{Balancer, Loads, Standing, Standings, Tables};
 use super::{ALL, NUMBER_FIRST, balancer, flow, pick_ups, service};
 use crate::config::{Algorithm, AllDown, BackendState, Pool, Service, ServiceState, Snapshot};
 use crate::time::Duration;
@@ -92,10 +92,10 @@ fn standings_tell_of_changes_only() {
     standings.set(5, 256);
     standings.set(5, 999);
     standings.set(u16::MAX, 0);
-    assert_eq!((standings.version(), standings.share(5), standings.share(u16::MAX)), (before, 256, 0));
+    assert_eq!((standings.version(), standings.of(5).share, standings.of(u16::MAX).share), (before, 256, 0));
     standings.clone().set(5, 7);
     assert_ne!(standings.version(), before);
-    assert_eq!(standings.share(5), 7);
+    assert_eq!(standings.of(5).share, 7);
 }
 
 #[test]
@@ -151,5 +151,39 @@ fn a_removed_service_has_nobody_to_choose() {
         service.all_down = AllDown::UseAll;
         let (mut balancer, _) = balancer(&service);
         assert_eq!((balancer.choose(&flow(0)), balancer.pick_up(&flow(0))), (None, None), "{algorithm:?}");
+    }
+}
+
+/// A node that takes over has to find every connection where it is, and its first checks may have gone wrong.
+#[test]
+fn until_it_is_settled_connections_are_picked_up_as_configured() {
+    let standings = Standings::new();
+    let (mut maglev, _) = balancer(&service(Algorithm::Maglev, &[1, 1, 1]));
+    let before = pick_ups(&maglev, 3000);
+    let failing = Standing { share: 0, settled: false };
+    standings.put(NUMBER_FIRST + 1, failing);
+    maglev.refresh(&standings);
+    assert_eq!(pick_ups(&maglev, 3000), before, "one check that has failed is no verdict");
+    assert_eq!(maglev.open_targets().len(), 3);
+    let chosen: Vec<_> = (0..3000).map(|i| maglev.choose(&flow(i))).collect();
+    assert!(!chosen.contains(&Some(1)) && chosen.contains(&Some(0)), "new connections go where checks succeed");
+
+    standings.set(NUMBER_FIRST + 1, 0);
+    maglev.refresh(&standings);
+    assert!(!pick_ups(&maglev, 3000).contains(&Some(1)), "now it is known to be down");
+}
+
+#[test]
+fn new_connections_go_to_backends_that_are_not_known_to_be_down() {
+    let standings = Standings::new();
+    for algorithm in ALL {
+        let (mut balancer, _) = balancer(&service(algorithm, &[1, 1, 1]));
+        standings.set(NUMBER_FIRST, 0);
+        (1..3).for_each(|number| standings.put(NUMBER_FIRST + number, Standing { share: 0, settled: false }));
+        balancer.refresh(&standings);
+        let counts = counts(&mut balancer, 300);
+        // All flows have one source.
+        let spreads = algorithm != Algorithm::SourceHash;
+        assert!(counts[0] == 0 && (!spreads || counts[1] > 0 && counts[2] > 0), "{algorithm:?}: {counts:?}");
     }
 }

@@ -178,7 +178,7 @@ fn drop_backend(stage: &Stage, service: &mut Service, which: u8) {
 fn takes_connections(stage: &Stage, number: u16) -> bool {
     let Some((service, backend)) = stage.snapshot().backend(number) else { return false };
     let is_enabled = |backend: &Backend| backend.state == BackendState::Enabled && backend.weight > 0;
-    let is_up = |backend: &Backend| stage.standings.share(backend.number) > 0;
+    let is_up = |backend: &Backend| stage.standings.of(backend.number).share > 0;
     let all_down = !service.backends.iter().any(|backend| is_enabled(backend) && is_up(backend));
     let counts_as_up = is_up(backend) || all_down && service.all_down == AllDown::UseAll;
     service.state == ServiceState::Active && is_enabled(backend) && counts_as_up
