@@ -57,6 +57,17 @@ pub struct Status {
     pub adopted_connections: u64,
 }
 
+impl Status {
+    /// The services and groups that are not ready, and why.
+    pub fn not_ready(&self) -> impl Iterator<Item = (&ServiceStatus, &str)> {
+        let active = self.services.iter().filter(|service| service.state != "removed");
+        active.filter(|service| !service.ready).map(|service| match &*service.not_ready {
+            "" => (service, "the instance does not say; its program is older than this one"),
+            why => (service, why),
+        })
+    }
+}
+
 /// Packet buffers. Those that drivers hold for packets to come are in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BufferStatus {
@@ -155,6 +166,9 @@ pub struct ReloadStatus {
 pub struct HealthStatus {
     /// `unchecked`, `unknown`, `up` or `down`.
     pub state: String,
+    /// Whether its first checks have not come to a verdict: what they found so far is no more than that.
+    #[serde(default)]
+    pub settling: bool,
     /// What the last check found.
     pub reason: String,
     /// Since when, in seconds since 1970.
@@ -290,6 +304,13 @@ pub struct ServiceStatus {
     /// `active` or `removed` (from the configuration; its connections go on for a while).
     #[serde(default)]
     pub state: String,
+    /// Whether one of its backends is up, after first checks that have come to a verdict. Of a service with groups: a backend
+    /// of any of them.
+    #[serde(default)]
+    pub ready: bool,
+    /// Why it is not ready; empty if it is.
+    #[serde(default)]
+    pub not_ready: String,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
 }

@@ -77,6 +77,12 @@ pub fn names() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Whether `name` is up and has a link (`IFF_RUNNING`: a carrier, as far as its driver can tell).
+pub fn is_running(name: &str) -> io::Result<bool> {
+    let both = libc::IFF_UP | libc::IFF_RUNNING;
+    Ok(flags(&control_socket()?, name)? & both == both)
+}
+
 /// Brings `name` up or takes it down.
 pub fn set_up(name: &str, up: bool) -> io::Result<()> {
     change_flags(name, if up { libc::IFF_UP } else { 0 }, if up { 0 } else { libc::IFF_UP })

@@ -31,6 +31,7 @@ mod scale;
 mod soak;
 mod survival;
 mod tables;
+mod takeover;
 mod told;
 mod transfer;
 
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         soak::trials(),
         availability::trials(),
         tables::trials(),
+        takeover::trials(),
         policy::trials(),
         http::trials(),
         crash::trials(),

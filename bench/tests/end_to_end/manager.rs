@@ -5,10 +5,10 @@ use super::network::{services, trial};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::command;
 use hairpin_bench::load;
-use hairpin_bench::peer::{Hairpin, HairpinOptions, control, hairpin_program};
+use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, control, hairpin_program};
 use hairpin_bench::process::Process;
-use hairpin_bench::servers::Servers;
-use hairpin_bench::topology::{Options, Topology};
+use hairpin_bench::servers::{HTTP_PORT, Servers};
+use hairpin_bench::topology::{Family, Options, Topology};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("manager: an upgrade passes the main process on", passes_on),
         trial("manager: an upgrade that fails changes nothing", fails),
+        trial("manager: a start is over when services are ready, or late", waits),
         trial("manager: PID 1 of a container refuses to upgrade", first_of_a_container),
     ]
 }
@@ -78,8 +79,14 @@ impl Manager {
         Ok(Manager { messages, end: Some(end), thread: Some(thread) })
     }
 
-    /// All messages up to the first that says `state`, without signs of life and barriers.
+    /// All messages up to the first that says `state`, without signs of life, barriers and descriptions.
     fn until(&self, state: &str) -> Result<Vec<Told>> {
+        let all = self.all_until(state)?;
+        Ok(all.into_iter().filter(|told| !told.states.iter().all(|line| line.starts_with("STATUS="))).collect())
+    }
+
+    /// The same with descriptions.
+    fn all_until(&self, state: &str) -> Result<Vec<Told>> {
         let mut all = Vec::new();
         loop {
             let told = self.messages.recv_timeout(PATIENCE);
@@ -199,6 +206,33 @@ fn fails() -> Result<()> {
     hairpin.stop(true)?;
     let told = manager.until("STOPPING=1")?;
     ensure!(told.len() == 1 && told.iter().all(|told| told.process == pid), "the manager is told {told:?}");
+    Ok(())
+}
+
+/// No backend answers: the manager hears that it serves all the same, but not before the first checks are over.
+fn waits() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let manager = Manager::listen(&topology.scratch.file("notify"))?;
+    let notify = topology.scratch.file("notify").to_string_lossy().into_owned();
+    let options = HairpinOptions { environment: vec![("NOTIFY_SOCKET", notify)], ..HairpinOptions::default() };
+    let tables = "[service.health]\ncheck = \"tcp\"\ninterval = \"500ms\"\ntimeout = \"400ms\"\n".to_string();
+    let service = Service { tables, ..Service::tcp("web", Family::V4, HTTP_PORT) };
+    let hairpin = Hairpin::start(&topology, &[service], &options)?;
+    let ready = |name: &str| -> Result<(Option<i32>, String)> {
+        let output = hairpin.command(&topology, &["status", "--ready", name])?.output()?;
+        Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    };
+    let told = manager.all_until("READY=1")?;
+    let first = &told.first().context("it is told nothing")?.states[0];
+    ensure!(first.starts_with("STATUS=not ready: service web: the first checks of "), "it is told first {told:?}");
+    let down = "not ready: service web: all 4 backends are down";
+    ensure!(told.iter().any(|told| told.says(&format!("STATUS={down}"))), "it is told {told:?}");
+    ensure!(hairpin.logs().contains("serves all the same"), "nothing is logged of it");
+    ensure!(ready("web")? == (Some(1), format!("{down}\n")), "it says {:?}", ready("web"));
+    ensure!(ready("wep")?.0 == Some(2), "of a service that is not there it says {:?}", ready("wep"));
+    let _servers = Servers::start(&topology)?;
+    manager.all_until("STATUS=ready")?;
+    ensure!(ready("web")? == (Some(0), "ready\n".to_string()), "it says {:?}", ready("web"));
     Ok(())
 }
 

@@ -234,11 +234,11 @@ fn pinned(process: u32) -> Result<()> {
 }
 
 /// Connections that have had an answer, and who gave it.
-struct Idle(Vec<(http::Connection, String)>);
+pub(crate) struct Idle(Vec<(http::Connection, String)>);
 
 impl Idle {
     /// So many to these ports of both families' VIPs.
-    fn open(topology: &Topology, ports: &'static [u16], count: usize) -> Result<Idle> {
+    pub(crate) fn open(topology: &Topology, ports: &'static [u16], count: usize) -> Result<Idle> {
         let one = move |i: usize| {
             let family = if i.is_multiple_of(2) { Family::V4 } else { Family::V6 };
             let to = SocketAddr::new(vip(family), ports[i / 2 % ports.len()]);
@@ -250,7 +250,7 @@ impl Idle {
     }
 
     /// All of them are answered by who answered before.
-    fn check(&mut self, when: &str) -> Result<()> {
+    pub(crate) fn check(&mut self, when: &str) -> Result<()> {
         self.0.iter_mut().try_for_each(|one| Idle::check_one(one, when))
     }
 

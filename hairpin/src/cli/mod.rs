@@ -5,6 +5,7 @@ mod filter;
 mod listing;
 mod pages;
 mod process;
+mod ready;
 mod target;
 
 use crate::capture::Wish;
@@ -59,10 +60,17 @@ enum Action {
         config: PathBuf,
     },
     /// Show what an instance is doing: services, backends, health, workers, offload, drops.
-    #[command(after_help = "Example: hairpin status --watch=5")]
+    ///
+    /// With --ready: only whether it is ready. A service is, when the first checks of its backends have come to a verdict, and
+    /// one of them is up; a group of backends is named SERVICE/GROUP.
+    #[command(after_help = "Examples: hairpin status --watch=5\n          hairpin status --ready web\n\
+                            Exit status with --ready: 0 ready, 1 not ready, 2 trouble")]
     Status {
         #[command(flatten)]
         target: Target,
+        /// Whether this service is ready, or all are: told by the exit status, and in words where one is not.
+        #[arg(long, value_name = "SERVICE", num_args = 0..=1, conflicts_with = "watch")]
+        ready: Option<Option<String>>,
         /// For people or for programs.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -278,9 +286,10 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 impl Action {
-    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences.
+    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences; so does
+    /// `status --ready`, where 1 is an answer as well.
     fn trouble(&self) -> ExitCode {
-        ExitCode::from(if matches!(self, Action::Diff { .. }) { 2 } else { 1 })
+        ExitCode::from(if matches!(self, Action::Diff { .. } | Action::Status { ready: Some(_), .. }) { 2 } else { 1 })
     }
 
     fn perform(self) -> anyhow::Result<ExitCode> {
@@ -288,7 +297,10 @@ impl Action {
             Action::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
             Action::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
             Action::Validate { config } => process::validate(&config),
-            Action::Status { target, output, watch } => listing::status(&target, output, watch),
+            Action::Status { target, ready: Some(service), output, .. } => {
+                return ready::ready(&target, service.as_deref(), output);
+            }
+            Action::Status { target, output, watch, .. } => listing::status(&target, output, watch),
             Action::Top { target } => crate::top::run(&target.socket()?),
             Action::Connections { target, filter, output, limit, all, count, cursor } => {
                 let extent = match (count, all) {

@@ -44,15 +44,21 @@ impl Shared {
 }
 
 impl Checker {
-    /// Starts checking `targets`. The first checks begin at once, spread over at most a second.
+    /// Starts checking `targets`. The first checks begin at once, spread over at most a second. `links_down`: see
+    /// [`Checker::set_links`].
     ///
     /// `on_change` is called on the thread `health`, with no lock held, with each backend whose health is another than
     /// it was told last. It must be quick: while it runs no check goes on. It may call the checker.
     ///
     /// # Errors
     /// A target breaks a bound of [`Target`], two have one number, or the thread cannot be started.
-    pub fn start(targets: Vec<Target>, on_change: impl Fn(Vec<Change>) + Send + 'static) -> Result<Self> {
+    pub fn start(
+        targets: Vec<Target>,
+        links_down: Option<String>,
+        on_change: impl Fn(Vec<Change>) + Send + 'static,
+    ) -> Result<Self> {
         let mut schedule = Schedule::new(Instant::now());
+        schedule.set_links(links_down, Instant::now());
         schedule.update(targets, Moment::now())?;
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
@@ -77,6 +83,12 @@ impl Checker {
         self.shared.lock().schedule.update(targets, Moment::now())?;
         self.shared.wake.notify_one();
         Ok(())
+    }
+
+    /// Learns which interfaces are down, in words; `None`: none is. While one is down, and for half a minute after the start
+    /// at most, first checks that fail say nothing about their backends.
+    pub fn set_links(&self, down: Option<String>) {
+        self.shared.lock().schedule.set_links(down, Instant::now());
     }
 
     /// Takes in running totals of clients' connections, by backend number. To be called a few times a second: failures

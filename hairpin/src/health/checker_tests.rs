@@ -14,7 +14,7 @@ use super::{Change, Check, Checker, Health, HttpCheck, IN_FLIGHT_MAX, Observed, 
 /// A checker and what it tells.
 fn started(targets: Vec<Target>) -> (Checker, mpsc::Receiver<Change>) {
     let (tell, told) = mpsc::channel();
-    let checker = Checker::start(targets, move |changes| {
+    let checker = Checker::start(targets, None, move |changes| {
         for change in changes {
             // The test may be over.
             let _ = tell.send(change);
@@ -116,7 +116,7 @@ fn an_update_keeps_state_and_drops_what_is_gone() {
     let gone = fresh_address();
     let (checker, _told) =
         started(vec![target(1, server.address, Check::Tcp), target(2, gone, Check::Tcp), target(3, gone, Check::Tcp)]);
-    eventually("three verdicts", || checker.states().iter().all(|state| state.checks > 0));
+    eventually("three verdicts", || checker.states().iter().all(|state| state.settled));
     let before = state(&checker, 2);
     let slower = Target { name: "other".into(), fall: 9, ..target(2, gone, Check::Tcp) };
     checker.update(vec![target(1, server.address, Check::Tcp), slower]).unwrap();
@@ -266,7 +266,7 @@ fn a_callback_may_ask_the_checker_and_even_drop_it() {
     let (tell, told) = mpsc::channel();
     let given = Mutex::new(given);
     let address = fresh_address();
-    let checker = Checker::start(vec![target(1, address, Check::Tcp)], move |changes| {
+    let checker = Checker::start(vec![target(1, address, Check::Tcp)], None, move |changes| {
         let Ok(checker) = given.lock().unwrap().recv() else { return };
         tell.send((changes[0].to, checker.states()[0].health)).unwrap();
         drop(checker);
@@ -278,6 +278,6 @@ fn a_callback_may_ask_the_checker_and_even_drop_it() {
 #[test]
 fn a_bad_target_is_refused_at_the_start() {
     let bad = Target { rise: 0, ..target(1, fresh_address(), Check::Tcp) };
-    let error = Checker::start(vec![bad], |_| {}).unwrap_err();
+    let error = Checker::start(vec![bad], None, |_| {}).unwrap_err();
     assert!(format!("{error:#}").contains("rise is 0"), "{error:#}");
 }

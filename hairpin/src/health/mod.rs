@@ -4,8 +4,11 @@
 //! balancing or BPF: its owner reads [`Checker::standings`] and acts on them. What happens when all backends of a
 //! service are down is the owner's business too.
 //!
-//! *States.* A backend begins unknown, which counts as up. The first result decides at once; afterwards `fall` failures
-//! in a row take it down and `rise` successes bring it up. Clients' failing connections ([`Checker::observe`]) can take
+//! *States.* A backend begins unknown, which counts as up. The first success decides at once; `fall` failures in a row take
+//! it down and `rise` successes bring it up. Until the first checks have come to a verdict ([`Standing::settled`]) they are
+//! made once a second, new connections go to other backends after one that failed, and nothing else depends on them: after
+//! ten seconds the latest result is the verdict. Failures while an interface has no link ([`Checker::set_links`]) do not
+//! count, for the first half minute. Where all of a service were down and one is up, the others have to settle anew. Clients' failing connections ([`Checker::observe`]) can take
 //! it down as well; then the active check brings it back, or, where there is none, a trial after a pause that doubles
 //! up to eightfold while trials fail. A backend that comes back gets its share slowly if `slow_start` says so.
 //!

@@ -16,6 +16,8 @@ const FULL_SHARE: u16 = 256;
 const FIRST_SHARE: u16 = FULL_SHARE / 16;
 /// How often the pause before the next trial of a backend without an active check doubles.
 const DOUBLINGS_MAX: u32 = 3;
+/// How long failures that are fewer than `fall` say nothing about a backend whose health is not settled.
+pub(super) const SETTLING_MAX: Duration = Duration::from_secs(10);
 /// The longest reason kept, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -61,6 +63,8 @@ pub struct Standing {
     pub available: bool,
     /// How much of its weight counts, 1 to 256 of 256; below 256 only in slow start.
     pub share_256: u16,
+    /// Whether the first checks have come to a verdict. Until then a backend that is not available is not known to be down.
+    pub settled: bool,
 }
 
 /// What is known of one backend, for the status.
@@ -72,6 +76,8 @@ pub struct State {
     pub health: Health,
     /// Why, in words.
     pub reason: String,
+    /// Whether that is a verdict: see [`Standing::settled`].
+    pub settled: bool,
     /// Since when, by the wall clock.
     pub since: SystemTime,
     /// Since when, by the clock that never jumps.
@@ -134,10 +140,20 @@ impl Moment {
     }
 }
 
+/// First checks that have not come to a verdict.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    since: Instant,
+    /// Failures in a row.
+    failures: u32,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub(super) struct Record {
     health: Health,
+    /// Until the first checks have come to a verdict.
+    settling: Option<Settling>,
     reason: String,
     since: Moment,
     against: u32,
@@ -158,9 +174,11 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(target: &Target, now: Moment) -> Self {
-        let reason = if target.check == Check::None { "no check is configured" } else { "not checked yet" };
+        let is_checked = target.check != Check::None;
+        let reason = if is_checked { "not checked yet" } else { "no check is configured" };
         Record {
             health: Health::Unknown,
+            settling: is_checked.then_some(Settling { since: now.instant, failures: 0 }),
             reason: reason.into(),
             since: now,
             against: 0,
@@ -177,6 +195,22 @@ impl Record {
 
     pub(super) fn health(&self) -> Health {
         self.health
+    }
+
+    /// Whether the first checks have not come to a verdict.
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling.is_some()
+    }
+
+    /// A check that failed for what is known to be wrong on this side: the first checks begin anew.
+    pub(super) fn excuse(&mut self, why: &str, now: Moment) {
+        self.settling = Some(Settling { since: now.instant, failures: 0 });
+        self.reason = bounded(why);
+    }
+
+    /// What made it count as down was perhaps common to all backends of its service: its next checks are first checks again.
+    pub(super) fn unsettle(&mut self, now: Moment) {
+        self.settling = Some(Settling { since: now.instant, failures: 0 });
     }
 
     pub(super) fn reason(&self) -> &str {
@@ -203,6 +237,7 @@ impl Record {
         self.last_duration = Some(took);
         self.checks += 1;
         self.failures += u64::from(!passed);
+        let is_verdict = self.settle(target, passed, now);
         let verdict = if passed { Health::Up } else { Health::Down };
         if verdict == self.health {
             self.against = 0;
@@ -213,14 +248,33 @@ impl Record {
             return;
         }
         self.against = self.against.saturating_add(1);
-        let needed = match self.health {
-            Health::Unknown => 1,
-            Health::Up => target.fall,
-            Health::Down => target.rise,
+        let enough = match self.health {
+            Health::Unknown => is_verdict,
+            Health::Up => self.against >= target.fall,
+            Health::Down => self.against >= target.rise,
         };
-        if self.against >= needed {
+        if enough {
             self.turn(verdict, &reason, now);
+        } else if self.health == Health::Unknown {
+            self.reason = bounded(&format!("{reason}; failure {} of {}", self.against, target.fall));
         }
+    }
+
+    /// Whether a result settles what the backend's health is, or that was settled before. One success does: nothing was lost
+    /// if it is wrong. Failures do when there are as many as take a backend down that is up, or when the time is over.
+    fn settle(&mut self, target: &Target, passed: bool, now: Moment) -> bool {
+        let Some(settling) = &mut self.settling else { return true };
+        settling.failures += u32::from(!passed);
+        let is_over = now.instant.saturating_duration_since(settling.since) >= SETTLING_MAX;
+        let is_settled = match self.health {
+            // It comes back as always; meanwhile nothing speaks for its being down.
+            Health::Down if passed => false,
+            _ => passed || settling.failures >= target.fall || is_over,
+        };
+        if is_settled {
+            self.settling = None;
+        }
+        is_settled
     }
 
     /// Takes in the totals of clients' connections. The first after the start, and those that went back, count only
@@ -287,6 +341,9 @@ impl Record {
             return;
         }
         self.health = saved.health;
+        if self.health != Health::Unknown {
+            self.settling = None;
+        }
         self.reason = bounded(&saved.reason);
         self.since = now.at_unix_ms(saved.since_unix_ms);
         self.returned = saved.returned_unix_ms.map(|unix_ms| now.at_unix_ms(unix_ms));
@@ -297,12 +354,17 @@ impl Record {
     }
 
     pub(super) fn standing(&self, target: &Target, now: Instant) -> Standing {
-        let available = self.health != Health::Down;
+        let fails = self.settling.is_some_and(|settling| settling.failures > 0);
+        let available = match self.health {
+            Health::Up => true,
+            Health::Unknown => !fails,
+            Health::Down => false,
+        };
         let share_256 = match self.returned {
             Some(returned) if available => share(now.saturating_duration_since(returned.instant), target.slow_start),
             _ => FULL_SHARE,
         };
-        Standing { backend: target.backend, available, share_256 }
+        Standing { backend: target.backend, available, share_256, settled: self.settling.is_none() }
     }
 
     pub(super) fn state(&self, backend: u16) -> State {
@@ -310,6 +372,7 @@ impl Record {
             backend,
             health: self.health,
             reason: self.reason.clone(),
+            settled: self.settling.is_none(),
             since: self.since.wall,
             since_instant: self.since.instant,
             against: self.against,
@@ -323,6 +386,7 @@ impl Record {
         if self.health == Health::Down {
             self.returned = Some(now);
         }
+        self.settling = None;
         self.health = to;
         self.reason = bounded(reason);
         self.since = now;

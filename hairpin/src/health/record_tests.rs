@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use proptest::prelude::*;
 
 use super::probe::{Failure, Outcome};
-use super::record::{Moment, Record};
+use super::record::{Moment, Record, SETTLING_MAX};
 use super::servers::target;
 use super::{Check, Health, Observed, Passive, Saved, Target};
 
@@ -58,6 +58,15 @@ impl Case {
         self.result(Err(Failure::Backend("connection refused".into())))
     }
 
+    fn down(&mut self) {
+        (0..self.target.fall).for_each(|_| drop(self.bad()));
+        assert_eq!(self.record.health(), Health::Down);
+    }
+
+    fn settled(&self) -> bool {
+        self.record.standing(&self.target, self.now.instant).settled
+    }
+
     fn observe(&mut self, established: u64, failed: u64) -> Health {
         self.totals.established += established;
         self.totals.failed += failed;
@@ -82,13 +91,57 @@ impl Case {
 }
 
 #[test]
-fn the_first_result_decides_at_once() {
+fn the_first_success_decides_at_once_and_failures_when_they_agree() {
     let mut case = Case::checked();
-    assert_eq!((case.record.health(), case.available()), (Health::Unknown, true));
-    assert_eq!(case.bad(), Health::Down);
-    assert!(!case.available());
+    assert_eq!((case.record.health(), case.available(), case.settled()), (Health::Unknown, true, false));
+    assert_eq!([case.bad(), case.bad()], [Health::Unknown; 2]);
+    assert_eq!((case.available(), case.settled()), (false, false), "others are better, but that is no verdict");
+    assert_eq!(case.record.reason(), "connection refused; failure 2 of 3");
+    assert_eq!((case.bad(), case.settled()), (Health::Down, true));
     let mut case = Case::checked();
-    assert_eq!(case.good(), Health::Up);
+    case.bad();
+    assert_eq!((case.good(), case.settled()), (Health::Up, true));
+}
+
+#[test]
+fn after_the_settling_time_the_latest_failure_is_the_verdict() {
+    let mut case = Case::checked();
+    case.target.fall = 100;
+    case.bad();
+    case.pass(SETTLING_MAX - SECOND);
+    assert_eq!(case.bad(), Health::Unknown);
+    case.pass(SECOND);
+    assert_eq!((case.bad(), case.settled()), (Health::Down, true));
+}
+
+#[test]
+fn an_excused_failure_begins_the_first_checks_anew() {
+    let mut case = Case::checked();
+    case.bad();
+    case.bad();
+    case.pass(SETTLING_MAX);
+    case.record.excuse("interface eth1 has no link", case.now);
+    assert_eq!((case.record.health(), case.available(), case.settled()), (Health::Unknown, true, false));
+    assert_eq!(case.record.reason(), "interface eth1 has no link");
+    assert_eq!([case.bad(), case.bad(), case.bad()], [Health::Unknown, Health::Unknown, Health::Down]);
+}
+
+#[test]
+fn what_is_not_settled_any_more_settles_as_down_or_comes_back() {
+    let mut case = Case::checked();
+    case.down();
+    case.record.unsettle(case.now);
+    assert_eq!([case.bad(), case.bad()], [Health::Down; 2]);
+    assert!(!case.settled());
+    assert_eq!((case.bad(), case.settled()), (Health::Down, true));
+    case.record.unsettle(case.now);
+    assert_eq!((case.good(), case.settled()), (Health::Down, false));
+    assert_eq!((case.good(), case.settled()), (Health::Up, true));
+}
+
+#[test]
+fn without_a_check_there_is_nothing_to_wait_for() {
+    assert!(Case::passive(Check::None).settled());
 }
 
 #[test]
@@ -113,7 +166,7 @@ fn fall_and_rise_count_results_in_a_row() {
 #[test]
 fn while_it_is_down_the_latest_reason_is_shown() {
     let mut case = Case::checked();
-    case.bad();
+    case.down();
     let since = case.record.state(1).since;
     case.pass(SECOND);
     case.result(Err(Failure::Backend("HTTP status 503, expected 200-399".into())));
@@ -227,7 +280,7 @@ fn a_trial_starts_slowly_as_well_and_success_does_not_start_it_anew() {
 fn states_survive_a_restart() {
     let mut case = Case::checked();
     case.target.slow_start = 30 * SECOND;
-    case.bad();
+    case.down();
     case.pass(5 * SECOND);
     let saved = case.record.saved(&case.target);
     let json = serde_json::to_string(&saved).unwrap();
@@ -236,7 +289,8 @@ fn states_survive_a_restart() {
     let (old, new) = (case.record.state(1), after.record.state(1));
     assert_eq!((new.health, &new.reason), (old.health, &old.reason));
     assert!(old.since.duration_since(new.since).unwrap() < SECOND / 1000, "{:?} {:?}", old.since, new.since);
-    assert_eq!([after.good(), after.good()], [Health::Down, Health::Up], "the first result no longer decides");
+    assert!(after.settled());
+    assert_eq!([after.good(), after.good()], [Health::Down, Health::Up], "the first success no longer decides");
 
     after.pass(15 * SECOND);
     let saved = after.record.saved(&after.target);
@@ -246,7 +300,7 @@ fn states_survive_a_restart() {
 #[test]
 fn a_restored_state_must_fit() {
     let mut case = Case::checked();
-    case.bad();
+    case.down();
     let saved = case.record.saved(&case.target);
     let moved = Saved { address: "192.0.2.2:80".parse().unwrap(), ..saved.clone() };
     assert_eq!(case.restored(&moved).record.health(), Health::Unknown, "another address");
@@ -292,7 +346,7 @@ fn what_nothing_can_bring_back_does_not_stay_down() {
 
 proptest! {
     /// Against the plainest model: the verdict changes exactly when the last `fall` or `rise` results all differ from
-    /// it.
+    /// it; before the first one, a success is enough.
     #[test]
     fn any_sequence_of_results(
         results in prop::collection::vec(any::<bool>(), 1..200),
@@ -301,10 +355,16 @@ proptest! {
     ) {
         let mut case = Case::checked();
         (case.target.rise, case.target.fall) = (rise, fall);
-        let mut up = results[0];
-        let mut begun = 0;
+        let first = results.iter().position(|&good| good).unwrap_or(usize::MAX).min(fall as usize - 1);
+        let mut up = results.get(first).copied().unwrap_or(false);
+        let mut begun = first + 1;
         for (index, &good) in results.iter().enumerate() {
             let health = if good { case.good() } else { case.bad() };
+            if index <= first {
+                let verdict = if up { Health::Up } else { Health::Down };
+                prop_assert_eq!(health, if index < first { Health::Unknown } else { verdict });
+                continue;
+            }
             let needed = if up { fall } else { rise } as usize;
             let since = &results[begun..=index];
             if since.len() >= needed && since[since.len() - needed..].iter().all(|&result| result != up) {
@@ -323,7 +383,7 @@ proptest! {
     ) {
         let mut case = Case::checked();
         case.target.slow_start = Duration::from_nanos(slow_ns);
-        case.bad();
+        case.down();
         case.good();
         case.good();
         let mut last = case.share();

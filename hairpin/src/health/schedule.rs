@@ -21,6 +21,11 @@ pub const IN_FLIGHT_MAX: usize = 256;
 /// The first checks of new targets are spread over this long, or over their interval if that is shorter.
 const FIRST_SPREAD: Duration = Duration::from_secs(1);
 
+/// How far apart first checks are that fail, unless the interval is shorter.
+const SETTLING_PACE: Duration = Duration::from_secs(1);
+/// How long links that are down excuse first checks that fail.
+const LINKS_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A change of what is believed of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -102,6 +107,16 @@ pub(super) struct Schedule {
     totals: Totals,
     /// What phases are counted from.
     epoch: Instant,
+    links: Links,
+}
+
+/// The interfaces by which backends are reached.
+#[derive(Debug)]
+enum Links {
+    /// All of them have been up since then.
+    Up(Instant),
+    /// Not all of them are: which, and what that means.
+    Down(String),
 }
 
 impl Schedule {
@@ -113,6 +128,26 @@ impl Schedule {
             untold: BTreeSet::new(),
             totals: Totals::default(),
             epoch: now,
+            links: Links::Up(now),
+        }
+    }
+
+    /// Learns which interfaces are down, in words; `None`: none is.
+    pub(super) fn set_links(&mut self, down: Option<String>, now: Instant) {
+        match (down, &self.links) {
+            (Some(which), _) => self.links = Links::Down(which),
+            (None, Links::Down(_)) => self.links = Links::Up(now),
+            (None, Links::Up(_)) => {}
+        }
+    }
+
+    /// Why a check that began then and failed says nothing about its backend, if so.
+    fn excuse(&self, begun: Instant) -> Option<String> {
+        match &self.links {
+            _ if begun.saturating_duration_since(self.epoch) >= LINKS_PATIENCE => None,
+            Links::Up(since) if *since == self.epoch => None,
+            Links::Up(since) => (begun < *since).then(|| "checked before the links were up".to_string()),
+            Links::Down(which) => Some(format!("not checked: {which}")),
         }
     }
 
@@ -242,11 +277,45 @@ impl Schedule {
     pub(super) fn result(&mut self, job: &Job, outcome: Outcome, took: Duration, now: Moment) {
         self.totals.local_errors += u64::from(matches!(outcome, Err(Failure::Local(_))));
         let backend = job.target.backend;
+        let excuse = self.excuse(now.instant.checked_sub(took).unwrap_or(now.instant));
         let Some(entry) = self.entries.get_mut(&backend) else { return };
-        if entry.place == Place::Running(job.ticket) {
-            self.totals.overran += u64::from(took > entry.target.interval);
-            entry.record.result(&entry.target, outcome, took, now);
-            self.untold.insert(backend);
+        if entry.place != Place::Running(job.ticket) {
+            return;
+        }
+        self.totals.overran += u64::from(took > entry.target.interval);
+        self.untold.insert(backend);
+        if let (Err(Failure::Backend(_)), true, Some(why)) = (&outcome, entry.record.is_settling(), excuse) {
+            return entry.record.excuse(&why, now);
+        }
+        let before = entry.record.health();
+        entry.record.result(&entry.target, outcome, took, now);
+        if before != Health::Up && entry.record.health() == Health::Up {
+            let service = entry.target.service.clone();
+            self.unsettle_others(backend, &service, now);
+        }
+    }
+
+    /// The first backend of a service is up: what kept all from answering may have kept the others too, and their ways may be
+    /// back only now. So that they are down is not settled any more.
+    fn unsettle_others(&mut self, backend: u16, service: &str, now: Moment) {
+        let mut others: Vec<(u16, &mut Entry)> = self
+            .entries
+            .iter_mut()
+            .filter(|(number, entry)| **number != backend && entry.target.service == service)
+            .map(|(number, entry)| (*number, entry))
+            .collect();
+        if others.iter().any(|(_, entry)| entry.record.health() == Health::Up) {
+            return;
+        }
+        let down = |entry: &Entry| entry.record.health() == Health::Down && entry.target.check != Check::None;
+        for (number, entry) in others.iter_mut().filter(|(_, entry)| down(entry)) {
+            entry.record.unsettle(now);
+            if let Place::Due(at) = entry.place {
+                let soon = now.instant + part(SETTLING_PACE.min(entry.target.interval), *number);
+                self.due.remove(&(at, *number));
+                entry.place = Place::Due(soon.min(at));
+                self.due.insert((soon.min(at), *number));
+            }
         }
     }
 
@@ -258,7 +327,10 @@ impl Schedule {
         if entry.place != Place::Running(job.ticket) {
             return;
         }
-        let next = self.next_due(&entry.target, now);
+        let next = match self.next_due(&entry.target, now) {
+            next if entry.record.is_settling() => next.min(now + SETTLING_PACE.min(entry.target.interval)),
+            next => next,
+        };
         self.due.insert((next, backend));
         if let Some(entry) = self.entries.get_mut(&backend) {
             entry.place = Place::Due(next);

@@ -58,6 +58,11 @@ fn every(interval: Duration, backends: std::ops::Range<u16>) -> Vec<Target> {
     backends.map(|backend| Target { interval, ..target(backend, address(), Check::Tcp) }).collect()
 }
 
+/// With one failure for a verdict.
+fn hasty(targets: Vec<Target>) -> Vec<Target> {
+    targets.into_iter().map(|target| Target { fall: 1, ..target }).collect()
+}
+
 fn address() -> SocketAddr {
     "192.0.2.1:80".parse().unwrap()
 }
@@ -136,7 +141,7 @@ fn a_check_that_vanishes_frees_its_slot_and_is_followed_by_another() {
 
 #[test]
 fn an_update_keeps_what_is_the_same() {
-    let mut case = Case::new(every(SECOND, 1..5));
+    let mut case = Case::new(hasty(every(SECOND, 1..5)));
     case.pass(SECOND);
     case.turn();
     case.end_all(false);
@@ -212,7 +217,7 @@ fn what_waited_for_a_slot_under_another_address_waits_no_more() {
 
 #[test]
 fn a_change_is_told_once() {
-    let mut case = Case::new(every(SECOND, 1..2));
+    let mut case = Case::new(hasty(every(SECOND, 1..2)));
     case.pass(SECOND);
     case.turn();
     case.end_all(false);
@@ -264,7 +269,7 @@ fn a_trial_without_an_active_check() {
 
 #[test]
 fn a_bad_update_changes_nothing() {
-    let mut case = Case::new(every(SECOND, 1..3));
+    let mut case = Case::new(hasty(every(SECOND, 1..3)));
     case.pass(SECOND);
     case.turn();
     case.end_all(false);
@@ -334,4 +339,90 @@ fn ranges_of_statuses() {
     for bad in ["", "200,", "-", "99", "600", "2xx", "300-200", "200-", "200-300-400", many.as_str()] {
         assert!(bad.parse::<StatusRanges>().is_err(), "{bad:?}");
     }
+}
+
+#[test]
+fn first_checks_that_fail_are_repeated_within_a_second() {
+    let mut case = Case::new(every(60 * SECOND, 1..2));
+    case.pass(SECOND);
+    for _ in 0..3 {
+        assert_eq!((case.turn(), case.health(1)), (vec![1], Health::Unknown));
+        case.end_all(false);
+        case.pass(SECOND);
+    }
+    assert_eq!(case.health(1), Health::Down);
+    assert_eq!(case.turn(), [0_u16; 0], "from now on at its interval");
+}
+
+/// As after a start of the machine: the balancer is there before the switch lets it speak.
+#[test]
+fn first_checks_that_fail_without_a_link_say_nothing() {
+    let mut case = Case::new(every(SECOND, 1..3));
+    case.schedule.set_links(Some("interface eth1 has no link".into()), case.now.instant);
+    for _ in 0..8 {
+        case.pass(SECOND);
+        case.turn();
+        case.end_all(false);
+    }
+    let state = case.schedule.states().remove(0);
+    assert_eq!((state.health, state.checks), (Health::Unknown, 0));
+    assert_eq!(state.reason, "not checked: interface eth1 has no link");
+    case.pass(SECOND);
+    case.turn();
+    case.schedule.set_links(None, case.now.instant);
+    case.end_all(false);
+    assert_eq!(case.schedule.states()[0].reason, "checked before the links were up");
+    for _ in 0..3 {
+        case.pass(SECOND);
+        case.turn();
+        case.end_all(false);
+    }
+    assert_eq!((case.health(1), case.health(2)), (Health::Down, Health::Down), "now they count");
+}
+
+#[test]
+fn a_link_that_stays_down_excuses_nothing_after_half_a_minute() {
+    let mut case = Case::new(every(SECOND, 1..2));
+    case.schedule.set_links(Some("interface eth1 has no link".into()), case.now.instant);
+    for second in 0..35 {
+        assert!(second > 30 || case.health(1) == Health::Unknown, "after {second} s");
+        case.pass(SECOND);
+        case.turn();
+        case.end_all(false);
+    }
+    assert_eq!(case.health(1), Health::Down);
+}
+
+/// What kept all from answering kept each: when the first is back, nothing is known of the others for a while.
+#[test]
+fn when_the_first_of_a_service_is_up_the_others_settle_anew() {
+    let mut case = Case::new(every(60 * SECOND, 1..4));
+    for _ in 0..4 {
+        case.pass(SECOND);
+        case.turn();
+        case.end_all(false);
+    }
+    let settled = |case: &Case| -> Vec<bool> { case.schedule.states().iter().map(|state| state.settled).collect() };
+    assert_eq!((settled(&case), case.health(3)), (vec![true; 3], Health::Down));
+    let mut up = 0;
+    while up == 0 {
+        case.pass(SECOND);
+        case.turn();
+        let was_running = !case.running.is_empty();
+        let job = case.running.first().map(|job| job.target.backend);
+        case.end_all(true);
+        if was_running && job.is_some_and(|backend| case.health(backend) == Health::Up) {
+            up = job.unwrap();
+        }
+    }
+    let states = case.schedule.states();
+    let others = || states.iter().filter(|state| state.health == Health::Down);
+    assert!(others().count() > 0 && others().all(|state| !state.settled), "{states:?}");
+    for _ in 0..5 {
+        case.pass(SECOND);
+        case.turn();
+        case.end_all(false);
+    }
+    assert_eq!(settled(&case), [true; 3], "their failures count again, once a second");
+    assert_eq!(case.health(up), Health::Up);
 }

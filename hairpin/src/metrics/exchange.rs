@@ -7,6 +7,7 @@
 
 use super::counts::Closed;
 use super::source::{Format, Source};
+use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -40,8 +41,8 @@ const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
 /// How often these times are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-const INDEX: &str =
-    "/metrics  metrics for Prometheus\n/status   the status as JSON\n/healthz  200 while the instance answers\n";
+const INDEX: &str = "/metrics  metrics for Prometheus\n/status   the status as JSON\n\
+                     /healthz  200 while the instance answers\n/ready    200 while every service is ready\n";
 
 /// How far a connection is.
 #[derive(Debug, Default)]
@@ -154,8 +155,8 @@ async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<B
     let format = match request.uri().path() {
         "/" => None,
         "/metrics" => Some(metrics_format(request)),
-        "/status" | "/healthz" => Some(Format::Json),
-        _ => return plain(StatusCode::NOT_FOUND, "there is /metrics, /status and /healthz\n"),
+        "/status" | "/healthz" | "/ready" => Some(Format::Json),
+        _ => return plain(StatusCode::NOT_FOUND, "there is /metrics, /status, /healthz and /ready\n"),
     };
     // HEAD is answered like GET; hyper leaves the body out.
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -164,10 +165,28 @@ async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<B
         return response;
     }
     let Some(format) = format else { return plain(StatusCode::OK, INDEX) };
+    if request.uri().path() == "/ready" {
+        return ready(source.status().await);
+    }
     match source.written(format).await {
         Ok(_) if request.uri().path() == "/healthz" => plain(StatusCode::OK, "the instance answers\n"),
         Ok(text) => with_type(StatusCode::OK, format.content_type(), text),
         Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("no status: {reason}\n")),
+    }
+}
+
+/// Whether all services are ready; groups count in their service.
+fn ready(status: Result<Arc<Status>, String>) -> Response<Full<Bytes>> {
+    let status = match status {
+        Ok(status) => status,
+        Err(reason) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("no status: {reason}\n")),
+    };
+    let services = status.not_ready().filter(|(service, _)| service.group_of.is_none());
+    let lines: String =
+        services.map(|(service, why)| format!("not ready: service {}: {why}\n", service.name)).collect();
+    match lines.is_empty() {
+        true => plain(StatusCode::OK, "ready\n"),
+        false => plain(StatusCode::SERVICE_UNAVAILABLE, lines),
     }
 }
 

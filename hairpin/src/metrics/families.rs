@@ -5,6 +5,7 @@
 
 mod http;
 mod ports;
+mod services;
 
 use super::counts::Counts;
 use super::labels::Names;
@@ -117,7 +118,7 @@ use family;
 
 /// All of them, in the order in which they are written.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    GENERAL.iter().chain(http::FAMILIES).chain(ports::FAMILIES).chain(SERVER)
+    GENERAL.iter().chain(services::FAMILIES).chain(http::FAMILIES).chain(ports::FAMILIES).chain(SERVER)
 }
 
 const GENERAL: &[Family] = &[

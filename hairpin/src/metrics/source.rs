@@ -110,6 +110,11 @@ impl Source {
         Ok(Bytes::from_owner(Written(made, format)))
     }
 
+    /// The same, not written down.
+    pub(super) async fn status(&self) -> Result<Arc<Status>, String> {
+        self.fresh().await?.status.clone()
+    }
+
     async fn fresh(&self) -> Result<Arc<Made>, String> {
         let mut awaited = {
             let mut latest = lock(&self.latest);

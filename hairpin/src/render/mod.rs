@@ -14,6 +14,7 @@ pub use offload::offload;
 pub use status::status;
 pub(crate) use units::{brief, number, percent, scaled, span};
 
+use crate::status::Status;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, Table, presets};
 
 /// A table without borders: words to the left, numbers to the right.
@@ -102,4 +103,12 @@ mod tests {
         assert_eq!(wrap("exactlytwelve12"), "exactlytwelv\n    e12\n");
         assert_eq!(wrap("äöüäöüäöüäöüä"), "äöüäöüäöüäöü\n    ä\n");
     }
+}
+
+/// Services and groups that are not ready, each in a line.
+fn not_ready(status: &Status) -> Option<String> {
+    let services = status.services.iter().filter(|service| !service.not_ready.is_empty());
+    let lines: Vec<String> =
+        services.map(|service| format!("NOT READY: service {}: {}", service.name, service.not_ready)).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -1,7 +1,7 @@
 //! The status as tables.
 
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
-use super::{http, ports};
+use super::{http, not_ready, ports};
 use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::Method;
@@ -34,7 +34,8 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         status.pid,
         status.interfaces.join(", ")
     );
-    for sentence in [beginning(status), reloads(status, now), capacity(status)].into_iter().flatten() {
+    for sentence in [not_ready(status), beginning(status), reloads(status, now), capacity(status)].into_iter().flatten()
+    {
         let _ = writeln!(out, "{sentence}");
     }
     let _ = writeln!(out, "\n{}", fitted(services(status), width, &SERVICES_SPARED));
@@ -406,6 +407,7 @@ mod tests {
             ..BackendStatus::default()
         };
         let health = |state: &str, reason: &str, since_unix_s, weight_share| HealthStatus {
+            settling: false,
             state: state.into(),
             reason: reason.into(),
             since_unix_s,

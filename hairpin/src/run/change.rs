@@ -28,9 +28,15 @@ impl Keeper {
     /// Reads the configuration again and applies it, as a whole or not at all. `file` is the one that is meant, if it is
     /// named.
     pub(super) fn reload(&mut self, file: Option<&Path>) -> std::result::Result<Changes, String> {
-        notify::reloading();
+        // To the manager, a process that is still starting does not reload.
+        let is_told = !self.readiness.is_starting();
+        if is_told {
+            notify::reloading();
+        }
         let result = same_file(file, &self.options.file).and_then(|()| self.reload_file());
-        notify::ready();
+        if is_told {
+            notify::ready();
+        }
         self.reloads.last_unix_s = unix_s();
         self.reloads.last_succeeded = result.is_ok();
         match &result {

@@ -9,6 +9,7 @@ use super::instance::{Lock, Record};
 use super::plane::{NO_ENGINE, Plane};
 use super::policer::{Load, Rate};
 use super::reading::{self, Reading};
+use super::ready::{self, Readiness};
 use super::standing;
 use super::thread::{Order, Shared};
 use super::{Asked, End, Message, RunOptions, log, notify, unix_s};
@@ -78,6 +79,7 @@ pub(super) struct Keeper {
     pub(super) rates: Vec<Rate>,
     pub(super) reloads: ReloadStatus,
     pub(super) inspector: Inspector,
+    pub(super) readiness: Readiness,
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
     began: Began,
@@ -113,7 +115,7 @@ impl Keeper {
             }
             let _ = teller.send(Message::Health);
         };
-        let health = Checker::start(targets, on_change)?;
+        let health = Checker::start(targets, ready::links_down(&config.settings, &*plane), on_change)?;
         health.restore(&legacy.health);
         let inspector = Inspector::new(
             table.views()?,
@@ -122,6 +124,8 @@ impl Keeper {
             policy(&*plane, &config.settings),
             crew.handles(),
         );
+        // The manager knows the process that this one takes over from.
+        let readiness = Readiness::new(!options.take_over);
         let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
         let mut keeper = Keeper {
             config,
@@ -138,6 +142,7 @@ impl Keeper {
             rates,
             reloads: ReloadStatus::default(),
             inspector,
+            readiness,
             ended: BTreeSet::new(),
             began,
             adopted,
@@ -199,7 +204,11 @@ impl Keeper {
 
     /// What is done now and then.
     fn look_after(&mut self, beat: usize) {
+        if self.readiness.is_starting() || beat.is_multiple_of(READ_BEATS) {
+            self.tell_readiness();
+        }
         if beat.is_multiple_of(OBSERVE_BEATS) {
+            self.health.set_links(ready::links_down(&self.config.settings, &*self.plane));
             let workers: Vec<_> = self.crew.shared().map(Shared::reading).collect();
             self.health.observe(standing::observed(&workers));
             self.stand();
@@ -218,6 +227,18 @@ impl Keeper {
             self.beating(Keeper::tidy);
             self.renew_cookies();
         }
+    }
+
+    fn why_not_ready(&self) -> Vec<Option<String>> {
+        ready::why_not(&self.snapshot, &self.making.standings, self.readiness.is_settling())
+    }
+
+    fn tell_readiness(&mut self) {
+        let shown = reading::shown(&self.snapshot).into_iter().map(|(_, service)| service);
+        let services = shown.zip(self.why_not_ready()).filter(|(service, _)| !service.kind.is_group());
+        let not_ready = services.filter_map(|(service, why)| Some((service.name.to_string(), why?)));
+        let settled = ready::is_settled(&self.snapshot, &self.making.standings);
+        self.readiness.tell(&not_ready.collect::<Vec<_>>(), settled);
     }
 
     /// Gives workers the next secret of SYN cookies long before its time comes. They are told whether it is new or not:
@@ -363,6 +384,9 @@ impl Keeper {
         status.adopted_connections = self.adopted;
         let mut health = standing::statuses(&self.health, &now.workers);
         let failed = standing::observed(&now.workers);
+        for (shown, why) in status.services.iter_mut().zip(self.why_not_ready()) {
+            (shown.ready, shown.not_ready) = (why.is_none(), why.unwrap_or_default());
+        }
         for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
                 shown.by_hand = self.registry.by_hand(backend.number);

@@ -25,6 +25,7 @@ mod orphan;
 mod plane;
 mod policer;
 mod reading;
+mod ready;
 mod rivals;
 mod standing;
 mod tap;
@@ -258,9 +259,8 @@ impl Service {
                 notify::ready();
                 notify::settle();
                 predecessor.release();
-            } else {
-                notify::ready();
             }
+            // Else the manager hears of it from the keeper, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
             let end = keeper.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.

@@ -17,6 +17,11 @@ pub(super) fn ready() {
     tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
 }
 
+/// How it does, in a line.
+pub(super) fn status(text: &str) {
+    tell(&[NotifyState::Status(text)]);
+}
+
 /// Waits until the manager has read everything that it was told, for [`PATIENCE`] at most.
 pub(super) fn settle() {
     let Ok((ours, theirs)) = std::io::pipe() else { return };

@@ -216,7 +216,7 @@ pub(crate) fn shown(snapshot: &Snapshot) -> Vec<(usize, &Service)> {
 }
 
 /// The service that a group belongs to.
-fn group_of(group: &Service) -> Option<&str> {
+pub(super) fn group_of(group: &Service) -> Option<&str> {
     group.kind.is_group().then(|| group.name.rsplit_once('/').map_or("", |(service, _)| service))
 }
 

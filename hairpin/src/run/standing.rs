@@ -4,7 +4,7 @@ use super::reading::WorkerReading;
 use crate::config::ServiceSettings;
 use crate::health::{self, Checker, Observed, Target};
 use crate::status::HealthStatus;
-use hairpin_core::balance::Standings;
+use hairpin_core::balance::{Standing, Standings};
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
 use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
@@ -51,7 +51,8 @@ pub(crate) fn requests_failed(number: u16, workers: &[WorkerReading]) -> BTreeMa
 pub(crate) fn tell(checker: &Checker, standings: &Standings) -> bool {
     let before = standings.version();
     for standing in checker.standings() {
-        standings.set(standing.backend, if standing.available { standing.share_256 } else { 0 });
+        let share = if standing.available { standing.share_256 } else { 0 };
+        standings.put(standing.backend, Standing { share, settled: standing.settled });
     }
     standings.version() != before
 }
@@ -94,6 +95,7 @@ pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<
         let since = state.since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let status = HealthStatus {
             state: state.health.name().to_string(),
+            settling: !state.settled,
             reason: state.reason,
             since_unix_s: since.as_secs_f64(),
             checks_total: state.checks,

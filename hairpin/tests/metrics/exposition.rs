@@ -31,6 +31,7 @@ pub(crate) fn backend(name: &str, address: &str) -> BackendStatus {
 /// A status that has something to say about everything.
 pub(crate) fn full_status() -> Status {
     let health = HealthStatus {
+        settling: false,
         state: "down".into(),
         reason: "connection refused".into(),
         since_unix_s: 1_700_000_000.5,

@@ -3,7 +3,7 @@
 use crate::client::{Client, PATIENCE, get, serve, server};
 use crate::exposition::full_status;
 use hairpin::metrics;
-use hairpin::status::Status;
+use hairpin::status::{ServiceStatus, Status};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -18,7 +18,7 @@ fn paths_and_methods() {
         client.response(request.starts_with("HEAD")).expect("an answer")
     };
     let index = ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-    assert_eq!((index.code, index.body.lines().count()), (200, 3));
+    assert_eq!((index.code, index.body.lines().count()), (200, 4));
     assert_eq!(ask("GET /metrics?a=b HTTP/1.1\r\nHost: h\r\n\r\n").code, 200);
     assert_eq!(ask("GET http://h/status HTTP/1.1\r\nHost: h\r\n\r\n").code, 200);
     assert_eq!(ask("GET /metrics HTTP/1.0\r\n\r\n").code, 200);
@@ -39,6 +39,23 @@ fn paths_and_methods() {
         let body = client.get("/status").expect("an answer").body;
         assert!(serde_json::from_str::<Status>(&body).is_ok());
     }
+}
+
+#[test]
+fn ready_says_which_service_is_not_and_why() {
+    let mut status = full_status();
+    let ready = |service: &mut ServiceStatus, why: &str| {
+        (service.ready, service.not_ready) = (why.is_empty(), why.to_string());
+    };
+    status.services.iter_mut().for_each(|service| ready(service, ""));
+    let all = server(status.clone());
+    assert_eq!((get(all.address(), "/ready").code, &*get(all.address(), "/ready").body), (200, "ready\n"));
+    ready(&mut status.services[0], "all 2 backends are down");
+    let name = status.services[0].name.clone();
+    let one = get(server(status.clone()).address(), "/ready");
+    assert_eq!((one.code, one.body), (503, format!("not ready: service {name}: all 2 backends are down\n")));
+    status.services[0].state = "removed".into();
+    assert_eq!(get(server(status).address(), "/ready").code, 200, "a service that is no longer configured");
 }
 
 #[test]
@@ -123,7 +140,7 @@ fn a_slow_status_stalls_nobody_else() {
 #[test]
 fn without_a_status_the_answer_says_why() {
     let broken = serve(|| Err("it is stopping".to_string()));
-    for path in ["/metrics", "/status", "/healthz"] {
+    for path in ["/metrics", "/status", "/healthz", "/ready"] {
         let response = get(broken.address(), path);
         assert_eq!((response.code, &*response.body), (503, "no status: it is stopping\n"));
     }

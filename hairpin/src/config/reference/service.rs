@@ -164,7 +164,8 @@ pub const SERVICE: Section = Section {
 pub const HEALTH: Section = Section {
     header: "[service.health]",
     doc: "How the health of the backends of the service above it is found out. A backend that is down gets no new \
-          connections; over TCP it keeps those it has. The first check of a backend decides at once.",
+          connections; over TCP it keeps those it has. The first success of a backend decides at once; of failures, `fall` in a row do, and the \
+          first checks follow one another within a second.",
     fields: &[
         field(
             "check",
