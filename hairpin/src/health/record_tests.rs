@@ -59,7 +59,9 @@ impl Case {
     }
 
     fn down(&mut self) {
-        (0..self.target.fall).for_each(|_| drop(self.bad()));
+        for _ in 0..self.target.fall {
+            self.bad();
+        }
         assert_eq!(self.record.health(), Health::Down);
     }
 
