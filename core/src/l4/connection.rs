@@ -12,6 +12,7 @@
 //!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
 //! - [`Flags::SEVERED`] and what goes with it, in any state: it is to go.
 //! - `proof` and [`Flags::CHALLENGED`] of before, in any state: the handshake is recognised at the next SYN-ACK.
+//! - `proof` of before with [`Flags::GUESSED`]: a RST of the client is recognised after the backend's next packet.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
 //! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
 //! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
@@ -183,6 +184,9 @@ impl Flags {
     pub const CLIENT_GONE: u16 = 4096;
     /// The same of the backend.
     pub const BACKEND_GONE: u16 = 8192;
+
+    /// It was taken up by a packet of its backend, and its client has not spoken since (see `proof`).
+    pub const GUESSED: u16 = 2048;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

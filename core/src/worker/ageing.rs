@@ -39,6 +39,9 @@ pub type Asked = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// How long silence is borne in a connection's state.
     pub(super) fn timeout(&self, connection: &Connection) -> Duration {
+        if connection.state == State::Pass {
+            return self.pass_timeout(connection);
+        }
         let Some(service) = self.snapshot.services.get(usize::from(connection.service)) else { return PASS_IDLE };
         let timeouts = &service.timeouts;
         match connection.state {

@@ -51,6 +51,26 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
+    /// A connection of which a packet of its backend came first, if it is one ([`guess`](super::guess)): the client flow `key`
+    /// to the backend at `index` of `service`.
+    pub(super) fn create_guessed(
+        &mut self,
+        now: Time,
+        key: &FlowKey,
+        service: u16,
+        index: usize,
+    ) -> Result<Position, Drop> {
+        if self.slab.len() >= self.slab.capacity() && !self.make_room(now) {
+            return Err(Drop::TableFull);
+        }
+        let mut connection = self.draft(now, key, service, index, true)?;
+        // Until its client speaks anybody may have made it up, and how it began is not known.
+        connection.state = State::SynReceived;
+        connection.flags.set(Flags::GUESSED);
+        connection.flags.set(Flags::JUDGED);
+        self.admit(now, connection)
+    }
+
     /// Makes a connection of the client flow `key` to a backend of `service`.
     fn create(&mut self, now: Time, key: &FlowKey, service: u16, picked_up: bool) -> Result<Position, Drop> {
         if self.slab.len() >= self.slab.capacity() && !self.make_room(now) {
@@ -197,7 +217,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.slab.remove(position);
             return None;
         }
-        self.stamps.started(position, now + super::ageing::PASS_IDLE);
+        let timeout = self.timeout(self.slab.at(position));
+        self.stamps.started(position, now + timeout);
         self.passes += 1;
         self.statistics.passes_now += 1;
         Some(position)

@@ -16,6 +16,7 @@ mod answers;
 mod create;
 mod embryos;
 mod ends;
+mod guess;
 mod known;
 mod lane;
 mod lifecycle;
@@ -126,6 +127,8 @@ pub struct Worker<P, T = AnyTable> {
     stamps: Stamps,
     services: Ends,
     backends: Ends,
+    /// Of backends' ends, those whose packets of no connection may be a service's that picks up, with the backend's number.
+    guessed: Ends,
     balancers: Vec<Balancer>,
     ports: PortPool,
     loads: Loads,
@@ -171,7 +174,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let WorkerOptions { loads, standings, known, occupancy, caps, policy, splices_max, cookies, .. } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
-        let Update { services, backends, mut balancers, ports, .. } =
+        let Update { services, backends, guessed, mut balancers, ports, .. } =
             Update::new(snapshot.clone(), &tables, &loads, &steering, worker, seeds[3]);
         let standings_seen = standings.version();
         let down = (0..BACKENDS_MAX as u16).map(|number| standings.of(number).is_down()).collect();
@@ -205,6 +208,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             steering,
             services,
             backends,
+            guessed,
             balancers,
             loads,
             standings,

@@ -295,7 +295,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         tx: &mut Batch<F>,
     ) {
         if self.slab.at(position).state == State::Pass {
-            self.slab.at_mut(position).last_seen = now;
+            self.see_passing(now, position, &at);
             return self.give_back(frame, tx);
         }
         if at.ttl <= 1 {
@@ -303,6 +303,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         if self.slab.at(position).flags.has(Flags::SEVERED) {
             return self.answer_severed(now, frame, at, (position, direction), tx);
+        }
+        if self.is_wrongly_guessed(now, position, direction, &at, frame.bytes()) {
+            return self.give_up_guess(now, frame, position, direction, tx);
         }
         if self.is_somebody_elses(position, direction, &at) {
             // not while the engine owes answers; the backend says it again in a second
@@ -357,7 +360,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Lets a packet move its connection's state.
     fn advance(&mut self, now: Time, position: Position, direction: Direction, at: &Transport, bytes: &[u8]) {
+        if self.is_guessed(position) && direction == Direction::FromBackend {
+            return self.note_answer(position, at, bytes);
+        }
         let hears = self.hears(position, direction, at, bytes);
+        if self.is_guessed(position) {
+            return;
+        }
         let connection = *self.slab.at(position);
         let next = match connection.protocol {
             // what does not acknowledge the SYN-ACK may come from anybody, and opens nothing
@@ -411,14 +420,18 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.newcomer(now, frame, at, service, tx);
         }
-        if self.backends.at(&at.key.source, at.key.protocol).is_some() && at.tcp_flags & (SYN | FIN | RST) == 0 {
+        if let Some(position) = self.guess(now, &at) {
+            return self.carry(now, frame, at, position, Direction::FromBackend, tx);
+        }
+        let goes_on = at.tcp_flags & (SYN | FIN | RST) == 0 || self.begins_elsewhere(&at);
+        if self.backends.at(&at.key.source, at.key.protocol).is_some() && goes_on {
             self.pass(now, &at.key);
         }
         self.give_back(frame, tx);
     }
 
     /// Leaves a flow from a backend's end to the kernel from now on.
-    fn pass(&mut self, now: Time, key: &FlowKey) {
+    pub(super) fn pass(&mut self, now: Time, key: &FlowKey) {
         if self.passes >= self.passes_max {
             self.statistics.offload.passes_full += 1;
             return;

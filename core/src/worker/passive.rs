@@ -74,6 +74,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.protocol != Protocol::Tcp || connection.flags.has(Flags::PROVEN) {
             return true;
         }
+        if self.slab.at(position).flags.has(Flags::GUESSED) {
+            return self.confirm_guess(position, at);
+        }
+        let connection = self.slab.at_mut(position);
         match (direction, at.tcp_flags & (SYN | ACK | RST)) {
             (Direction::FromBackend, answer) if answer == SYN | ACK => {
                 connection.flags.set(Flags::CHALLENGED);

@@ -39,6 +39,8 @@ pub struct Update {
     pub(super) services: Ends,
     /// The ends of all backends, with the number of one that has it.
     pub(super) backends: Ends,
+    /// The ends of backends that serve one service only, which picks up.
+    pub(super) guessed: Ends,
     pub(super) balancers: Vec<Balancer>,
     pub(super) ports: PortPool,
     service_statistics: Box<[ServiceStatistics]>,
@@ -86,6 +88,7 @@ impl Update {
         Update {
             services: Ends::from(&services),
             backends: Ends::from(&backends),
+            guessed: super::guess::ends(&snapshot),
             balancers,
             ports: PortPool::for_snapshot(&snapshot, steering, worker, seed),
             service_statistics: vec![ServiceStatistics::default(); snapshot.services.len()].into(),
@@ -112,6 +115,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         swap(&mut self.snapshot, &mut update.snapshot);
         swap(&mut self.services, &mut update.services);
         swap(&mut self.backends, &mut update.backends);
+        swap(&mut self.guessed, &mut update.guessed);
         swap(&mut self.balancers, &mut update.balancers);
         swap(&mut self.ports, &mut update.ports);
         if !has_followed {

@@ -5,6 +5,7 @@ mod capacity;
 mod change;
 mod crashes;
 mod drawn;
+mod guess;
 mod house;
 mod lane;
 mod marks;

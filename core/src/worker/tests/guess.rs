@@ -1,0 +1,138 @@
+//! Connections of another balancer of which the backend's packets come first.
+
+use super::IPV6;
+use super::stage::{Packet, Stage, Way, client, packet, with_tcp};
+use crate::config::{Service, UnknownPacket};
+use crate::flow::Endpoint;
+use crate::frame::{Egress, Frame};
+use crate::l4::connection::{Ledger, State};
+use crate::time::Duration;
+use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+
+/// Services that pick up, none of which shares a backend's end with another.
+fn picks_up(service: &mut Service) {
+    service.unknown = UnknownPacket::PickUp;
+    if &*service.name == "service-1" {
+        service.backends.iter_mut().for_each(|backend| backend.endpoint.port = 8001);
+    }
+}
+
+/// A stage that knows nothing, and the backend that has this client's connection.
+fn taken_over(ipv6: bool, client: Endpoint) -> (Stage, Endpoint) {
+    let mut other = Stage::new(ipv6, picks_up);
+    let backend = other.client_sends(client, ACK).destination;
+    (Stage::new(ipv6, picks_up), backend)
+}
+
+/// What the backend sends in the middle of a download: it has everything up to 511.
+fn download(backend: Endpoint, client: Endpoint) -> Packet {
+    packet(backend, client, Way::Data(1000))
+}
+
+/// The client's RST, of this sequence number.
+fn reset(client: Endpoint, vip: Endpoint, sequence: u32) -> Packet {
+    with_tcp(packet(client, vip, Way::Tcp(RST)), |tcp| tcp[4..8].copy_from_slice(&sequence.to_be_bytes()))
+}
+
+fn acknowledged(packet: &Packet) -> u32 {
+    let l4 = packet.data.len() - 1020;
+    u32::from_be_bytes(packet.data[l4 + 8..l4 + 12].try_into().unwrap())
+}
+
+fn is_given_back(stage: &mut Stage, packet: &Packet) -> bool {
+    let outcome = stage.send(packet.clone());
+    outcome.frames.len() == 1
+        && outcome.frames[0].meta().egress == Egress::GiveBack
+        && outcome.frames[0].data == packet.data
+}
+
+#[test]
+fn a_download_is_picked_up_from_its_backends_side() {
+    for ipv6 in IPV6 {
+        let client = client(ipv6, 1, 40_000);
+        let (mut stage, backend) = taken_over(ipv6, client);
+        for flags in [ACK, ACK | PSH, ACK | FIN] {
+            let sent = stage.send(packet(backend, client, Way::Tcp(flags))).sent();
+            assert_eq!((sent.source, sent.destination), (stage.vip(), client));
+            assert_eq!((stage.only().state, stage.only().ledger), (State::SynReceived, Ledger::Software));
+        }
+        let sent = stage.client_sends(client, ACK);
+        assert_eq!(sent.destination, backend);
+        stage.send(download(backend, client));
+        assert_eq!((stage.only().state, stage.only().ledger), (State::Established, Ledger::Offloaded));
+    }
+}
+
+#[test]
+fn what_maglev_would_give_to_another_backend_is_left_alone() {
+    let client = client(false, 1, 40_000);
+    let (mut stage, backend) = taken_over(false, client);
+    let other = stage.backends().into_iter().find(|other| *other != backend).unwrap();
+    assert!(is_given_back(&mut stage, &download(other, client)));
+    assert_eq!(stage.only().state, State::Pass);
+}
+
+#[test]
+fn an_end_of_two_services_tells_nothing() {
+    let client = client(false, 1, 40_000);
+    let (_, backend) = taken_over(false, client);
+    let mut stage = Stage::new(false, |service| service.unknown = UnknownPacket::PickUp);
+    assert!(is_given_back(&mut stage, &download(backend, client)));
+    let mut stage = Stage::new(false, |service| {
+        picks_up(service);
+        service.unknown = UnknownPacket::Drop;
+    });
+    assert!(is_given_back(&mut stage, &download(backend, client)), "nor does one of a service that does not pick up");
+}
+
+/// A host that talks to the backend itself, whose packets have gone by another way so far.
+#[test]
+fn who_answers_with_a_reset_talks_to_the_backend_itself() {
+    let client = client(false, 1, 40_000);
+    let (mut stage, backend) = taken_over(false, client);
+    let packet = download(backend, client);
+    let right = acknowledged(&packet);
+    stage.send(packet.clone());
+    let forged = stage.send(reset(client, stage.vip(), right + 1));
+    assert_eq!((forged.frames.len(), stage.only().state), (1, State::SynReceived), "it may be forged");
+    assert!(stage.send(reset(client, stage.vip(), right)).frames.is_empty(), "the backend must not see it");
+    assert_eq!(stage.only().state, State::Pass);
+    assert_eq!(stage.engine_keys(), [packet.key()]);
+    assert!(is_given_back(&mut stage, &packet));
+}
+
+#[test]
+fn after_ten_seconds_of_silence_it_is_somebody_elses() {
+    let client = client(false, 1, 40_000);
+    let (mut stage, backend) = taken_over(false, client);
+    let packet = download(backend, client);
+    for _ in 0..5 {
+        stage.send(packet.clone()).sent();
+        stage.wait(Duration::from_secs(2));
+    }
+    stage.wait(Duration::from_secs(1));
+    assert!(is_given_back(&mut stage, &packet));
+    assert_eq!(stage.only().state, State::Pass);
+}
+
+#[test]
+fn who_is_accepted_by_the_backend_itself_is_left_alone_for_long() {
+    let client = client(false, 1, 40_000);
+    let (mut stage, backend) = taken_over(false, client);
+    assert!(is_given_back(&mut stage, &packet(backend, client, Way::Tcp(SYN | ACK))));
+    assert_eq!(stage.only().state, State::Pass);
+    stage.wait(Duration::from_secs(600));
+    assert!(is_given_back(&mut stage, &download(backend, client)), "ten minutes later");
+    assert!(is_given_back(&mut stage, &packet(backend, client, Way::Tcp(FIN | ACK))));
+    stage.wait(Duration::from_secs(31));
+    assert_eq!(stage.worker().connections().count(), 0, "closed, it is forgotten soon");
+}
+
+#[test]
+fn a_guess_gives_way_to_the_clients_own_word() {
+    let client = client(false, 1, 40_000);
+    let (mut stage, backend) = taken_over(false, client);
+    stage.client_sends(client, ACK);
+    let sent = stage.send(download(backend, client)).sent();
+    assert_eq!((sent.source, stage.only().state), (stage.vip(), State::Established), "known by its client before");
+}
