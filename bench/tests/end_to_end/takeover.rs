@@ -3,10 +3,16 @@
 use super::network::trial;
 use super::tables::Idle;
 use anyhow::{Context, Result, bail, ensure};
+use hairpin_bench::namespace::Namespace;
 use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_bench::servers::{HTTP_PORT, Servers};
-use hairpin_bench::topology::{Family, Options, Topology};
+use hairpin_bench::tool::inside;
+use hairpin_bench::topology::{Family, Options, SERVERS, Topology, client_address, server_address, vip};
 use libtest_mimic::Trial;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,7 +20,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("takeover: links that come up late mislead nobody", late_links)]
+    vec![
+        trial("takeover: links that come up late mislead nobody", late_links),
+        trial("takeover: a download whose client only receives goes on", download),
+    ]
 }
 
 fn services() -> [Service; 2] {
@@ -72,4 +81,77 @@ fn late_links() -> Result<()> {
     links("up")?;
     idle.check("after the links are up")?;
     eventually("it is ready", ready)
+}
+
+/// Another balancer beside the first one: the same interfaces in a namespace of its own, over networks 40 to 44, and the same
+/// VIP. Nobody has a route there yet.
+fn second_balancer(topology: &Topology) -> Result<Namespace> {
+    let second = Namespace::create(&format!("{}-second", topology.name))?;
+    second.script(&format!(
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.ip_forward=1 \
+         net.ipv6.conf.all.forwarding=1\nip link set dev lo up\nip address add {}/32 dev lo\n",
+        vip(Family::V4)
+    ))?;
+    let servers =
+        (1..=SERVERS).map(|i| (format!("server{i}"), &topology.servers[i - 1], server_address(Family::V4, i)));
+    let client = ("client0".to_string(), &topology.client, client_address(Family::V4));
+    for (i, (interface, peer, address)) in std::iter::once(client).chain(servers).enumerate() {
+        let network = 40 + i;
+        second.script(&format!(
+            "ip link add {interface} type veth peer name eth1 netns {}\nip address add 10.0.{network}.1/24 dev {interface}\n\
+             ip link set dev {interface} up\nip route add {address} via 10.0.{network}.2\n",
+            peer.name()
+        ))?;
+        peer.script(&format!("ip address add 10.0.{network}.2/24 dev eth1\nip link set dev eth1 up\n"))?;
+    }
+    Ok(second)
+}
+
+/// The route of the client to the VIP, and the servers' to clients, lead to the second balancer now.
+fn move_routes(topology: &Topology) -> Result<()> {
+    topology.client.script(&format!("ip route replace {} via 10.0.40.1\n", vip(Family::V4)))?;
+    for (i, server) in (41..).zip(&topology.servers) {
+        server.script(&format!("ip route replace default via 10.0.{i}.1\n"))?;
+    }
+    Ok(())
+}
+
+/// A client reads a part of a page and then nothing, so that it says nothing either while its connection moves to another
+/// balancer: that one hears the backend first.
+fn download() -> Result<()> {
+    let mut topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let page = std::fs::read(topology.scratch.file("pages/10m"))?;
+    let [service, _] = services();
+    let mut hairpin = Hairpin::start(&topology, &[service], &options())?;
+    let (mut stream, mut got) = inside::run(&topology.client, || {
+        let mut stream = TcpStream::connect(SocketAddr::new(vip(Family::V4), HTTP_PORT))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /10m HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")?;
+        let mut part = vec![0; 100_000];
+        stream.read_exact(&mut part)?;
+        Ok((stream, part))
+    })?;
+    // Its window shuts meanwhile.
+    sleep(Duration::from_secs(1));
+
+    let mut second = second_balancer(&topology)?;
+    let mut links = String::new();
+    (1..=SERVERS).try_for_each(|i| writeln!(links, "ip link set dev server{i} down"))?;
+    second.script(&links)?;
+    move_routes(&topology)?;
+    hairpin.stop(true)?;
+    std::mem::swap(&mut topology.balancer, &mut second);
+    hairpin.start_again(&topology, &[])?;
+    let mut back = links.replace("down", "up");
+    for i in 1..=SERVERS {
+        // Those go with the link.
+        writeln!(back, "ip route replace {} via 10.0.{}.2", server_address(Family::V4, i), 40 + i)?;
+    }
+    topology.balancer.script(&back)?;
+    eventually("the backend's packet makes a connection", || Ok(!hairpin.connections(&json!({}))?.is_empty()))?;
+    stream.read_to_end(&mut got).context("the download")?;
+    let head = got.windows(4).position(|four| four == b"\r\n\r\n").context("no head")? + 4;
+    ensure!(got[head..] == page[..], "{} bytes arrived of {}, or others", got.len() - head, page.len());
+    Ok(())
 }
