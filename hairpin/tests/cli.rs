@@ -3,6 +3,7 @@
 use hairpin::control::{
     Answer, BackendAction, BackendChange, Changes, ConnectionView, OffloadView, Page, Query, Request, serve,
 };
+use hairpin::status::{BackendStatus, ServiceStatus, Status};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -445,6 +446,53 @@ fn top_ends_with_sigterm_and_gives_the_terminal_back() {
     });
     assert_eq!(top.end().and_then(|status| status.code()), Some(0));
     assert!(reader.join().unwrap().contains("\x1b[?1049l"), "the alternate screen is left");
+}
+
+/// What bash offers at the end of `line`, in which `@` is the instance.
+fn completed(instance: Option<&Instance>, line: &str) -> Vec<String> {
+    const SCRIPT: &str = r#"
+        source <(hairpin completions bash)
+        function=$(complete -p hairpin | sed 's/.*-F \([^ ]*\).*/\1/')
+        COMP_LINE=$1 COMP_POINT=${#1}
+        read -ra COMP_WORDS <<<"$1"
+        [[ $1 == *' ' ]] && COMP_WORDS+=('')
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        $function hairpin "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let socket = instance.map_or(PathBuf::from("/nonexistent/s"), |instance| instance.directory.join("s"));
+    let line = line.replace('@', &format!("--socket {}", socket.display()));
+    let programs = Path::new(env!("CARGO_BIN_EXE_hairpin")).parent().unwrap().to_str().unwrap().to_string();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
+    let mut bash = Command::new("bash");
+    let output = bash.env("PATH", path).args(["-c", SCRIPT, "bash", &line]).output().expect("there is bash");
+    assert_eq!((output.status.success(), err(&output)), (true, String::new()), "{line}");
+    out(&output).lines().filter(|line| !line.is_empty()).map(str::to_string).collect()
+}
+
+#[test]
+fn bash_completes_services_and_backends() {
+    let backend = |name: &str| BackendStatus { name: name.into(), ..BackendStatus::default() };
+    let service = |name: &str, backends: &[&str]| ServiceStatus {
+        name: name.into(),
+        backends: backends.iter().map(|name| backend(name)).collect(),
+        ..ServiceStatus::default()
+    };
+    let services = vec![service("web", &["10.0.2.11:8080", "10.0.2.12:8080", "spare"]), service("dns", &["ns"])];
+    let status = Status { services, ..Status::default() };
+    let instance = Instance::new("complete", move |_| Answer::Status(Box::new(status.clone())));
+    let offered = |line: &str| completed(Some(&instance), line);
+    assert_eq!(offered("hairpin backend drain @ "), ["dns", "web"]);
+    assert_eq!(offered("hairpin backend drain @ w"), ["web"]);
+    assert_eq!(offered("hairpin backend weight @ web "), ["10.0.2.11:8080", "10.0.2.12:8080", "spare"]);
+    assert_eq!(offered("hairpin backend drain web @ sp"), ["spare"]);
+    // Bash replaces what stands behind the last colon.
+    assert_eq!(offered("hairpin backend drain @ web 10.0.2.12:80"), ["8080"]);
+    assert_eq!(offered("hairpin connections @ --service "), ["dns", "web"]);
+    assert_eq!(offered("hairpin capture @ --service dns --backend "), ["ns"]);
+    // Everything else is as it was.
+    assert_eq!(offered("hairpin conn"), ["connections"]);
+    assert_eq!(completed(None, "hairpin backend drain @ "), Vec::<String>::new(), "no instance, no names, no noise");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod backend;
 mod filter;
 mod listing;
+mod names;
 mod pages;
 mod process;
 mod ready;
@@ -237,10 +238,19 @@ enum Action {
         directory: Option<PathBuf>,
     },
     /// Print what a shell needs to complete commands and options.
+    ///
+    /// In bash, zsh and fish the names of services and backends are completed, too: the script asks the instance for them.
     #[command(after_help = "Example: hairpin completions bash > /usr/share/bash-completion/completions/hairpin")]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Print the services or backends that fit behind the words of a command line. (Completion scripts ask this.)
+    #[command(hide = true, after_help = "Example: hairpin names -- hairpin backend drain web")]
+    Names {
+        /// The words before the one that is completed, `hairpin` first.
+        #[arg(last = true)]
+        words: Vec<String>,
     },
 }
 
@@ -324,6 +334,7 @@ impl Action {
             Action::Lab { command } => return command.perform(),
             Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
             Action::Man { directory } => pages::manual(directory.as_deref()),
+            Action::Names { words } => return names::names(&words),
             Action::Completions { shell } => pages::completions(shell),
         }
         .map(|()| ExitCode::SUCCESS)

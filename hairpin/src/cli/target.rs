@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 const DIRECTORY: &str = "/run/hairpin";
 
 /// Which instance is meant.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(super) struct Target {
     /// The instance's name; "default" unless given.
     #[arg(short, long, value_name = "NAME", conflicts_with_all = ["config", "socket"])]
-    instance: Option<String>,
+    pub(super) instance: Option<String>,
     /// The instance that this configuration file describes.
     #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
-    config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
     /// The instance behind this control socket.
     #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    pub(super) socket: Option<PathBuf>,
 }
 
 impl Target {
