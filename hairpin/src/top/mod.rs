@@ -3,6 +3,7 @@
 //! One thread asks the instance once a second ([`poll`]), another reads keys ([`keys`]), this one draws what is known
 //! ([`view`]), so that neither an instance that is slow, or away, nor a terminal that has gone makes it stick.
 
+mod columns;
 mod keys;
 mod model;
 mod poll;

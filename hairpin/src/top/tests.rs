@@ -123,6 +123,54 @@ fn the_screen_shows_rates_load_and_backends() {
     assert!(!text.contains("worker.quiet"), "{text}");
 }
 
+/// Services and backends with names as people give them.
+fn ordinary() -> Status {
+    let mut status = example();
+    let [web, dns] = &mut status.services[..] else { unreachable!() };
+    (web.name, dns.name) = ("shop-frontend".into(), "resolver-internal".into());
+    for (backend, name) in web.backends.iter_mut().zip(["shop-frontend-01", "shop-frontend-02"]) {
+        backend.name = name.into();
+    }
+    web.backends[1].health.reason = "connection refused".into();
+    dns.backends[0].name = "10.0.2.11:8080".into();
+    status.http = Some(HttpStatus {
+        clients: 1234,
+        backend_connections: 40,
+        backend_connections_idle: 12,
+        responses: [("2xx".to_string(), Count { total: 9, per_s: 1400.0 })].into(),
+        ..HttpStatus::default()
+    });
+    status
+}
+
+#[test]
+fn names_are_whole_at_80_by_24() {
+    let mut model = Model::default();
+    model.take(figures(ordinary()));
+    let lines = screen(&mut model, 80, 24);
+    let text = lines.join("\n");
+    for expected in [
+        "hairpin 1.2.3 instance edge process 42 up 1m15s on eth0",
+        "rules 50 new/s IPv4 70, IPv6 4",
+        "latency: half within 64 us, 99 % within 2.00 ms",
+        "2xx 1.40 k/s",
+        "1234 clients, 40 connections to backends, 12 idle",
+        "shop-frontend 12 25 8.00 Mbit/s 24.0 Mbit/s",
+        "shop-frontend-01 enabled 3 97 0 bit/s 24.0 kbit/s",
+        "shop-frontend-02 down 9 91 0 bit/s 72.0 kbit/s",
+        "resolver-internal 30 25 8.00 Mbit/s 24.0 Mbit/s",
+        "10.0.2.11:8080 enabled 30 70 0 bit/s 240 kbit/s",
+        "kernel.policed-client 4",
+        "q end p pause s sort (by configuration) arrows, page keys scroll",
+    ] {
+        assert!(text.contains(expected), "{expected}\n---\n{text}");
+    }
+    // With more room nothing is left out.
+    let text = screen(&mut model, 140, 40).join("\n");
+    let whole = "shop-frontend-02 10.0.2.11:8080 enabled* down: connection refused 9 91 0 bit/s 72.0 kbit/s";
+    assert!(text.contains(whole), "{text}");
+}
+
 #[test]
 fn any_size_of_terminal_will_do() {
     let mut model = Model::default();

@@ -1,16 +1,19 @@
 //! The screen.
 
-use super::model::{Model, Row, Totals};
+use super::columns;
+use super::model::{Model, Totals};
 use crate::render::{brief, number, percent, scaled, span};
-use crate::status::{BackendStatus, HttpStatus, ServiceStatus, Status, Traffic, WorkerStatus};
+use crate::status::{HttpStatus, Status, Traffic, WorkerStatus};
 use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Sparkline, Table};
+use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
 
 /// Lines of workers at most; more of them stand side by side.
 const WORKER_LINES: u16 = 8;
+/// Lines of a screen with room for everything.
+const ROOMY: u16 = 30;
 /// Cells of a worker's bar.
 const BAR: usize = 20;
 /// Columns a worker takes with its bar, number and share.
@@ -22,14 +25,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let workers = model.status.as_ref().map_or(0, |status| status.workers.len());
     let side_by_side = (usize::from(area.width) / WORKER_WIDTH).max(1);
     let worker_lines = (workers.div_ceil(side_by_side) as u16).clamp(1, WORKER_LINES) + 1;
-    let figures = figures(model);
+    let figures = figures(model, usize::from(area.width));
+    // On a small screen services and backends come first.
+    let (history_lines, event_lines) = if area.height >= ROOMY { (5, 4) } else { (2, 2) };
     let rows = [
         Constraint::Length(1),
         Constraint::Length(figures.len() as u16 + 1),
-        Constraint::Length(5),
+        Constraint::Length(history_lines),
         Constraint::Length(worker_lines),
         Constraint::Min(4),
-        Constraint::Length(4),
+        Constraint::Length(event_lines),
         Constraint::Length(1),
     ];
     let [top, traffic, history, load, table, happening, keys] = Layout::vertical(rows).areas(area);
@@ -39,7 +44,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let bars = bars(model.status.as_deref(), side_by_side);
     frame.render_widget(Paragraph::new(bars).block(titled("workers")), load);
     draw_table(frame, model, table);
-    frame.render_widget(Paragraph::new(events(model)).block(titled("drops and events per second")), happening);
+    let events = Paragraph::new(events(model)).wrap(Wrap { trim: false });
+    frame.render_widget(events.block(titled("drops and events per second")), happening);
     let order = format!(" q end   p pause   s sort (by {})   arrows, page keys scroll", model.order.name());
     frame.render_widget(Paragraph::new(order).dim(), keys);
 }
@@ -54,8 +60,7 @@ fn header(model: &Model) -> Line<'static> {
     match &model.status {
         Some(status) => {
             line.push_span(Span::from(format!(" hairpin {}", status.version)).bold());
-            line.push_span(format!("  instance {}  process {}", status.instance, status.pid));
-            line.push_span(format!("  up {}  on {}", span(status.uptime_s), status.interfaces.join(", ")));
+            line.push_span(format!("  instance {}", status.instance));
         }
         None => line.push_span(" hairpin: waiting for the instance"),
     }
@@ -65,11 +70,16 @@ fn header(model: &Model) -> Line<'static> {
     if let Some(why) = &model.away {
         line.push_span(Span::from(format!("  AWAY: {why}; waiting for it")).fg(Color::Red).bold());
     }
+    // Last, as the end is cut off on a narrow screen.
+    if let Some(status) = &model.status {
+        let uptime = span(status.uptime_s);
+        line.push_span(format!("  process {}  up {uptime}  on {}", status.pid, status.interfaces.join(", ")));
+    }
     line
 }
 
 /// Rates, share and rules.
-fn figures(model: &Model) -> Vec<Line<'static>> {
+fn figures(model: &Model, width: usize) -> Vec<Line<'static>> {
     let totals = model.totals();
     let path = |name: &'static str, traffic: &Traffic| {
         let (packets, bits) = (scaled(traffic.packets_per_s), scaled(traffic.bits_per_s));
@@ -81,27 +91,43 @@ fn figures(model: &Model) -> Vec<Line<'static>> {
         path("offloaded", &totals.offloaded),
         share(&totals),
     ];
-    lines.push(Line::from(rules(model)));
-    lines.extend(model.status.as_ref().and_then(|status| status.http.as_ref()).map(|http| Line::from(requests(http))));
+    lines.extend(fitted(rules(model), width).map(Line::from));
+    let http = model.status.as_ref().and_then(|status| status.http.as_ref());
+    lines.extend(http.into_iter().flat_map(|http| fitted(requests(http), width)).map(Line::from));
     lines
 }
 
-/// HTTP and TLS services.
-fn requests(http: &HttpStatus) -> String {
-    let mut line = format!(" {:<12} {:>16} ", "requests", scaled(http.requests.per_s).trim_end().to_string() + "/s");
+/// A line's pieces on as many lines as they take: further ones begin below the second piece.
+fn fitted(pieces: Vec<String>, width: usize) -> impl Iterator<Item = String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + piece.chars().count() <= width => line.push_str(&piece),
+            Some(_) => lines.push(format!(" {:<12} {}", "", piece.trim_start_matches([',', ';', ' ']))),
+            None => lines.push(piece),
+        }
+    }
+    lines.into_iter()
+}
+
+/// HTTP and TLS services, in pieces.
+fn requests(http: &HttpStatus) -> Vec<String> {
+    let mut line =
+        vec![format!(" {:<12} {:>16} ", "requests", scaled(http.requests.per_s).trim_end().to_string() + "/s")];
     for (class, count) in http.responses.iter().filter(|(_, count)| count.per_s > 0.0) {
-        line.push_str(&format!(" {class} {}/s", scaled(count.per_s).trim_end()));
+        line.push(format!(" {class} {}/s", scaled(count.per_s).trim_end()));
     }
     if http.replies.per_s > 0.0 {
-        line.push_str(&format!(" own {}/s", scaled(http.replies.per_s).trim_end()));
+        line.push(format!(" own {}/s", scaled(http.replies.per_s).trim_end()));
     }
     let refused: f64 = http.refused.values().map(|count| count.per_s).sum();
     if refused > 0.0 {
-        line.push_str(&format!(" refused {}/s", scaled(refused).trim_end()));
+        line.push(format!(" refused {}/s", scaled(refused).trim_end()));
     }
     let numbers = [http.clients, http.backend_connections, http.backend_connections_idle].map(|n| number(n as f64));
     let [clients, backends, idle] = numbers;
-    line + &format!(" {clients} clients, {backends} connections to backends, {idle} idle")
+    line.push(format!(" {clients} clients, {backends} connections to backends, {idle} idle"));
+    line
 }
 
 fn share(totals: &Totals) -> Line<'static> {
@@ -111,7 +137,8 @@ fn share(totals: &Totals) -> Line<'static> {
     line
 }
 
-fn rules(model: &Model) -> String {
+/// Rules, in pieces.
+fn rules(model: &Model) -> Vec<String> {
     match (&model.offload, &model.status) {
         (Some(offload), _) => {
             let latency = match offload.latency_us {
@@ -120,13 +147,14 @@ fn rules(model: &Model) -> String {
             };
             let [v4, v6] = offload.rules.map(|count| number(count as f64));
             let installed = scaled(offload.installed_per_s);
-            format!(" {:<12} {:>16}  IPv4 {v4}, IPv6 {v6}; latency: {latency}", "rules", installed + "new/s")
+            let first = format!(" {:<12} {:>16}  IPv4 {v4}, IPv6 {v6}", "rules", installed + "new/s");
+            vec![first, format!("; latency: {latency}")]
         }
         (None, Some(status)) => {
             let installed = scaled(status.offload.installed_per_s);
-            format!(" {:<12} {:>16}  {}", "rules", installed + "new/s", number(status.offload.rules as f64))
+            vec![format!(" {:<12} {:>16}  {}", "rules", installed + "new/s", number(status.offload.rules as f64))]
         }
-        (None, None) => String::new(),
+        (None, None) => vec![String::new()],
     }
 }
 
@@ -188,57 +216,9 @@ fn draw_table(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
         }
         _ => "services".to_string(),
     };
-    let shown = rows.iter().skip(scroll).take(model.room).map(|row| match row {
-        Row::Service(service) => service_row(service),
-        Row::Backend(backend) => backend_row(backend),
-    });
-    let header = ["NAME", "ADDRESS", "STATE", "HEALTH", "CONNS", "NEW/s", "SOFTWARE", "OFFLOADED"];
-    let numbers = header.len() - 4;
-    let header = header.iter().enumerate().map(|(column, name)| match column {
-        0..4 => Cell::new(*name),
-        _ => right((*name).to_string()),
-    });
-    let widths = [Constraint::Fill(3), Constraint::Fill(3), Constraint::Length(9), Constraint::Fill(3)];
-    let widths = widths.into_iter().chain(std::iter::repeat_n(Constraint::Length(12), numbers));
-    let header = TableRow::new(header).style(Style::new().add_modifier(Modifier::BOLD));
-    let table = Table::new(shown, widths).header(header).block(titled(&title));
-    frame.render_widget(table, area);
+    let table = columns::table(&rows, scroll..rows.len().min(scroll + model.room), usize::from(area.width));
+    frame.render_widget(table.block(titled(&title)), area);
     model.scroll = scroll;
-}
-
-fn right(text: String) -> Cell<'static> {
-    Cell::new(Line::from(text).alignment(Alignment::Right))
-}
-
-fn numbers(now: u64, per_s: f64, software: &Traffic, offloaded: &Traffic) -> [Cell<'static>; 4] {
-    let bits = |traffic: &Traffic| scaled(traffic.bits_per_s) + "bit/s";
-    [number(now as f64), number(per_s), bits(software), bits(offloaded)].map(right)
-}
-
-fn service_row(service: &ServiceStatus) -> TableRow<'static> {
-    let removed = if service.state == "removed" { "removed" } else { "" };
-    let listen = if service.group_of.is_some() { "group" } else { &service.listen };
-    let words = [service.name.clone(), listen.to_string(), removed.into(), String::new()].map(Cell::new);
-    let numbers = numbers(service.connections, service.connections_per_s, &service.software, &service.offloaded);
-    TableRow::new(words.into_iter().chain(numbers)).style(Style::new().add_modifier(Modifier::BOLD))
-}
-
-fn backend_row(backend: &BackendStatus) -> TableRow<'static> {
-    let hand = if backend.by_hand { "*" } else { "" };
-    let health = match &*backend.health.state {
-        "" | "unchecked" => String::new(),
-        state if backend.health.reason.is_empty() => state.to_string(),
-        state => format!("{state}: {}", backend.health.reason),
-    };
-    let words = [format!("  {}", backend.name), backend.address.clone(), format!("{}{hand}", backend.state), health]
-        .map(Cell::new);
-    let numbers = numbers(backend.connections, backend.connections_per_s, &backend.software, &backend.offloaded);
-    let style = match (&*backend.health.state, &*backend.state) {
-        ("down", _) => Style::new().fg(Color::Red),
-        (_, "enabled") => Style::new(),
-        _ => Style::new().dim(),
-    };
-    TableRow::new(words.into_iter().chain(numbers)).style(style)
 }
 
 fn events(model: &Model) -> Line<'static> {
