@@ -50,6 +50,11 @@ pub fn now() -> Time {
     Time::from_nanos(clock(libc::CLOCK_MONOTONIC))
 }
 
+/// How long ago 1970 began, by `CLOCK_REALTIME`, which may be set; read without a system call.
+pub fn time_of_day() -> Duration {
+    Duration::from_nanos(clock(libc::CLOCK_REALTIME))
+}
+
 /// Processor time the calling thread has used so far.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID))

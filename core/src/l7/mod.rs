@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`config`] | what a service does at layer 7, as the data plane sees it | |
 //! | [`cookie`] | SYN cookies: a connection without state until its first valid data | papers/004; RFC 4987, 3.6 |
+//! | [`date`] | the time of day, as HTTP writes it | RFC 9110, 5.6.7 |
 //! | [`head`] | request and response heads, read strictly | RFC 9112, 2 to 5 |
 //! | [`body`] | how long a message is: framing, chunks | RFC 9112, 6 and 7 |
 //! | [`route`] | which route a request takes, who may pass | |
@@ -23,6 +24,7 @@ pub mod body;
 pub mod client_hello;
 pub mod config;
 pub mod cookie;
+pub mod date;
 pub mod edit;
 pub mod head;
 pub mod proxy_protocol;

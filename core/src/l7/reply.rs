@@ -1,8 +1,9 @@
 //! Responses of our own: refusals, redirects, fixed texts.
 //!
-//! They have no `Date`, since nothing here knows the time (RFC 9110, 6.6.1, allows that), and no edits of a service's
-//! or route's: those are for what backends say.
+//! They have a `Date` once the worker has been told the time (RFC 9110, 6.6.1), and no edits of a service's or route's:
+//! those are for what backends say.
 
+use super::date::Date;
 use super::edit::{NoRoom, Out, Part, Variable, asked, parts};
 use super::head::Request;
 
@@ -14,6 +15,8 @@ mod tests;
 pub struct Reply<'a> {
     /// 200 to 599.
     pub status: u16,
+    /// When it is written; `None`: the time is not known.
+    pub date: Option<Date>,
     /// What `Location` says.
     pub location: Option<&'a [u8]>,
     /// The body, plain text.
@@ -95,6 +98,9 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
     out.put(b" ");
     out.put(reason(reply.status).as_bytes());
     out.put(b"\r\n");
+    if let Some(date) = &reply.date {
+        out.field(b"Date", date.bytes());
+    }
     if has_body {
         if !reply.body.is_empty() {
             out.put(b"Content-Type: text/plain\r\n");

@@ -8,6 +8,7 @@ use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Batch, FrameIo};
 use crate::l7::config::Kind;
 use crate::l7::cookie::Cookies;
+use crate::l7::date::Date;
 use crate::l7::splice::{Context, SplicedConnection, Terms};
 use crate::l7::threshold::Threshold;
 use crate::offload::OffloadPolicy;
@@ -114,6 +115,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Makes and checks SYN cookies with other keys from now on.
     pub fn set_cookies(&mut self, cookies: Cookies) {
         self.splices.set_cookies(cookies);
+    }
+
+    /// What HTTP responses of our own say of the time from now on; before the first call they say nothing.
+    pub fn set_date(&mut self, date: Date) {
+        self.splices.set_date(date);
     }
 
     /// Offers bodies to the engine from so many bytes on, where the configuration does not say.

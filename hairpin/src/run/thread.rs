@@ -226,7 +226,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let io = open()?;
     let (worker, adopted) = make();
-    let mut turner = Turner::new(worker, io, engine, cpu::now);
+    let mut turner = Turner::new(worker, io, engine, cpu::now, cpu::time_of_day);
     if !ready(adopted) {
         return Ok(());
     }

@@ -7,10 +7,11 @@ use arrayvec::ArrayVec;
 use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
+use hairpin_core::l7::date::Date;
 use hairpin_core::l7::threshold::{Frames, Meter};
 use hairpin_core::offload::OffloadPolicy;
 use hairpin_core::table::Table;
-use hairpin_core::time::Time;
+use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::Worker;
 
 /// How often a worker that ends tries to send what it still has.
@@ -54,10 +55,21 @@ pub(crate) struct Turner<I: FrameIo, E, P, T> {
     clock: fn() -> Time,
     /// What frames and rules cost.
     meter: Meter,
+    /// Tells the time since 1970, of which responses of our own say the second.
+    calendar: fn() -> Duration,
+    /// When that is another second.
+    date_due: Time,
 }
 
 impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E, P, T> {
-    pub(crate) fn new(worker: Worker<P, T>, io: I, engine: E, clock: fn() -> Time) -> Turner<I, E, P, T> {
+    /// `clock` and `calendar`: the time by which the worker goes, and the time of day, since the beginning of 1970.
+    pub(crate) fn new(
+        worker: Worker<P, T>,
+        io: I,
+        engine: E,
+        clock: fn() -> Time,
+        calendar: fn() -> Duration,
+    ) -> Turner<I, E, P, T> {
         Turner {
             worker,
             io,
@@ -70,12 +82,17 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
             samples: Samples::new(),
             clock,
             meter: Meter::default(),
+            calendar,
+            date_due: Time::ZERO,
         }
     }
 
     /// Does what there is to do, a bounded amount, and says whether there may be more at once. `publish` gets the
     /// tickets of frames that are finished with: sent or dropped.
     pub(crate) fn turn(&mut self, now: Time, publish: impl FnMut(Ticket)) -> bool {
+        if now >= self.date_due {
+            self.renew_date(now);
+        }
         let frames = self.frames(now, publish);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
@@ -131,6 +148,13 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.to_send.is_empty()
+    }
+
+    /// Tells the worker the time of day, once a second at most.
+    fn renew_date(&mut self, now: Time) {
+        let today = (self.calendar)();
+        self.worker.set_date(Date::new(today.as_secs()));
+        self.date_due = now + (Duration::from_secs(1) - Duration::from_nanos(u64::from(today.subsec_nanos())));
     }
 
     fn frames(&mut self, now: Time, mut publish: impl FnMut(Ticket)) -> bool {

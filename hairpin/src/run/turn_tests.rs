@@ -9,7 +9,6 @@ use hairpin_core::table::{AnyTable, Hasher, slab};
 use hairpin_core::worker::{Known, Occupancy, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 const FILE: &str = "interfaces = [\"eth0\"]\n[timeouts]\ntcp_handshake = \"1s\"\ntcp_established = \"10s\"\n\
     [[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:8080\"]\n";
@@ -112,7 +111,7 @@ fn turner(wire_room: usize, engine_room: usize) -> Turner<Wire, Engine, Always, 
         splices_max: 64,
         cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
     });
-    Turner::new(worker, Wire { room: wire_room, ..Wire::default() }, engine, || Time::ZERO)
+    Turner::new(worker, Wire { room: wire_room, ..Wire::default() }, engine, || Time::ZERO, || Duration::ZERO)
 }
 
 /// A segment with so many bytes; flags of S, A, F.
@@ -251,4 +250,19 @@ fn what_frames_of_bodies_cost_is_measured() {
     }
     let threshold = turner.worker.statistics().http.threshold;
     assert_eq!((threshold.frame_ns, threshold.frame_bytes, threshold.bytes_min), (3000, 1500, default));
+}
+
+#[test]
+fn the_time_of_day_is_asked_for_once_a_second() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let mut turner = turner(100, 100);
+    // A quarter of a second has passed when the worker begins.
+    turner.calendar = || Duration::from_millis(784_111_777_250 + 1000 * ASKED.fetch_add(1, Ordering::Relaxed));
+    for ms in 0..750 {
+        turn(&mut turner, ms);
+    }
+    assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+    turn(&mut turner, 750);
+    assert_eq!(ASKED.load(Ordering::Relaxed), 2);
 }

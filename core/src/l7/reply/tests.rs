@@ -7,7 +7,7 @@ const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes
 
 /// The usual answer with `status`: its name is its body.
 fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
-    Reply { status, location: None, body: text(status).as_bytes(), head_only, close }
+    Reply { status, date: None, location: None, body: text(status).as_bytes(), head_only, close }
 }
 
 /// What is written for `reply`; also that it says so if there is a byte too little of room.
@@ -40,6 +40,12 @@ fn a_refusal_says_why_and_whether_it_ends_the_connection() {
 }
 
 #[test]
+fn a_reply_says_when_it_was_written() {
+    let reply = Reply { date: Some(Date::new(784_111_777)), body: b"", ..of_status(204, false, false) };
+    assert_eq!(written(&reply), "HTTP/1.1 204 No Content\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n");
+}
+
+#[test]
 fn a_redirect_says_where_to() {
     let reply = Reply { location: Some(b"https://a/"), ..of_status(308, false, false) };
     assert_eq!(
@@ -51,7 +57,7 @@ fn a_redirect_says_where_to() {
 
 #[test]
 fn what_has_no_body_has_none() {
-    let reply = |status| Reply { status, location: None, body: b"x", head_only: false, close: false };
+    let reply = |status| Reply { status, date: None, location: None, body: b"x", head_only: false, close: false };
     assert_eq!(written(&reply(204)), "HTTP/1.1 204 No Content\r\n\r\n");
     assert_eq!(written(&reply(304)), "HTTP/1.1 304 Not Modified\r\n\r\n");
     let empty = Reply { body: b"", ..reply(200) };

@@ -61,6 +61,7 @@ pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnect
 
 use super::config::Kind;
 use super::cookie::Cookies;
+use super::date::Date;
 use crate::balance::{Balancer, Loads};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{EngineCaps, RuleOp};
@@ -120,6 +121,8 @@ pub(crate) struct Splices {
     stamps: Stamps,
     idle: Idle,
     cookies: Cookies,
+    /// What responses of our own say of the time; `None`: nothing.
+    date: Option<Date>,
     ended: Ended,
     strangers: Strangers,
     /// Fronts that can go on without a packet of theirs.
@@ -153,6 +156,7 @@ impl Splices {
             stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
+            date: None,
             ended: Ended::new(fronts_max, hasher.clone()),
             strangers: Strangers::new(hasher),
             ready: VecDeque::with_capacity(2 * fronts_max as usize),
@@ -174,6 +178,11 @@ impl Splices {
     /// Goes by these keys from now on.
     pub(crate) fn set_cookies(&mut self, cookies: Cookies) {
         self.cookies = cookies;
+    }
+
+    /// What responses of our own say of the time from now on.
+    pub(crate) fn set_date(&mut self, date: Date) {
+        self.date = Some(date);
     }
 
     /// The configuration has become another.

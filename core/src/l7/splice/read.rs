@@ -9,6 +9,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::client_hello;
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
+use crate::l7::date::Date;
 use crate::l7::edit;
 use crate::l7::head::{self, Method, Parsed, Refusal, Request, Version};
 use crate::l7::reply::{self, Reply};
@@ -172,7 +173,8 @@ impl Splices {
     }
 
     fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
-        let Splices { fronts, buffers, scratch, turn, generation, .. } = self;
+        let Splices { fronts, buffers, scratch, turn, generation, date, .. } = self;
+        let date = *date;
         let Some((front, input)) = fronts.get(position).and_then(|front| Some((front, front.input.as_ref()?))) else {
             return Found::Partial;
         };
@@ -187,8 +189,8 @@ impl Splices {
         let close = !request.keep_alive || is_last || ends;
         let client = &front.key.source.address;
         let route = match route::decide(http, &request, client) {
-            Decision::Deny { status } => return answer(scratch, &request, status, close, Refused::Denied),
-            Decision::NotFound => return answer(scratch, &request, 404, close, Refused::NoRoute),
+            Decision::Deny { status } => return answer((scratch, date), &request, status, close, Refused::Denied),
+            Decision::NotFound => return answer((scratch, date), &request, 404, close, Refused::NoRoute),
             Decision::Take(route) => route,
         };
         match &route.action {
@@ -200,12 +202,12 @@ impl Splices {
                     return Found::Refuse { status: 413, why: Refused::TooLarge };
                 }
                 match edit::forwards_left(&request) {
-                    Err(_) => return answer(scratch, &request, 400, close, Refused::Malformed),
+                    Err(_) => return answer((scratch, date), &request, 400, close, Refused::Malformed),
                     // It may go no further. There is no resource here to tell of, and fields are not reflected.
                     Ok(Some(0)) if request.method == Method::Trace => {
-                        return write_reply(scratch, &request, 501, None, reply::text(501).as_bytes(), close);
+                        return write_reply((scratch, date), &request, 501, None, reply::text(501).as_bytes(), close);
                     }
-                    Ok(Some(0)) => return write_reply(scratch, &request, 200, None, &[], close),
+                    Ok(Some(0)) => return write_reply((scratch, date), &request, 200, None, &[], close),
                     Ok(_) => {}
                 }
                 let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
@@ -233,9 +235,9 @@ impl Splices {
                 let Ok(length) = reply::location(room, location, &request, false) else {
                     return Found::Refuse { status: 414, why: Refused::TooLarge };
                 };
-                write_reply(head, &request, *status, Some(&room[..length]), &[], close)
+                write_reply((head, date), &request, *status, Some(&room[..length]), &[], close)
             }
-            Action::Reply { status, body } => write_reply(scratch, &request, *status, None, body, close),
+            Action::Reply { status, body } => write_reply((scratch, date), &request, *status, None, body, close),
         }
     }
 
@@ -267,7 +269,7 @@ impl Splices {
             return self.abandon(cx, position);
         }
         let head_only = front.exchange.method == Method::Head && front.state != FrontState::Reading;
-        let answer = Reply { status, location: None, body: &[], head_only, close: true };
+        let answer = Reply { status, date: self.date, location: None, body: &[], head_only, close: true };
         match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
             Ok(length) => {
                 let all = front.waiting();
@@ -307,8 +309,8 @@ fn refused(refusal: Refusal) -> Found {
 }
 
 /// A refusal after which the connection may go on, if the request has no body that would have to be read first.
-fn answer(scratch: &mut [u8], request: &Request<'_>, status: u16, close: bool, why: Refused) -> Found {
-    match write_reply(scratch, request, status, None, &[], close) {
+fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why: Refused) -> Found {
+    match write_reply(paper, request, status, None, &[], close) {
         // Counted where refusals are.
         Found::Reply { close: true, .. } => Found::Refuse { status, why },
         Found::Reply { length, head, close, .. } => Found::Reply { length, head, close, why: Some(why) },
@@ -316,8 +318,11 @@ fn answer(scratch: &mut [u8], request: &Request<'_>, status: u16, close: bool, w
     }
 }
 
+/// Where a response of ours is written, and when.
+type Paper<'a> = (&'a mut [u8], Option<Date>);
+
 fn write_reply(
-    out: &mut [u8],
+    (out, date): Paper<'_>,
     request: &Request<'_>,
     status: u16,
     location: Option<&[u8]>,
@@ -325,7 +330,7 @@ fn write_reply(
     close: bool,
 ) -> Found {
     let close = close || request.body != Length::None;
-    let answer = Reply { status, location, body, head_only: request.method == Method::Head, close };
+    let answer = Reply { status, date, location, body, head_only: request.method == Method::Head, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },

@@ -31,7 +31,8 @@ mod windows;
 mod wrap;
 
 use crate::config::Algorithm;
-use crate::l7::config::Kind;
+use crate::l7::config::{Action, Kind};
+use crate::l7::date::Date;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use stage::{Script, Sent, Stage};
@@ -204,4 +205,19 @@ fn a_refusal_is_counted_also_where_the_connection_goes_on() {
     assert!(!reply.segment.has(FIN));
     let http = &stage.worker.statistics().http;
     assert_eq!((http.requests, http.replies, http.refused[super::Refused::NoRoute as usize]), (1, 1, 1));
+}
+
+#[test]
+fn replies_of_our_own_say_when_they_were_made() {
+    let redirect = Action::Redirect { status: 308, location: b"https://a/"[..].into() };
+    for (action, request) in [(None, REQUEST), (Some(redirect), REQUEST), (None, "GET / HTTP/1.1\r\n\r\n")] {
+        let mut stage = Stage::new(|http| match action {
+            Some(action) => http.routes.iter_mut().for_each(|route| route.action = action.clone()),
+            None => http.routes = [].into(),
+        });
+        stage.worker.set_date(Date::new(784_111_777));
+        let mut client = Script::client(&mut stage, 1000);
+        let reply = only(client.sends(&mut stage, request));
+        assert!(reply.text().contains("\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{reply:?}");
+    }
 }
