@@ -1,5 +1,11 @@
 //! The status model: what `hairpin status -o json` prints. Field names carry their units and stay as they are; new
 //! ones may be added.
+//!
+//! # Connections
+//! Wherever connections are counted (`connections`, `clients`, `backend_connections`), one counts from its first packet, at
+//! an HTTP or TLS service from the client's first data, until both ends have closed it, one has reset it, or its timeout is
+//! over. What is kept of it after that, as TCP's TIME_WAIT asks, does not count; it takes a place in its table all the same
+//! (`entries`).
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,6 +72,12 @@ impl Status {
             why => (service, why),
         })
     }
+
+    /// Clients' connections of all services. Those to backends of groups are others.
+    pub fn connections(&self) -> u64 {
+        let services = self.services.iter().filter(|service| service.group_of.is_none());
+        services.map(|service| service.connections).sum()
+    }
 }
 
 /// Packet buffers. Those that drivers hold for packets to come are in use.
@@ -127,14 +139,18 @@ pub struct PortStatus {
     pub no_mbuf: u64,
 }
 
-/// How full the tables are: the connection table, and the rules of the fuller family.
+/// How full the tables are: the connection table, which has those of TCP and UDP services, and the rules of the fuller
+/// family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CapacityStatus {
-    /// Connections now.
+    /// Connections in the connection table now.
     pub connections: u64,
-    /// The most there were.
+    /// Its entries now: those connections, and those that are over and kept for a while.
+    #[serde(default)]
+    pub entries: u64,
+    /// The most entries there were.
     pub connections_peak: u64,
-    /// Connections there can be.
+    /// Entries there can be.
     pub connections_max: u64,
     /// `ok`, `nearly-full` (from 90 % on) or `full` of the fullest worker.
     pub connections_state: String,
@@ -239,9 +255,12 @@ pub struct WorkerStatus {
     /// Processor time it has used, in seconds.
     #[serde(default)]
     pub busy_s: f64,
-    /// Connections it tracks.
+    /// Connections it tracks, of TCP and UDP services.
     pub connections: u64,
-    /// Connections it can track.
+    /// Entries of its connection table: those connections, those that are over and kept for a while, and `passes`.
+    #[serde(default)]
+    pub entries: u64,
+    /// Entries there can be.
     pub connections_max: u64,
     /// Flows it has recognised as the kernel's own.
     pub passes: u64,
@@ -282,7 +301,7 @@ pub struct ServiceStatus {
     pub mode: String,
     /// How it chooses backends.
     pub balance: String,
-    /// Connections now; of an HTTP or TLS service those of clients.
+    /// Clients' connections now; of a group, those to its backends.
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
@@ -332,7 +351,7 @@ pub struct BackendStatus {
     /// Whether it answers.
     #[serde(default)]
     pub health: HealthStatus,
-    /// Connections now.
+    /// Connections to it now; of an HTTP or TLS service also those that are idle.
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
@@ -399,9 +418,12 @@ pub struct OffloadStatus {
 pub struct HttpStatus {
     /// Clients' connections now.
     pub clients: u64,
-    /// The most there were.
+    /// Those, and those that are over and kept for a while.
+    #[serde(default)]
+    pub clients_entries: u64,
+    /// The most of all these there were.
     pub clients_peak: u64,
-    /// Clients' connections there can be.
+    /// The most there can be.
     pub clients_max: u64,
     /// Connections to backends now, idle ones among them.
     pub backend_connections: u64,

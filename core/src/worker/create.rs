@@ -311,19 +311,24 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Counts a connection towards its backend's load, or takes it off.
+    /// Counts a connection towards its backend's load and the connections that are open, or takes it off: from its first
+    /// packet until it is over. What is kept of it after that does not count.
     pub(super) fn count(&mut self, position: Position, there: bool) {
         let number = self.backend_number(position);
         let connection = self.slab.at_mut(position);
         if connection.state == State::Pass || connection.flags.has(Flags::COUNTED) == there {
             return;
         }
+        let statistics = &mut self.statistics;
+        let open = [&mut statistics.open_now, &mut statistics.backends[number].open_now];
         if there {
             connection.flags.set(Flags::COUNTED);
             self.loads.add(number as u32);
+            open.into_iter().for_each(|count| *count += 1);
         } else {
             connection.flags.clear(Flags::COUNTED);
             self.loads.take(number as u32);
+            open.into_iter().for_each(|count| *count = count.saturating_sub(1));
         }
     }
 

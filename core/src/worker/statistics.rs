@@ -97,7 +97,7 @@ pub struct ServiceStatistics {
     pub speculative: u64,
     /// Connections refused, for whatever reason.
     pub refused: u64,
-    /// Clients' connections now, of an HTTP or TLS service.
+    /// Clients' connections now that are not over, of an HTTP or TLS service.
     pub fronts_now: u64,
     /// Its requests; of a TLS service, ClientHellos.
     pub requests: u64,
@@ -108,8 +108,10 @@ pub struct ServiceStatistics {
 pub struct BackendStatistics {
     /// Connections it was given.
     pub connections: u64,
-    /// Connections it has.
+    /// Connections it has, those that are over and kept for a while among them.
     pub connections_now: u64,
+    /// Of these, those that are not over.
+    pub open_now: u64,
     /// Connections it has taken up: TCP handshakes completed (and connections picked up), UDP flows answered. Of an HTTP
     /// service's backend, responses that do not speak against it: taking connections up is not yet serving.
     pub established: u64,
@@ -208,8 +210,10 @@ pub struct Statistics {
     pub drops: [u64; Drop::ALL.len()],
     /// Frames dropped as malformed, by [`Malformed`].
     pub malformed: [u64; Malformed::ALL.len()],
-    /// Connections now, Pass entries not among them.
+    /// Connections now, those that are over and kept for a while among them, Pass entries not.
     pub connections_now: u64,
+    /// Of these, those that are not over.
+    pub open_now: u64,
     /// The most connections there have been at a time.
     pub connections_peak: u64,
     /// Connections now that anybody may have made up: they give way when the table is full.
@@ -246,6 +250,7 @@ impl Statistics {
             drops: [0; Drop::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             connections_now: 0,
+            open_now: 0,
             connections_peak: 0,
             embryos_now: 0,
             passes_now: 0,

@@ -154,8 +154,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         for &number in &update.fresh {
             if let Some(backend) = statistics.backends.get_mut(usize::from(number)) {
-                let connections_now = backend.connections_now;
-                *backend = BackendStatistics { connections_now, ..BackendStatistics::default() };
+                let BackendStatistics { connections_now, open_now, .. } = *backend;
+                *backend = BackendStatistics { connections_now, open_now, ..BackendStatistics::default() };
             }
         }
     }

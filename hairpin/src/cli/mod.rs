@@ -64,6 +64,10 @@ enum Action {
     ///
     /// With --ready: only whether it is ready. A service is, when the first checks of its backends have come to a verdict, and
     /// one of them is up; a group of backends is named SERVICE/GROUP.
+    ///
+    /// CONNS are connections that are not over: a connection counts from its first packet, at an HTTP or TLS service from
+    /// the client's first data, until both ends have closed it, one has reset it, or its timeout is over. ENTRIES has those
+    /// in time-wait, too. `hairpin top` and the metrics count connections the same way.
     #[command(after_help = "Examples: hairpin status --watch=5\n          hairpin status --ready web\n\
                             Exit status with --ready: 0 ready, 1 not ready, 2 trouble")]
     Status {
@@ -83,6 +87,8 @@ enum Action {
     },
     /// Watch an instance live: rates, connections, offloaded share, rule latency, workers, backends.
     ///
+    /// Connections are counted as in `hairpin status`: not those in time-wait.
+    ///
     /// Keys: q ends; p pauses; s sorts the services and backends by the next column; arrows, Page Up, Page Down, Home
     /// and End scroll. When the instance goes away the last figures stay, and the view goes on when it is back.
     #[command(after_help = "Example: hairpin top -i edge")]
@@ -94,7 +100,8 @@ enum Action {
     ///
     /// Listing reads the connection table a page at a time and does not hold up packets; workers tell the connections of
     /// HTTP and TLS services between packets, some at a time. A connection that lives through the whole listing is listed
-    /// once.
+    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, doomed) are listed, too;
+    /// `hairpin status` does not count them.
     #[command(after_help = "Examples: hairpin connections --service web --software\n          \
                             hairpin connections --client 203.0.113.0/24 --all -o json")]
     Connections {

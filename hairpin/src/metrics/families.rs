@@ -147,13 +147,26 @@ const GENERAL: &[Family] = &[
         |view, emit| emit(&[&view.status.connection_table], Value::Count(1))
     ),
     // Room.
-    family!(Gauge, "table_connections", NONE, "Connections in the table.", |view, emit| {
-        emit(&[], view.status.capacity.connections.into());
-    }),
-    family!(Gauge, "table_connections_peak", NONE, "The most connections there were in the table.", |view, emit| {
+    family!(
+        Gauge,
+        "table_entries",
+        NONE,
+        "Entries of the connection table: connections, and those that are over and kept for a while (time-wait).",
+        |view, emit| emit(&[], view.status.capacity.entries.into())
+    ),
+    family!(
+        Gauge,
+        "table_connections",
+        NONE,
+        "Connections in the table, those that are over not among them.",
+        |view, emit| {
+            emit(&[], view.status.capacity.connections.into());
+        }
+    ),
+    family!(Gauge, "table_connections_peak", NONE, "The most entries there were in the table.", |view, emit| {
         emit(&[], view.status.capacity.connections_peak.into());
     }),
-    family!(Gauge, "table_connections_max", NONE, "Connections there can be in the table.", |view, emit| {
+    family!(Gauge, "table_connections_max", NONE, "Entries there can be in the table.", |view, emit| {
         emit(&[], view.status.capacity.connections_max.into());
     }),
     family!(Counter, "table_insert_failures", NONE, "Connections refused because the table was full.", |view, emit| {
@@ -170,9 +183,22 @@ const GENERAL: &[Family] = &[
     family!(Counter, "connections_opened", BACKEND, "New connections.", |view, emit| {
         backends(view, emit, |backend| backend.connections_total.into());
     }),
-    family!(Gauge, "connections", BACKEND, "Connections now.", |view, emit| {
-        backends(view, emit, |backend| backend.connections.into());
-    }),
+    family!(
+        Gauge,
+        "connections",
+        BACKEND,
+        "Connections to the backend now, also those of an HTTP or TLS service that are idle. A connection counts from its first \
+         packet (of a client of an HTTP or TLS service: from its first data) until both ends have closed it, one has reset \
+         it, or its timeout is over; not in time-wait.",
+        |view, emit| backends(view, emit, |backend| backend.connections.into())
+    ),
+    family!(
+        Gauge,
+        "service_connections",
+        &["service"],
+        "Connections of clients to the service now, counted as in connections; of a group, those to its backends.",
+        |view, emit| services(view, emit, |service| service.connections.into())
+    ),
     family!(
         Counter,
         "connections_established",
@@ -263,12 +289,32 @@ const GENERAL: &[Family] = &[
     family!(Counter, "worker_busy_seconds", WORKER, "Processor time the worker has used.", |view, emit| {
         workers(view, emit, |worker| worker.busy_s.into());
     }),
-    family!(Gauge, "worker_connections", WORKER, "Connections the worker tracks.", |view, emit| {
-        workers(view, emit, |worker| worker.connections.into());
-    }),
-    family!(Gauge, "worker_connections_max", WORKER, "Connections the worker can track.", |view, emit| {
-        workers(view, emit, |worker| worker.connections_max.into());
-    }),
+    family!(
+        Gauge,
+        "worker_connections",
+        WORKER,
+        "Connections the worker tracks, those that are over not among them.",
+        |view, emit| {
+            workers(view, emit, |worker| worker.connections.into());
+        }
+    ),
+    family!(
+        Gauge,
+        "worker_entries",
+        WORKER,
+        "Entries of the worker's connection table: connections, those that are over and kept for a while (time-wait), and \
+         flows that are the kernel's own.",
+        |view, emit| workers(view, emit, |worker| worker.entries.into())
+    ),
+    family!(
+        Gauge,
+        "worker_connections_max",
+        WORKER,
+        "Entries there can be in the worker's connection table.",
+        |view, emit| {
+            workers(view, emit, |worker| worker.connections_max.into());
+        }
+    ),
     family!(Gauge, "worker_passes", WORKER, "Flows the worker has recognised as the kernel's own.", |view, emit| {
         workers(view, emit, |worker| worker.passes.into())
     }),

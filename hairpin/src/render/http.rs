@@ -8,8 +8,9 @@ use comfy_table::Table;
 pub(super) fn room(http: &HttpStatus) -> Table {
     let mut table = aligned(&["HTTP AND TLS"], &["NOW", "PEAK", "MAX"]);
     let numbers = |numbers: [Option<u64>; 3]| numbers.map(|n| n.map_or_else(String::new, |n| number(n as f64)));
-    let clients = [Some(http.clients), Some(http.clients_peak), Some(http.clients_max)];
-    add(&mut table, &["clients' connections"], &numbers(clients));
+    let entries = [Some(http.clients_entries), Some(http.clients_peak), Some(http.clients_max)];
+    add(&mut table, &["clients' connections"], &numbers([Some(http.clients), None, None]));
+    add(&mut table, &["  with those that are over"], &numbers(entries));
     add(&mut table, &["connections to backends"], &numbers([Some(http.backend_connections), None, None]));
     add(&mut table, &["  idle"], &numbers([Some(http.backend_connections_idle), None, None]));
     add(&mut table, &["buffers"], &numbers([Some(http.buffers), None, Some(http.buffers_max)]));
@@ -86,6 +87,7 @@ mod tests {
         let responses = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| (class.to_string(), Count::default()));
         let mut http = HttpStatus {
             clients: 3,
+            clients_entries: 8,
             clients_peak: 12,
             clients_max: 65_536,
             backend_connections: 5,
@@ -104,7 +106,8 @@ mod tests {
             room,
             [
                 "HTTP AND TLS NOW PEAK MAX",
-                "clients' connections 3 12 65536",
+                "clients' connections 3",
+                "with those that are over 8 12 65536",
                 "connections to backends 5",
                 "idle 4",
                 "buffers 2 70000",

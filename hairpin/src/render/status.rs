@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Columns of the services that a narrow terminal goes without, the first one first.
 const SERVICES_SPARED: [usize; 9] = [3, 2, 7, 10, 12, 4, 9, 8, 5];
 /// Those of the workers.
-const WORKERS_SPARED: [usize; 5] = [9, 5, 10, 4, 6];
+const WORKERS_SPARED: [usize; 5] = [10, 6, 11, 5, 7];
 /// Those of the backends' health.
 const HEALTH_SPARED: [usize; 5] = [8, 7, 6, 4, 1];
 
@@ -99,8 +99,9 @@ fn capacity(status: &Status) -> Option<String> {
     if capacity.connections_max == 0 {
         return None;
     }
-    let [now, peak, max, evicted, refused] = [
-        capacity.connections,
+    let [connections, entries, peak, max, evicted, refused] = [
+        status.connections(),
+        capacity.entries,
         capacity.connections_peak,
         capacity.connections_max,
         capacity.evicted_total,
@@ -111,10 +112,11 @@ fn capacity(status: &Status) -> Option<String> {
     if !tracks_connections(table) {
         return Some(format!("connections are not tracked: every packet finds its backend by {table}"));
     }
-    let mut out = format!("connections: {now} of {max}, at most {peak} so far");
+    let mut out = format!("connections: {connections}; connection table");
     if !table.is_empty() {
-        let _ = write!(out, "; table {table}");
+        let _ = write!(out, " {table}");
     }
+    let _ = write!(out, ": {entries} of {max} entries, at most {peak} so far");
     match &*capacity.connections_state {
         "nearly-full" => out.push_str("; THE TABLE IS NEARLY FULL"),
         "full" => out.push_str("; THE TABLE IS FULL: the oldest not established give way, else new ones are refused"),
@@ -234,7 +236,7 @@ fn traffic_cells(
 fn workers(status: &Status) -> Table {
     let mut table = aligned(
         &["WORKER", "CORE"],
-        &["BUSY", "CONNS", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"],
+        &["BUSY", "CONNS", "ENTRIES", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"],
     );
     for worker in &status.workers {
         let id = worker.id.to_string();
@@ -242,6 +244,7 @@ fn workers(status: &Status) -> Table {
         let numbers = [
             percent(worker.busy_share),
             number(worker.connections as f64),
+            number(worker.entries as f64),
             number(worker.connections_max as f64),
             number(worker.passes as f64),
             number(worker.frames as f64),
@@ -377,8 +380,8 @@ mod tests {
                 "web 192.0.2.10:80/tcp nat maglev 7 70 0 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
                 "web-1 10.0.2.11:8080 2 enabled 7 70 3 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
                 "",
-                "WORKER CORE BUSY CONNS MAX PASSES FRAMES FRAMES/s FORWARDED GIVEN BACK ANSWERED",
-                "0 1 12.5 % 0 0 0 200 k 0 0 0 0",
+                "WORKER CORE BUSY CONNS ENTRIES MAX PASSES FRAMES FRAMES/s FORWARDED GIVEN BACK ANSWERED",
+                "0 1 12.5 % 0 0 0 0 200 k 0 0 0 0",
                 "",
                 "POLICY RULES MAX INSTALLED /s REMOVED /s",
                 "always 14 262 k 0 0 0 0",
@@ -445,7 +448,8 @@ mod tests {
     fn what_is_full_is_said_in_words() {
         let mut all = Status {
             capacity: CapacityStatus {
-                connections: 950,
+                connections: 900,
+                entries: 950,
                 connections_peak: 990,
                 connections_max: 1000,
                 connections_state: "nearly-full".into(),
@@ -455,7 +459,10 @@ mod tests {
             ..Status::default()
         };
         let line = |all: &Status| squeezed(&status_at(all, 0.0, None))[1].clone();
-        assert_eq!(line(&all), "connections: 950 of 1000, at most 990 so far; THE TABLE IS NEARLY FULL");
+        all.services = vec![ServiceStatus { connections: 907, ..ServiceStatus::default() }];
+        let expected =
+            "connections: 907; connection table: 950 of 1000 entries, at most 990 so far; THE TABLE IS NEARLY FULL";
+        assert_eq!(line(&all), expected);
         all.capacity.connections_state = "full".into();
         all.capacity.evicted_total = 7;
         assert!(line(&all).contains("THE TABLE IS FULL: "), "{}", line(&all));

@@ -48,11 +48,11 @@ impl Fill {
 /// one counts.
 pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacityStatus {
     let statistics = || reading.workers.iter().map(|worker| &worker.statistics);
-    let connections = statistics().map(|s| s.connections_now).sum();
     let fill = statistics().map(|s| Fill::of(s.connections_now + s.passes_now, s.connections_max)).max();
     let rules = statistics().map(|s| s.offload.rules).sum();
     CapacityStatus {
-        connections,
+        connections: statistics().map(|s| s.open_now).sum(),
+        entries: statistics().map(|s| s.connections_now).sum(),
         connections_peak: peak.max(statistics().map(|s| s.connections_peak).sum()),
         connections_max: statistics().map(|s| s.connections_max).sum(),
         connections_state: fill.unwrap_or_default().name().to_string(),
@@ -90,10 +90,10 @@ impl Watch {
         if status.connections_state != Fill::Ok.name() && due(&mut self.connections_at) {
             let lost = status.table_full_total + status.evicted_total;
             log(&format!(
-                "warning: the connection table is {}: {} of {} connections (the fullest worker counts); {} given up or \
+                "warning: the connection table is {}: {} of {} entries (the fullest worker counts); {} given up or \
                  refused since the last such line; raise [limits] connections_max",
                 status.connections_state.replace('-', " "),
-                status.connections,
+                status.entries,
                 status.connections_max,
                 lost - self.refused.min(lost)
             ));

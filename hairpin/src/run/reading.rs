@@ -66,6 +66,7 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
     for (number, service) in shown(snapshot) {
         status.services.push(service_status(settings, per_s, (number, service), before, now));
     }
+    http::count_connections(&mut status);
     let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
     for (name, total, dropped) in counts(now).filter(|(_, total, _)| *total > 0) {
         let earlier = counts_before.get(&name).copied().unwrap_or(0);
@@ -132,7 +133,8 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
             cpu: now.cpu,
             busy_share: if per_s.seconds > 0.0 { (busy / per_s.seconds).min(1.0) } else { 0.0 },
             busy_s: now.busy.as_secs_f64(),
-            connections: statistics.connections_now,
+            connections: statistics.open_now,
+            entries: statistics.connections_now + statistics.passes_now,
             connections_max: statistics.connections_max,
             passes: statistics.passes_now,
             frames: statistics.frames,
@@ -272,7 +274,7 @@ fn service_status(
                 BackendState::Removed => "removed",
             }
             .to_string(),
-            connections: statistics.connections_now,
+            connections: statistics.open_now,
             connections_total: statistics.connections,
             connections_per_s: per_s.of(earlier.connections, statistics.connections),
             responses: match service.kind {
@@ -303,7 +305,7 @@ fn backend_statistics(reading: &Reading, number: usize) -> BackendStatistics {
     let mut sum = BackendStatistics::default();
     for one in reading.workers.iter().filter_map(|worker| worker.statistics.backends.get(number)) {
         sum.connections += one.connections;
-        sum.connections_now += one.connections_now;
+        sum.open_now += one.open_now;
         sum.responses.iter_mut().zip(one.responses).for_each(|(sum, one)| *sum += one);
         for (sum, one) in sum.software.iter_mut().zip(one.software) {
             sum.add(one.packets, one.bytes);
@@ -372,7 +374,9 @@ mod tests {
             statistics.services[1].created = 10;
             statistics.services[1].refused = 1;
             statistics.backends[2].connections = 10;
-            statistics.backends[2].connections_now = 3 + index as u64;
+            // Some more are over.
+            statistics.backends[2].connections_now = 10;
+            statistics.backends[2].open_now = 3 + index as u64;
             statistics.backends[2].software[0].add(100, 1000);
             statistics.backends[2].software[1].add(50, 500);
             statistics.drops[Drop::Unknown as usize] = 4;

@@ -110,9 +110,7 @@ impl Model {
             News::Away(why) => self.away = Some(why),
             News::Figures(status, offload) => {
                 self.away = None;
-                // Clients' connections: those to groups of backends are others.
-                let clients = status.services.iter().filter(|service| service.group_of.is_none());
-                self.history.push_front(clients.map(|service| service.connections).sum());
+                self.history.push_front(status.connections());
                 self.history.truncate(HISTORY);
                 if !self.paused {
                     (self.status, self.offload) = (Some(status), offload);

@@ -172,6 +172,44 @@ fn names_are_whole_at_80_by_24() {
 }
 
 #[test]
+fn top_status_and_metrics_count_the_same_connections() {
+    let mut status = example();
+    let spliced = |name: &str, protocol: &str, connections| ServiceStatus {
+        name: name.into(),
+        protocol: protocol.into(),
+        connections,
+        ..ServiceStatus::default()
+    };
+    let group = ServiceStatus { group_of: Some("shop".into()), ..spliced("shop/a", "group", 4) };
+    status.services.extend([spliced("shop", "http", 7), group]);
+    // What is kept of those that are over takes entries, and is none of them.
+    status.capacity = CapacityStatus { connections: 42, entries: 90, connections_max: 1000, ..status.capacity };
+    let mut model = Model::default();
+    model.take(figures(status.clone()));
+    let top = screen(&mut model, 120, 30).join("\n");
+    assert!(top.contains("connections: 49 of"), "{top}");
+    let told = crate::render::status(&status, None);
+    assert!(told.contains("\nconnections: 49; connection table: 90 of 1000 entries"), "{told}");
+    assert_eq!(metric(&status, "hairpin_service_connections", |line| !line.contains("shop/a")), 49);
+    // Those of layer 4 by their backends, too.
+    assert_eq!(metric(&status, "hairpin_connections", |_| true), 42);
+    assert_eq!(metric(&status, "hairpin_table_connections", |_| true), 42);
+}
+
+/// The sum of the samples of a metric whose lines fit.
+fn metric(status: &Status, name: &str, fits: fn(&str) -> bool) -> u64 {
+    use std::io::{Read, Write};
+    let shown = status.clone();
+    let server = crate::metrics::serve(([127, 0, 0, 1], 0).into(), move || Ok(shown.clone())).unwrap();
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let samples = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(name) && fits(line));
+    samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
+}
+
+#[test]
 fn any_size_of_terminal_will_do() {
     let mut model = Model::default();
     for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (400, 100)] {

@@ -123,6 +123,7 @@ pub(crate) fn full_status() -> Status {
         ]),
         capacity: CapacityStatus {
             connections: 6,
+            entries: 9,
             connections_peak: 60,
             connections_max: 200,
             table_full_total: 9,
@@ -158,6 +159,7 @@ fn numbers_are_where_they_belong() {
         assert_eq!(page.value("hairpin_uptime_seconds", &[]), 61.5);
         assert_eq!(page.value("hairpin_adopted_connections", &[]), 11.0);
         assert_eq!(page.value("hairpin_table_connections", &[]), 6.0);
+        assert_eq!(page.value("hairpin_table_entries", &[]), 9.0);
         assert_eq!(page.value("hairpin_table_connections_peak", &[]), 60.0);
         assert_eq!(page.value("hairpin_table_connections_max", &[]), 200.0);
         assert_eq!(page.value("hairpin_table_insert_failures_total", &[]), 9.0);

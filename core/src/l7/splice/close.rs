@@ -127,6 +127,7 @@ impl Splices {
                 // Its FIN, should it come again, is acknowledged for a while.
                 front.state = FrontState::TimeWait;
                 front.deadline = cx.now + TIME_WAIT;
+                cx.count_out(front);
                 let deadline = front.deadline;
                 self.stamp_front(position, deadline);
             }
@@ -361,6 +362,9 @@ impl Splices {
         }
         entry.state = BackState::TimeWait;
         entry.deadline = cx.now + TIME_WAIT;
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
+            backend.open_now = backend.open_now.saturating_sub(1);
+        }
         let deadline = entry.deadline;
         self.stamp_back(back, deadline);
     }
@@ -393,6 +397,8 @@ impl Splices {
         cx.ports.release(cx.now, u32::from(entry.number), source, rest);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
             backend.connections_now = backend.connections_now.saturating_sub(1);
+            // One in TIME_WAIT has been counted out.
+            backend.open_now = backend.open_now.saturating_sub((entry.state != BackState::TimeWait).into());
         }
         self.tell(&mut cx.statistics.http);
     }
@@ -401,17 +407,15 @@ impl Splices {
     pub(super) fn remove_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.detach(cx, position, Fate::Keep);
         let Some(front) = self.fronts.get_mut(position) else { return };
-        let (key, was, service, first) = (front.key, front.state, front.service, front.first);
+        let (key, was, first) = (front.key, front.state, front.first);
         front.state = FrontState::Doomed;
+        cx.count_out(front);
         let ledger = front.ledger;
         self.release_buffers(position);
         if was != FrontState::Doomed {
             self.unindex(&key, position, Direction::FromClient);
             self.ended.add(cx.now, &key, first);
             cx.known.remove(cx.steering.hash(&key.source));
-            if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
-                service.fronts_now = service.fronts_now.saturating_sub(1);
-            }
         }
         if ledger != Ledger::Software {
             return self.remove_rules(cx, position);

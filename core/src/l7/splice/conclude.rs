@@ -73,10 +73,12 @@ impl Splices {
             let Some(front) = self.fronts.get_mut(position) else { return };
             front.state = FrontState::TimeWait;
             front.deadline = cx.now + super::timers::TIME_WAIT;
+            cx.count_out(front);
             self.acknowledge_front(cx, position);
         } else if back.peer.is_settled() {
             // What either sends again is passed on for a while.
             front.deadline = front.deadline.min(cx.now + super::timers::TIME_WAIT);
+            cx.count_out(front);
         }
         let Some(deadline) = self.fronts.get(position).map(|front| front.deadline) else { return };
         self.stamp_front(position, deadline);

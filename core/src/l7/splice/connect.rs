@@ -201,6 +201,7 @@ impl Splices {
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.connections += 1;
             backend.connections_now += 1;
+            backend.open_now += 1;
         }
         cx.statistics.http.backs_now = self.backs.len().into();
         self.attach(cx, position, made);

@@ -279,6 +279,8 @@ pub(super) struct Front {
     /// From the back's numbers to the client's.
     pub(super) down: SequenceMap,
     pub(super) requests: u32,
+    /// It is one of its service's connections: not over yet.
+    pub(super) is_open: bool,
     /// When its state has lasted too long.
     pub(super) deadline: Time,
     /// When it will be looked at.

@@ -100,6 +100,7 @@ impl Splices {
             offer_after: Time::ZERO,
             again: None,
             framing: Framing::default(),
+            is_open: true,
             challenge_after: Time::ZERO,
             asks: 0,
             taken: cx.now,

@@ -303,6 +303,15 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
     }
 
+    /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
+    fn count_out(&mut self, front: &mut Front) {
+        if core::mem::take(&mut front.is_open)
+            && let Some(service) = self.statistics.services.get_mut(usize::from(front.service))
+        {
+            service.fronts_now = service.fronts_now.saturating_sub(1);
+        }
+    }
+
     /// Sends a frame, or counts that there was no room. A packet can lead to more than one of ours: what fills the batch goes
     /// out at once.
     fn send(&mut self, frame: IO::Frame) {

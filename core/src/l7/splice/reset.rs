@@ -44,6 +44,7 @@ impl Splices {
         self.release_buffers(position);
         let Some(front) = self.fronts.get_mut(position) else { return };
         front.state = FrontState::Resetting;
+        cx.count_out(front);
         (front.asks, front.reset_with) = (0, None);
         front.challenge_after = cx.now;
         front.holds = false;

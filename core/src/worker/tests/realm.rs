@@ -124,6 +124,7 @@ impl Realm {
         let real = || connections.iter().filter(|connection| connection.state != State::Pass);
         let statistics = stage.worker().statistics();
         assert_eq!(statistics.connections_now, real().count() as u64);
+        assert_eq!(statistics.open_now, statistics.backends.iter().map(|backend| backend.open_now).sum::<u64>());
         let embryo = |connection: &&&Connection| connection.flags.0 & (Flags::PROVEN | Flags::DOOMED) == 0;
         assert_eq!(statistics.embryos_now, real().filter(embryo).count() as u64);
         for (number, backend) in statistics.backends.iter().enumerate() {
@@ -131,6 +132,7 @@ impl Realm {
             assert_eq!(backend.connections_now, held().count() as u64, "connections of backend {number}");
             let counted = held().filter(|connection| connection.flags.has(Flags::COUNTED)).count();
             assert_eq!(stage.load(number as u16), counted as u32, "load of backend {number}");
+            assert_eq!(backend.open_now, counted as u64, "open connections of backend {number}");
             assert!(backend.established + backend.failed <= backend.connections, "backend {number} counted twice");
         }
         let name = |connection: &Connection| {

@@ -17,15 +17,24 @@ pub(super) const FAMILIES: &[Family] = &[
         Gauge,
         "http_clients",
         &["service"],
-        "Clients' connections to an HTTP or TLS service now.",
+        "Clients' connections to an HTTP or TLS service now: its service_connections.",
         |view, emit| {
             services(view, &mut |name, clients, _| emit(&[name], clients.into()));
         }
     ),
-    family!(Gauge, "http_clients_peak", NONE, "The most clients' connections there were.", |view, emit| {
+    family!(
+        Gauge,
+        "http_clients_entries",
+        NONE,
+        "Clients' connections, and those that are over and kept for a while.",
+        |view, emit| {
+            number(view, emit, |http| http.clients_entries);
+        }
+    ),
+    family!(Gauge, "http_clients_peak", NONE, "The most http_clients_entries there were.", |view, emit| {
         number(view, emit, |http| http.clients_peak);
     }),
-    family!(Gauge, "http_clients_max", NONE, "Clients' connections there can be.", |view, emit| {
+    family!(Gauge, "http_clients_max", NONE, "The most http_clients_entries there can be.", |view, emit| {
         number(view, emit, |http| http.clients_max);
     }),
     family!(

@@ -1,7 +1,7 @@
 //! What workers have counted of HTTP and TLS services.
 
 use super::{Rates, Reading};
-use crate::status::{Count, HttpStatus};
+use crate::status::{Count, HttpStatus, Status};
 use hairpin_core::config::Snapshot;
 use hairpin_core::l7::splice::{HttpStatistics, Refused};
 use hairpin_core::l7::threshold::Threshold;
@@ -38,10 +38,9 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         known.iter().sum::<u64>() as f64 / known.len().max(1) as f64
     };
     Some(HttpStatus {
-        clients: total(|http| http.fronts_now),
+        clients_entries: total(|http| http.fronts_now),
         clients_peak: total(|http| http.fronts_peak),
         clients_max: total(|http| http.fronts_max),
-        backend_connections: total(|http| http.backs_now),
         backend_connections_idle: total(|http| http.idle_now),
         requests: count(&|http| http.requests),
         responses: responses.map(|(at, class)| (class.to_string(), count(&|http| http.responses[at]))).collect(),
@@ -66,7 +65,21 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         cookies_invalid_total: total(|http| http.cookies_invalid),
         cookies_used_total: total(|http| http.cookies_used),
         ended_overwritten_total: total(|http| http.ended_overwritten),
+        ..HttpStatus::default()
     })
+}
+
+/// Adds up the connections of HTTP and TLS services, once each service has its own.
+pub(super) fn count_connections(status: &mut Status) {
+    let Some(http) = &mut status.http else { return };
+    for service in &status.services {
+        match &*service.protocol {
+            "http" | "tls" => http.clients += service.connections,
+            "group" => {}
+            _ => continue,
+        }
+        http.backend_connections += service.backends.iter().map(|backend| backend.connections).sum::<u64>();
+    }
 }
 
 #[cfg(test)]
@@ -88,18 +101,20 @@ mod tests {
             let statistics = &mut worker.statistics;
             statistics.services[0].fronts_now = 3;
             statistics.services[0].requests = 50;
-            statistics.backends[0].connections_now = 2;
+            statistics.backends[0].open_now = 2;
             statistics.backends[0].responses = [0, 40, 0, 0, 6];
             let http = &mut statistics.http;
-            (http.fronts_now, http.fronts_peak, http.fronts_max) = (3, 5, 100);
-            (http.backs_now, http.idle_now) = (2, 1);
+            // One of them is over, and one to the backend.
+            (http.fronts_now, http.fronts_peak, http.fronts_max) = (4, 5, 100);
+            (http.backs_now, http.idle_now) = (3, 1);
             (http.requests, http.replies) = (50, 4);
             http.responses = [0, 40, 0, 0, 6];
             http.refused[Refused::NoRoute as usize] = 2;
         }
         let status = super::super::status(&config.settings, &config.snapshot, &before, &now);
         let http = status.http.expect("there is a service");
-        assert_eq!((http.clients, http.clients_peak, http.clients_max), (6, 10, 200));
+        assert_eq!((http.clients, http.clients_entries), (6, 8));
+        assert_eq!((http.clients_peak, http.clients_max), (10, 200));
         assert_eq!((http.backend_connections, http.backend_connections_idle), (4, 2));
         assert_eq!(http.requests, Count { total: 100, per_s: 50.0 });
         let of_backend: Vec<u64> = status.services[0].backends[0].responses.values().copied().collect();

@@ -187,6 +187,8 @@ fn what_is_there_and_what_was_done_is_counted() {
         client.gets(sent);
     }
     client.acknowledges(&mut stage);
+    let statistics = stage.worker.statistics();
+    assert_eq!((statistics.http.fronts_now, statistics.services[0].fronts_now), (1, 0), "kept, but over");
     stage.wait(Duration::from_secs(6));
     let statistics = stage.worker.statistics();
     let http = &statistics.http;
