@@ -88,7 +88,11 @@ impl Splices {
         // send it again and again, and give up.
         let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
         let settled = !owns && front.up.is_settled() && same_back;
-        let able = |_: &(Guard, Guard)| ways == Ways::Both || only_answers(front, back);
+        // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
+        let able = |_: &(Guard, Guard)| match front.exchange.request {
+            Message::Done => only_answers(front, back),
+            _ => ways == Ways::Both,
+        };
         let Some((mut client, backend)) = guards(front, back, least).filter(able) else {
             return self.let_go(cx, position);
         };

@@ -258,6 +258,33 @@ fn a_large_upload_goes_to_the_engine_with_guards() {
     assert_eq!(backend.receives(&next), REQUEST, "{next:?}");
 }
 
+/// The engine would carry the acknowledgement of the request's end, and the exchange would never be over.
+#[test]
+fn a_response_stays_here_until_its_backend_has_acknowledged_the_request() {
+    let mut stage = Stage::new(|_| {});
+    let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
+    backend.acknowledges(&mut stage);
+    backend.receives(&client.sends(&mut stage, "0123456789"));
+    for rule in installs(&mut stage) {
+        complete(&mut stage, Completion::Installed(rule.id));
+    }
+    // The engine has carried all but the last bytes of it, and the backend begins to answer.
+    let left = LENGTH - 15;
+    client.next = client.next.wrapping_add(left);
+    backend.expected = backend.expected.wrapping_add(left);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n01234");
+    client.receives(&backend.sends(&mut stage, &head));
+    let last = only(client.sends(&mut stage, "56789"));
+    // More of the response crosses the request's end.
+    client.receives(&backend.sends(&mut stage, "56789"));
+    assert!(stage.worker.poll_op().is_none());
+    backend.gets(&last);
+    client.receives(&backend.sends(&mut stage, "01234"));
+    let [_, down] = installs(&mut stage);
+    assert_eq!(down.guard.map(|guard| guard.acknowledgement), Some(backend.expected));
+}
+
 #[test]
 fn a_backend_that_ends_while_the_engine_carries_is_heard() {
     for reset in [false, true] {
