@@ -12,6 +12,7 @@ pub mod diff;
 #[cfg(feature = "fake-flow")]
 mod fake_flow;
 pub mod health;
+mod json;
 mod lab;
 pub mod metrics;
 mod probe;

@@ -122,7 +122,7 @@ mod with_dpdk {
         }
         let mut report = report(&port, &findings, wanted.rules);
         report.rates = rates(eal, &port, &findings, wanted.rate);
-        if json { Ok(serde_json::to_string(&report)? + "\n") } else { Ok(render(&report)) }
+        if json { Ok(crate::json::line(&report)?) } else { Ok(render(&report)) }
     }
 
     fn report(port: &Port, findings: &Findings, rules: bool) -> Report {

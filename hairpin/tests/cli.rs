@@ -225,12 +225,12 @@ fn reload_tells_what_changed_or_why_not() {
         "service web: backend 10.0.2.13:8080 added\nonly after a restart or `hairpin upgrade`:\n  workers: 2 -> 4\n";
     assert_eq!(said(&instance.hairpin("reload")), (Some(0), text.into(), String::new()));
     let json = out(&instance.hairpin("reload -o json"));
-    assert!(json.starts_with("{\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
+    assert!(json.starts_with("{\"schema_version\":1,\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
     assert_eq!(instance.asked(), [Request::Reload { file: None }, Request::Reload { file: None }]);
 
     let refusing = Instance::new("refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
     assert_eq!(said(&refusing.hairpin("reload")), (Some(1), String::new(), "x.toml:1:1: error: odd\n".into()));
-    let json = "{\"error\":\"x.toml:1:1: error: odd\"}\n";
+    let json = "{\"schema_version\":1,\"error\":\"x.toml:1:1: error: odd\"}\n";
     assert_eq!(said(&refusing.hairpin("reload -o json")), (Some(1), json.into(), String::new()));
     assert_eq!(said(&refusing.hairpin("upgrade")).0, Some(1));
     let program = said(&refusing.hairpin("upgrade --program /nonexistent/hairpin"));
@@ -282,7 +282,7 @@ fn connections_are_listed_page_by_page() {
     assert_eq!(listed.lines().count(), 1500);
     assert_eq!(note, "1500 shown, 2500 fit; go on with --cursor 2000, or show --all\n");
     assert_eq!(out(&instance.hairpin("connections --count")), "2500\n");
-    assert_eq!(out(&instance.hairpin("connections --count -o json")), "{\"connections\":2500}\n");
+    assert_eq!(out(&instance.hairpin("connections --count -o json")), "{\"schema_version\":1,\"connections\":2500}\n");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn offload_shows_the_engine_or_explains_connections() {
         _ => Answer::Connections(Page { connections: vec![connection.clone()], matched: 1, next: None }),
     });
     assert!(out(&instance.hairpin("offload")).starts_with("policy always, "));
-    assert!(out(&instance.hairpin("offload -o json")).starts_with("{\"policy\":\"always\","));
+    assert!(out(&instance.hairpin("offload -o json")).starts_with("{\"schema_version\":1,\"policy\":\"always\","));
     let explained = out(&instance.hairpin("offload --client 203.0.113.7:40112"));
     assert!(explained.starts_with("203.0.113.7:40112 -> ") && explained.ends_with("\n  engine-full\n"), "{explained}");
 }

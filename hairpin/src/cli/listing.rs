@@ -4,7 +4,7 @@ use super::filter::Filter;
 use super::target::Target;
 use super::{Output, print};
 use crate::control::{Answer, Client, ConnectionView, Page, Query, Request, unexpected};
-use crate::render;
+use crate::{json, render};
 use anyhow::Result;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) fn status(target: &Target, output: Output, watch: Option<u64>) -> Res
         let status = client.status()?;
         let text = match output {
             Output::Table => render::status(&status, width()),
-            Output::Json => serde_json::to_string(&status)? + "\n",
+            Output::Json => json::line(&status)?,
         };
         // Home and clear to the end: less flicker than clearing all.
         print(&if clear { format!("\x1b[H\x1b[J{text}") } else { text })?;
@@ -61,18 +61,18 @@ pub(super) fn connections(
     let mut client = target.connect()?;
     let query = Query { cursor, ..filter.query() };
     let limit = match extent {
-        Extent::Count => return print(&counted(count(&mut client, &query)?, output)),
+        Extent::Count => return print(&counted(count(&mut client, &query)?, output)?),
         Extent::Limit(limit) => limit,
         Extent::All => u64::MAX,
     };
     list(&mut client, query, limit, output, &mut std::io::stdout().lock())
 }
 
-fn counted(count: u64, output: Output) -> String {
-    match output {
+fn counted(count: u64, output: Output) -> Result<String> {
+    Ok(match output {
         Output::Table => format!("{count}\n"),
-        Output::Json => format!("{{\"connections\":{count}}}\n"),
-    }
+        Output::Json => json::line(&serde_json::json!({ "connections": count }))?,
+    })
 }
 
 fn ask(client: &mut Client, query: Query) -> Result<Page> {
@@ -139,9 +139,8 @@ fn write_page(
         Output::Json => {
             for connection in connections {
                 // Serialised apart, so that an error of the writer stays one of input and output.
-                let mut line = serde_json::to_vec(connection)?;
-                line.push(b'\n');
-                out.write_all(&line)?;
+                let line = json::line(connection)?;
+                out.write_all(line.as_bytes())?;
             }
         }
     }
@@ -158,7 +157,7 @@ pub(super) fn offload(target: &Target, filter: &Filter, output: Output) -> Resul
     match client.request(&Request::Offload)? {
         Answer::Offload(view) => print(&match output {
             Output::Table => render::offload(&view),
-            Output::Json => serde_json::to_string(&view)? + "\n",
+            Output::Json => json::line(&*view)?,
         }),
         other => unexpected(other),
     }

@@ -4,7 +4,7 @@ use super::target::{Target, connect};
 use super::{Output, print};
 use crate::config::{self, Config, Severity};
 use crate::control::{Answer, Changes, Client, Request, unexpected};
-use crate::{render, run};
+use crate::{json, render, run};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ pub(super) fn reload(target: &Target, output: Output) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         (Err(error), Output::Json) => {
-            print(&format!("{}\n", serde_json::json!({ "error": format!("{error:#}") })))?;
+            print(&json::line(&serde_json::json!({ "error": format!("{error:#}") }))?)?;
             Ok(ExitCode::FAILURE)
         }
         (Err(error), Output::Table) => Err(error),
@@ -86,7 +86,7 @@ pub(super) fn diff(file: &Path, target: &Target, output: Output) -> Result<ExitC
 fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
     Ok(match output {
         Output::Table => render::changes(changes, none),
-        Output::Json => serde_json::to_string(changes)? + "\n",
+        Output::Json => json::line(changes)?,
     })
 }
 

@@ -54,7 +54,7 @@ impl Made {
             Format::OpenMetrics => text::open_metrics(status, &self.counts).into_bytes(),
             Format::Prometheus => text::prometheus(&text::open_metrics(status, &self.counts)).into_bytes(),
             // Numbers that are not finite are the only thing JSON cannot say; serde_json writes them as null.
-            Format::Json => serde_json::to_vec(&**status).unwrap_or_default(),
+            Format::Json => crate::json::line(&**status).unwrap_or_default().into_bytes(),
         });
         Ok(())
     }
