@@ -90,6 +90,14 @@ fn squeezed(text: &str) -> Vec<String> {
     text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
+/// Services and groups that are not ready, each in a line.
+fn not_ready(status: &Status) -> Option<String> {
+    let services = status.services.iter().filter(|service| !service.not_ready.is_empty());
+    let lines: Vec<String> =
+        services.map(|service| format!("NOT READY: service {}: {}", service.name, service.not_ready)).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::wrapped;
@@ -103,12 +111,4 @@ mod tests {
         assert_eq!(wrap("exactlytwelve12"), "exactlytwelv\n    e12\n");
         assert_eq!(wrap("äöüäöüäöüäöüä"), "äöüäöüäöüäöü\n    ä\n");
     }
-}
-
-/// Services and groups that are not ready, each in a line.
-fn not_ready(status: &Status) -> Option<String> {
-    let services = status.services.iter().filter(|service| !service.not_ready.is_empty());
-    let lines: Vec<String> =
-        services.map(|service| format!("NOT READY: service {}: {}", service.name, service.not_ready)).collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
 }
