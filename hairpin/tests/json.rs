@@ -86,7 +86,7 @@ fn status() -> Status {
     let service = ServiceStatus {
         group_of: Some("shop".into()),
         requests: Some(Count::default()),
-        backends: vec![BackendStatus { health, ..BackendStatus::default() }],
+        backends: vec![BackendStatus { health, responses: number(), ..BackendStatus::default() }],
         ..ServiceStatus::default()
     };
     let offload = OffloadStatus {
@@ -147,6 +147,7 @@ fn json_is_what_its_page_says() {
     let diff = format!("diff {}", file.display());
     let commands = [
         ("status", "Status", 1),
+        ("status --ready", "Readiness", 1),
         ("connections", "ConnectionView", 2),
         ("offload --software", "ConnectionView", 2),
         ("connections --count", "Counted", 1),

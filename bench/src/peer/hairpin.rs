@@ -100,6 +100,8 @@ impl Hairpin {
     /// Starts it again, after its process has ended, with the configuration as it is now and more arguments of `run`.
     pub fn start_again(&mut self, topology: &Topology, arguments: &[&str]) -> Result<()> {
         ensure!(self.process.status()?.is_some(), "process {} still runs", self.process.id());
+        // A flush has removed it.
+        std::fs::create_dir_all(&self.directory)?;
         let log = self.next_log();
         self.process = spawn(&topology.balancer, (self.cpus, &self.environment), &self.file, &log, arguments)?;
         self.await_status()

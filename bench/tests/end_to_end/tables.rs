@@ -191,7 +191,7 @@ fn serves(method: Table) -> Result<()> {
         let tracked = method.is_tracked;
         ensure!((status.capacity.connections_peak > 0) == tracked, "there were {:?}", status.capacity);
         let words = if tracked {
-            format!("; table {method}")
+            format!("; connection table {method}: ")
         } else {
             format!("not tracked: every packet finds its backend by {method}")
         };

@@ -186,7 +186,7 @@ impl Flags {
     pub const BACKEND_GONE: u16 = 8192;
 
     /// It was taken up by a packet of its backend, and its client has not spoken since (see `proof`).
-    pub const GUESSED: u16 = 2048;
+    pub const GUESSED: u16 = 16384;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {

@@ -3,8 +3,10 @@
 use super::target::Target;
 use super::{Output, print};
 use crate::config::nearest;
+use crate::json;
 use crate::status::{ServiceStatus, Status};
 use anyhow::{Result, bail};
+use serde::Serialize;
 use std::process::ExitCode;
 
 /// Says which services are not ready, of all or of the one that is named.
@@ -13,7 +15,7 @@ pub(super) fn ready(target: &Target, service: Option<&str>, output: Output) -> R
     let not_ready = not_ready(&status, service)?;
     print(&match output {
         Output::Table => text(&not_ready),
-        Output::Json => json(&not_ready),
+        Output::Json => json(&not_ready)?,
     })?;
     Ok(ExitCode::from(u8::from(!not_ready.is_empty())))
 }
@@ -42,10 +44,22 @@ fn text(not_ready: &NotReady<'_>) -> String {
     if not_ready.is_empty() { "ready\n".to_string() } else { lines.collect() }
 }
 
-fn json(not_ready: &NotReady<'_>) -> String {
-    let services = not_ready.iter().map(|(service, why)| serde_json::json!({ "service": service.name, "why": why }));
-    let services: Vec<_> = services.collect();
-    format!("{}\n", serde_json::json!({ "ready": services.is_empty(), "not_ready": services }))
+/// What docs/json.md calls Readiness.
+#[derive(Serialize)]
+struct Readiness<'a> {
+    ready: bool,
+    not_ready: Vec<Unready<'a>>,
+}
+
+#[derive(Serialize)]
+struct Unready<'a> {
+    service: &'a str,
+    why: &'a str,
+}
+
+fn json(not_ready: &NotReady<'_>) -> Result<String> {
+    let services = not_ready.iter().map(|&(service, why)| Unready { service: &service.name, why });
+    Ok(json::line(&Readiness { ready: not_ready.is_empty(), not_ready: services.collect() })?)
 }
 
 #[cfg(test)]
@@ -74,11 +88,9 @@ mod tests {
         assert_eq!(said(None), "not ready: service dns: all 2 backends are down\n");
         assert_eq!(said(Some("web")), "ready\n");
         assert_eq!(said(Some("web/static")), "not ready: service web/static: its backend is down\n");
-        let json = json(&not_ready(&status, None).unwrap());
-        assert_eq!(
-            json,
-            "{\"not_ready\":[{\"service\":\"dns\",\"why\":\"all 2 backends are down\"}],\"ready\":false}\n"
-        );
+        let json = json(&not_ready(&status, None).unwrap()).unwrap();
+        let service = r#"{"service":"dns","why":"all 2 backends are down"}"#;
+        assert_eq!(json, format!("{{\"schema_version\":1,\"ready\":false,\"not_ready\":[{service}]}}\n"));
         let unknown = not_ready(&status, Some("wep")).unwrap_err().to_string();
         assert!(unknown.ends_with("has no service wep; did you mean web?"), "{unknown}");
     }

@@ -259,8 +259,7 @@ fn nodes_leave() -> Result<()> {
 
         announce(&mut net.nodes.nodes[1])?;
         net.announced([true, true]).context("a node is announced again")?;
-        // Of a client that only receives, the backend's packet may be the first that comes to the other node.
-        let traffic = Traffic::start_asking(&net.nodes.client, &vips()?)?;
+        let traffic = Traffic::start(&net.nodes.client, &net.nodes.scratch, &vips()?)?;
         net.nodes.nodes[1].cables("down")?;
         net.announced([true, false]).context("a node is dead")?;
         net.new_connections(10)?;
@@ -271,7 +270,7 @@ fn nodes_leave() -> Result<()> {
 /// Half of the answers would go to a node that gets no questions.
 fn one_sided() -> Result<()> {
     Net::play(|net| {
-        let traffic = Traffic::start_asking(&net.nodes.client, &vips()?)?;
+        let traffic = Traffic::start(&net.nodes.client, &net.nodes.scratch, &vips()?)?;
         net.nodes.nodes[0].namespace.script("ip link set dev eth0 down\n")?;
         net.announced([false, true]).context("a node has lost its outer side")?;
         net.new_connections(10)?;

@@ -316,7 +316,7 @@ pub(super) struct Front {
     /// The number that its client was last reset with.
     pub(super) reset_with: Option<u32>,
     /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
-    pub(super) stretch: Option<(u32, u32)>,
+    pub(super) stretch: Option<(Direction, u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
     pub(super) holds: bool,
     /// The back that it had last and left to others, and that back's generation.

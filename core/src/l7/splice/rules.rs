@@ -119,13 +119,13 @@ impl Splices {
         // How far either may acknowledge what it got from the engine, which software does not see.
         let reaches =
             [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
-        let (first, length) = if client.sequence_length > 0 {
-            (client.sequence, client.sequence_length)
+        let (from, first, length) = if client.sequence_length > 0 {
+            (Direction::FromClient, client.sequence, client.sequence_length)
         } else {
-            (backend.sequence, backend.sequence_length)
+            (Direction::FromBackend, backend.sequence, backend.sequence_length)
         };
         // What still comes by here of a stretch that is the engine's was on its way already.
-        if front.stretch.is_some_and(|(start, length)| first.wrapping_sub(start) < length) {
+        if front.stretch.is_some_and(|(of, start, length)| of == from && first.wrapping_sub(start) < length) {
             return;
         }
         let (rewrites, keys) = (rewrites(front, back), [front.key, back.key]);
@@ -164,7 +164,7 @@ impl Splices {
                 front.exchange.request_floor = client.sequence;
             }
             front.rule_key = keys[1];
-            front.stretch = Some((first, length));
+            front.stretch = Some((from, first, length));
             front.offer_after = cx.now;
         }
     }
