@@ -4,7 +4,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Otherwise every commit would build the crate again for whoever works on it.
+    // Otherwise every commit would build the crate again for each developer.
     if std::env::var("PROFILE").as_deref() != Ok("release") {
         return;
     }

@@ -48,7 +48,7 @@ impl Servers {
         Servers::start_in(&topology.servers, &topology.scratch)
     }
 
-    /// The same in these namespaces, with their files in this directory.
+    /// Starts the servers in these namespaces, with their files in this directory.
     pub fn start_in(namespaces: &[Namespace], scratch: &Scratch) -> Result<Servers> {
         let pages = scratch.file("pages");
         write_pages(&pages)?;

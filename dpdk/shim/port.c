@@ -216,7 +216,7 @@ int hairpin_events_pass(uint32_t patience)
 		return -error;
 	for (uint32_t waited = 0; !__atomic_load_n(&passed, __ATOMIC_ACQUIRE); waited += step) {
 		if (waited >= patience) {
-			/* Whether it has just run or never will: nobody has the address any more. */
+			/* Whether it has just run or never will: no thread has the address any more. */
 			rte_eal_alarm_cancel(pass, &passed);
 			return __atomic_load_n(&passed, __ATOMIC_ACQUIRE) ? 0 : ETIMEDOUT;
 		}

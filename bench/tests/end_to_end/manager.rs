@@ -85,7 +85,7 @@ impl Manager {
         Ok(all.into_iter().filter(|told| !told.states.iter().all(|line| line.starts_with("STATUS="))).collect())
     }
 
-    /// The same with descriptions.
+    /// The messages with descriptions.
     fn all_until(&self, state: &str) -> Result<Vec<Told>> {
         let mut all = Vec::new();
         loop {

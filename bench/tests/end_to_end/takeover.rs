@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("takeover: links that come up late mislead nobody", late_links),
+        trial("takeover: links that come up late keep connections", late_links),
         trial("takeover: a download whose client only receives goes on", download),
     ]
 }
@@ -84,7 +84,7 @@ fn late_links() -> Result<()> {
 }
 
 /// Another balancer beside the first one: the same interfaces in a namespace of its own, over networks 40 to 44, and the same
-/// VIP. Nobody has a route there yet.
+/// VIP. No route leads there yet.
 fn second_balancer(topology: &Topology) -> Result<Namespace> {
     let second = Namespace::create(&format!("{}-second", topology.name))?;
     second.script(&format!(

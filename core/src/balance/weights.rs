@@ -15,7 +15,7 @@ pub(super) struct Weights {
     configured: Vec<u16>,
     pub(super) effective: Vec<Weight>,
     pub(super) total: u64,
-    /// The same for connections that may have begun elsewhere: above 0 also while it is not settled whether a backend is up.
+    /// The share for connections that may have begun elsewhere: above 0 also while it is not settled whether a backend is up.
     pub(super) members: Vec<Weight>,
     /// The backends that may be chosen, ascending.
     pub(super) open: Vec<u16>,
@@ -111,9 +111,9 @@ pub(super) fn open_from(weights: &[Weight], start: usize) -> impl Iterator<Item 
 
 /// What is known of the backends with these numbers.
 pub(super) fn of<'a>(standings: &'a Standings, numbers: &'a [u32]) -> impl Fn(usize) -> Standing + 'a {
-    let nobody = Standing { share: 0, settled: true };
+    let vacant = Standing { share: 0, settled: true };
     move |index| {
         let number = numbers.get(index).and_then(|&number| u16::try_from(number).ok());
-        number.map_or(nobody, |number| standings.of(number))
+        number.map_or(vacant, |number| standings.of(number))
     }
 }

@@ -182,7 +182,7 @@ impl Flags {
     pub const SEVERED: u16 = 2048;
     /// Severed, and the client has said that it has no connection any more.
     pub const CLIENT_GONE: u16 = 4096;
-    /// The same of the backend.
+    /// Severed, and the backend has said that it has no connection any more.
     pub const BACKEND_GONE: u16 = 8192;
 
     /// It was taken up by a packet of its backend, and its client has not spoken since (see `proof`).

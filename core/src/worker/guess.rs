@@ -1,7 +1,7 @@
 //! Connections of another balancer of which a packet of the backend comes first: a download whose client has nothing to say
 //! (`unknown = "pick-up"`).
 //!
-//! Such a packet may as well be of somebody who talks to the backend directly. So it is taken for a connection's only where
+//! Such a packet may as well be of a host that talks to the backend directly. So it is taken for a connection's only where
 //! one service can be meant, and only if that service's Maglev table, or source hash, names this backend for the client: the
 //! answer that a packet of the client would get. Both say who has the connection, and nothing else does. Who began a direct
 //! connection earlier is known by its SYN-ACK and has a Pass entry, which lives as long as a connection.
@@ -26,7 +26,7 @@ use crate::wire::Transport;
 use crate::wire::tcp::{ACK, ACKNOWLEDGEMENT, FIN, RST, SEQUENCE, SYN};
 use alloc::collections::BTreeMap;
 
-/// How long a client may say nothing to packets of a backend before they are taken for somebody else's. Routes towards
+/// How long a client may say nothing to packets of a backend before they are taken for a direct connection's. Routes towards
 /// clients may change later than those towards backends.
 const UNHEARD_MAX: Duration = Duration::from_secs(10);
 

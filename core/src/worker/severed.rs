@@ -125,7 +125,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// An end has said that it has no connection any more. (Or somebody has in its name: then it is not asked again, and
+    /// An end has said that it has no connection any more. (Or a forged packet says so: then it is not asked again, and
     /// told as soon as it sends something.)
     fn is_gone(&mut self, now: Time, position: Position, direction: Direction) {
         let connection = self.slab.at_mut(position);

@@ -21,7 +21,7 @@ enum Place {
 pub(super) fn names(words: &[String]) -> Result<ExitCode> {
     let (target, words) = without_target(words);
     let Some(place) = place(&words) else { return Ok(ExitCode::FAILURE) };
-    // An instance that does not answer has no names: nobody wants to read about that in the middle of a command.
+    // An instance that does not answer has no names: an error in the middle of a command line would only disturb.
     let status = target.connect().and_then(|mut client| client.status());
     let names = status.map(|status| fitting(&status, &place)).unwrap_or_default();
     print(&names.iter().map(|name| format!("{name}\n")).collect::<String>())?;

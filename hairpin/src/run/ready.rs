@@ -99,7 +99,7 @@ pub(super) fn why_not(snapshot: &Snapshot, standings: &Standings, settling: bool
     shown.iter().map(|(_, service)| why(service)).collect()
 }
 
-/// The same of one, its groups' backends among its own.
+/// Why one service is not ready, its groups' backends among its own.
 fn why_not_one<'a>(parts: impl Iterator<Item = &'a Service>, standings: &Standings, settling: bool) -> Option<String> {
     let backends: Vec<_> = parts.flat_map(|service| &service.backends).collect();
     let standings: Vec<_> = used(backends.iter().copied()).map(|backend| standings.of(backend.number)).collect();

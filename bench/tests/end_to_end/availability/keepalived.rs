@@ -177,7 +177,7 @@ fn taken_over(network: &mut Network, first: usize) -> Result<()> {
     traffic.judge().context("the node is dead")
 }
 
-/// The same where the other node cannot hear that it has lost them.
+/// Waits until a node has the addresses, where the other node cannot hear that it has lost them.
 fn moves_to_living(network: &Network, node: usize) -> Result<()> {
     wait_until(&format!("node {} has the addresses", node + 1), || Ok(has(&network.nodes[node])? == Some(true)))
 }
@@ -190,7 +190,7 @@ fn none_ready() -> Result<()> {
 
 fn nothing_moved(network: &mut Network, node: usize) -> Result<()> {
     let traffic = Traffic::start(&network.client, &network.scratch, &vips()?)?;
-    // Offloaded: nobody but the kernel is needed.
+    // Offloaded: the kernel carries it without the process.
     network.nodes[1 - node].end_hairpin(Signal::SIGKILL)?;
     network.nodes[node].end_hairpin(Signal::SIGKILL)?;
     for index in 0..2 {

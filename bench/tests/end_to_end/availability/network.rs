@@ -18,7 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A namespace full of bridges: whoever is plugged into one of them is in one network with its others.
+/// A namespace full of bridges: the interfaces that are plugged into one bridge are in one network.
 pub(super) struct Switch {
     namespace: Namespace,
     ports: Cell<u32>,

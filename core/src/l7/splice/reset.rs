@@ -31,7 +31,7 @@ impl Front {
 }
 
 impl Back {
-    /// The same of the backend. One beyond what software knows is what it may have said of the engine's last byte.
+    /// Where the backend's numbers may be. One beyond what software knows is what it may have said of the engine's last byte.
     fn is_ahead_of_software(&self) -> bool {
         beyond(self.peer.sent, self.peer.reach) > 1
     }
