@@ -85,7 +85,7 @@ impl Manager {
         Ok(all.into_iter().filter(|told| !told.states.iter().all(|line| line.starts_with("STATUS="))).collect())
     }
 
-    /// The messages with descriptions.
+    /// All messages up to the one that says `state`, also those that only describe.
     fn all_until(&self, state: &str) -> Result<Vec<Told>> {
         let mut all = Vec::new();
         loop {

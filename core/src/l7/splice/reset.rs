@@ -31,7 +31,8 @@ impl Front {
 }
 
 impl Back {
-    /// Where the backend's numbers may be. One beyond what software knows is what it may have said of the engine's last byte.
+    /// Whether the engine may have carried more to the backend than software knows. One number beyond that may be the
+    /// acknowledgement of the engine's last byte.
     fn is_ahead_of_software(&self) -> bool {
         beyond(self.peer.sent, self.peer.reach) > 1
     }

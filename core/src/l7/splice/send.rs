@@ -139,7 +139,7 @@ impl Splices {
         }
     }
 
-    /// The same of a backend.
+    /// Sends a backend an acknowledgement of one number less than the last, which it answers with its present numbers.
     pub(super) fn acknowledge_back_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };
         let own = self.own_of_back(back, ACK, back.peer.acknowledged.wrapping_sub(1));
