@@ -151,6 +151,17 @@ pub fn disable_ipv6(name: &str) -> io::Result<()> {
     }
 }
 
+/// A setting of an interface that is a number, such as `arp_ignore`. Of two that the kernel has, the one for all interfaces and
+/// the interface's own, the larger. `NotFound`: no such interface, or no such protocol on it.
+pub fn larger_of(name: &str, family: Family, called: &str) -> io::Result<u32> {
+    let read = |name: &str| -> io::Result<u32> {
+        let path = setting(name, family, called)?;
+        let text = fs::read_to_string(&path).map_err(|e| about(e, "cannot read", &path))?;
+        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+    };
+    Ok(read(name)?.max(read("all")?))
+}
+
 /// Packets the kernel could not hand to the device `name` (for a TAP: its reader was too slow, or absent).
 pub fn transmit_dropped(name: &str) -> io::Result<u64> {
     checked(name)?;

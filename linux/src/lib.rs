@@ -14,6 +14,7 @@ pub mod device;
 pub mod engine;
 pub mod large_pages;
 pub mod memory;
+pub mod network;
 pub mod programs;
 mod query;
 pub mod shared;

@@ -1,7 +1,8 @@
-//! The one thing that only rtnetlink can do: replacing a device's queueing discipline. Messages of fixed shape, so they
-//! are written out here instead of depending on a netlink library.
+//! What only netlink can do: replacing a device's queueing discipline, and asking for what [`crate::network`] tells. Messages
+//! of fixed shape, so they are written out here instead of depending on a netlink library.
 
 use super::{about, index_of};
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -10,6 +11,10 @@ const MESSAGE_BYTES: usize = 48;
 
 /// The message that asks for a link: `nlmsghdr` (16), `ifinfomsg` (16).
 const LINK_BYTES: usize = 32;
+/// A message's header.
+pub(crate) const HEADER_BYTES: usize = 16;
+/// Room for a part of a list: the kernel sends 32 KiB at most at once.
+const DUMP_BYTES: usize = 65_536;
 /// What a device without a queueing discipline has.
 const NONE: &[u8] = b"noqueue\0";
 
@@ -42,7 +47,7 @@ fn queueing(index: u32) -> io::Result<Option<Vec<u8>>> {
 
 /// The contents of the first attribute of this type: each is a length with its header (2), a type (2), and contents
 /// filled up to a multiple of four bytes.
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+pub(crate) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     while let [a, b, c, d, rest @ ..] = bytes {
         let length = usize::from(u16::from_ne_bytes([*a, *b])).checked_sub(4)?;
         if u16::from_ne_bytes([*c, *d]) == wanted {
@@ -81,32 +86,91 @@ fn no_queue(index: u32) -> [u8; MESSAGE_BYTES] {
 fn acknowledged(message: &[u8]) -> io::Result<()> {
     let mut answer = [0; 512];
     let answer = asked(message, &mut answer)?;
-    // `nlmsghdr`, then the negated error number.
-    match answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes) {
-        Some(0) => Ok(()),
-        Some(error) => Err(io::Error::from_raw_os_error(-error)),
-        None => Err(io::ErrorKind::InvalidData.into()),
+    if answer.len() < 20 {
+        return Err(io::ErrorKind::InvalidData.into());
     }
+    refusal(answer).map_or(Ok(()), Err)
 }
 
 /// Sends a message and returns the answer, as much of it as there is room for.
 fn asked<'a>(message: &[u8], answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory is passed.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    Netlink::open(libc::NETLINK_ROUTE)?.ask(message, answer)
+}
+
+/// A netlink socket, in the network namespace of the thread that has opened it.
+pub(crate) struct Netlink(OwnedFd);
+
+impl Netlink {
+    /// `family`: which part of the kernel answers (`NETLINK_*`).
+    pub(crate) fn open(family: c_int) -> io::Result<Netlink> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, family) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        Ok(Netlink(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the pointer and the length describe `message`.
-    if unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) } < 0 {
-        return Err(io::Error::last_os_error());
+
+    /// Sends a message and returns the answer, as much of it as there is room for.
+    pub(crate) fn ask<'a>(&self, message: &[u8], answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        self.send(message)?;
+        self.receive(answer)
     }
-    // SAFETY: the pointer and the length describe `answer`. The kernel has answered before `send` returned.
-    let length = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    Ok(&answer[..length.min(answer.len())])
+
+    /// Sends a message that asks for a list, and passes each message of the answer on, with its header.
+    pub(crate) fn dump(&self, message: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(message)?;
+        let mut room = vec![0; DUMP_BYTES];
+        loop {
+            let mut rest = self.receive(&mut room)?;
+            if rest.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            while let Some((message, behind)) = first_message(rest) {
+                match i32::from(message_type(message)) {
+                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_ERROR => {
+                        return Err(refusal(message).unwrap_or_else(|| io::ErrorKind::InvalidData.into()));
+                    }
+                    _ => each(message),
+                }
+                rest = behind;
+            }
+        }
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        // SAFETY: the pointer and the length describe `message`.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn receive<'a>(&self, answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        // SAFETY: the pointer and the length describe `answer`. The kernel has answered before `send` returned.
+        let length = unsafe { libc::recv(self.0.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+        let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+        Ok(&answer[..length.min(answer.len())])
+    }
+}
+
+/// The first message of an answer, with its header, and what is behind it.
+fn first_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let message = bytes.get(..length).filter(|message| message.len() >= HEADER_BYTES)?;
+    Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The type of a message.
+pub(crate) fn message_type(message: &[u8]) -> u16 {
+    message.get(4..6).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_ne_bytes)
+}
+
+/// The error that a message of the type `NLMSG_ERROR` carries: behind its header the negated error number.
+pub(crate) fn refusal(message: &[u8]) -> Option<io::Error> {
+    let error = message.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes)?;
+    (error != 0).then(|| io::Error::from_raw_os_error(error.saturating_neg()))
 }
 
 #[cfg(test)]
