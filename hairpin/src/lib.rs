@@ -14,6 +14,7 @@ mod fake_flow;
 pub mod health;
 mod json;
 mod lab;
+mod live;
 pub mod metrics;
 mod probe;
 pub mod registry;

@@ -173,5 +173,15 @@ fn json_is_what_its_page_says() {
     let value: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(value["schema_version"], 1, "{value}");
     check(&types, "[Refusal]", &value, "Refusal").unwrap();
+    // Whatever this machine is like, it lacks something of this.
+    let config =
+        "interfaces = [\"no-such0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"192.0.2.2:80\"]\n";
+    std::fs::write(&file, config).unwrap();
+    let words = ["validate", "--live", "-o", "json", "-c"];
+    let live = Command::new(env!("CARGO_BIN_EXE_hairpin")).args(words).arg(&file).output().unwrap();
+    let value: Value = serde_json::from_slice(&live.stdout).unwrap();
+    assert_eq!((live.status.code(), &value["schema_version"]), (Some(1), &Value::from(1)), "{value}");
+    assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 2), "{value}");
+    check(&types, "[LiveReport]", &value, "LiveReport").unwrap();
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -19,6 +19,7 @@ mod lab;
 mod lane;
 mod leaks;
 mod lifecycle;
+mod live;
 mod manager;
 mod memif;
 mod mtu;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         mtu::trials(&networks),
         hostile::trials(),
         lifecycle::trials(),
+        live::trials(),
         restart::trials(),
         manager::trials(),
         health::trials(),

@@ -54,11 +54,25 @@ enum Action {
         as_orphan: Option<PathBuf>,
     },
     /// Check a configuration file and report every mistake in it.
-    #[command(after_help = "Example: hairpin validate -c new.toml")]
+    ///
+    /// With --live it also looks at this machine, in this network namespace: whether the interfaces are there, up and have a
+    /// link; who has the VIPs; whether the route to each backend leads out by one of the interfaces; whether pool addresses
+    /// are answered for on the backends' network; which local sockets listen where services do; and whether another instance
+    /// has the same interfaces and services. An error keeps a service or one of its backends from serving, a warning does not.
+    /// `hairpin run` logs all of them as warnings. Run it as root: others do not see other instances.
+    #[command(after_help = "Examples: hairpin validate -c new.toml\n          hairpin validate --live -o json\n\
+                            Exit status: 0 the file is right, and --live found nothing or only warnings; \
+                            1 mistakes in the file, or errors found by --live")]
     Validate {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
         config: PathBuf,
+        /// Check this machine, too.
+        #[arg(long)]
+        live: bool,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table", requires = "live")]
+        output: Output,
     },
     /// Show what an instance is doing: services, backends, health, workers, offload, drops.
     ///
@@ -313,7 +327,8 @@ impl Action {
         match self {
             Action::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
             Action::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
-            Action::Validate { config } => process::validate(&config),
+            Action::Validate { config, live: true, output } => return process::validate_live(&config, output),
+            Action::Validate { config, .. } => process::validate(&config),
             Action::Status { target, ready: Some(service), output, .. } => {
                 return ready::ready(&target, service.as_deref(), output);
             }
@@ -402,6 +417,7 @@ mod tests {
             "backend weight web web-1 65536",
             "backend drain web",
             "diff",
+            "validate -o json",
             "capture --count 0",
             "capture --duration 5",
             "completions tcsh",

@@ -4,7 +4,7 @@ use super::target::{Target, connect};
 use super::{Output, print};
 use crate::config::{self, Config, Severity};
 use crate::control::{Answer, Changes, Client, Request, unexpected};
-use crate::{json, render, run};
+use crate::{json, live, render, run};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,18 +30,34 @@ fn report_warnings(config: &Config) {
 pub(super) fn validate(file: &Path) -> Result<()> {
     let config = config::load(file)?;
     report_warnings(&config);
+    print(&summary(file, &config))
+}
+
+/// `hairpin validate --live`.
+pub(super) fn validate_live(file: &Path, output: Output) -> Result<ExitCode> {
+    let config = config::load(file)?;
+    report_warnings(&config);
+    let report = live::report(&config)?;
+    print(&match output {
+        Output::Table => format!("{}{report}", summary(file, &config)),
+        Output::Json => json::line(&report)?,
+    })?;
+    Ok(if report.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn summary(file: &Path, config: &Config) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let all = config.snapshot.services.len();
     let groups = config.snapshot.services.iter().filter(|service| service.kind.is_group()).count();
     let services = all - groups;
     let of_groups = if groups == 0 { String::new() } else { format!("{groups} group{}, ", plural(groups)) };
     let backends = config.snapshot.backends();
-    print(&format!(
+    format!(
         "{}: right: {services} service{}, {of_groups}{backends} backend{}\n",
         file.display(),
         plural(services),
         plural(backends as usize)
-    ))
+    )
 }
 
 /// `hairpin reload`. Programs get JSON in any case.

@@ -73,7 +73,8 @@ pub(crate) fn interfaces(settings: &Settings) -> Result<Vec<Interface>> {
     if wrong.is_empty() { Ok(found) } else { bail!("{}", wrong.join("\n")) }
 }
 
-fn unknown_interface(name: &str) -> String {
+/// That there is no interface of this name, and which one may have been meant.
+pub(crate) fn unknown_interface(name: &str) -> String {
     let names = device::names().unwrap_or_default();
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "lo").collect();
     let hint = match nearest(name, &names) {

@@ -32,11 +32,13 @@ mod tap;
 mod thread;
 mod turn;
 
-pub(crate) use host::port_range_warning;
+pub(crate) use host::{port_range_warning, unknown_interface};
 pub(crate) use orphan::start as start_orphan;
+pub(crate) use rivals::rival;
 
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{self, Answer, BackendChange, Changes, Reply, Request};
+use crate::live;
 use crate::metrics;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
@@ -132,6 +134,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     }
     host::require_rights()?;
     let interfaces = host::interfaces(&config.settings)?;
+    live::warn(&config, log);
     let cpus = worker_cpus(&config.settings)?;
     let socket = config.settings.socket();
     let (lock, handed, predecessor) = if options.take_over {

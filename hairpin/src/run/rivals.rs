@@ -9,28 +9,55 @@ use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
 use std::path::Path;
 
-/// Refuses to start beside an instance that serves one of the same ends on one of the same interfaces. It asks those whose
-/// control sockets are in the same directory; one that does not answer is passed over.
+/// An instance that has the same packets.
+pub(crate) struct Rival {
+    /// Its name.
+    pub(crate) instance: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// An interface that both have.
+    pub(crate) device: String,
+    /// An end on it that both serve.
+    pub(crate) end: String,
+}
+
+impl Rival {
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> String {
+        format!(
+            "stop that one with `hairpin stop -i {}`, or take the service or the interface out of one of the two files",
+            self.instance
+        )
+    }
+}
+
+/// Refuses to start beside a rival.
 pub(super) fn refuse(config: &Config) -> Result<()> {
+    let Some(rival) = rival(config) else { return Ok(()) };
+    let Rival { instance, pid, device, end } = &rival;
+    bail!(
+        "instance {instance} (process {pid}) already serves {end} on {device}, and only one instance can: {}",
+        rival.remedy()
+    )
+}
+
+/// An instance that serves one of the same ends on one of the same interfaces. Those are asked whose control sockets are in
+/// the same directory; one that does not answer is passed over.
+pub(crate) fn rival(config: &Config) -> Option<Rival> {
     let own = config.settings.socket();
     let entries = std::fs::read_dir(&config.settings.control_directory).into_iter().flatten().flatten();
     let sockets = entries.map(|entry| entry.path());
-    for socket in sockets.filter(|path| *path != own && path.extension().is_some_and(|extension| extension == "sock")) {
-        let Some(status) = asked(&socket) else { continue };
+    let mut others =
+        sockets.filter(|path| *path != own && path.extension().is_some_and(|extension| extension == "sock"));
+    others.find_map(|socket| {
+        let status = asked(&socket)?;
         let [theirs, ours] = [Namespace::of(status.pid), Namespace::current()];
         if theirs.is_some() && theirs != ours {
-            continue;
+            return None;
         }
-        if let Some((device, end)) = common(config, &status) {
-            bail!(
-                "instance {} (process {}) already serves {end} on {device}, and only one instance can: stop that one with \
-                 `hairpin stop -i {0}`, or take the service or the interface out of one of the two files",
-                status.instance,
-                status.pid
-            );
-        }
-    }
-    Ok(())
+        let (device, end) = common(config, &status)?;
+        Some(Rival { instance: status.instance, pid: status.pid, device, end })
+    })
 }
 
 fn asked(socket: &Path) -> Option<Status> {

@@ -1,0 +1,121 @@
+//! Whether this machine, in this network namespace, can serve what a file says: `hairpin validate --live`, and the warnings
+//! of a start. Facts are gathered first, and judged by a function that reads nothing else.
+
+mod facts;
+mod judge;
+
+use crate::config::{Config, PlaneChoice};
+use crate::run;
+use anyhow::Result;
+use facts::Facts;
+use serde::Serialize;
+use std::fmt;
+
+/// Findings a start says at most: with a route missing there may be one for each backend.
+const SAID_MAX: usize = 20;
+
+/// What a finding means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Severity {
+    /// A service or one of its backends cannot serve.
+    Error,
+    /// It can, but something is probably not as it was meant.
+    Warning,
+}
+
+/// Something on this machine that is not as the file needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
+    /// What it is about: an interface, a VIP, a pool address, a backend, a service.
+    pub(crate) subject: String,
+    /// What is wrong.
+    pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.subject, self.what, self.remedy)
+    }
+}
+
+/// An address of services, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Vip {
+    address: String,
+    /// The interface of this host that has it, if one does.
+    interface: Option<String>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    vips: Vec<Vip>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Whether something keeps a service or a backend from serving.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for vip in &self.vips {
+            match &vip.interface {
+                Some(interface) => writeln!(f, "VIP {}: on {interface}", vip.address)?,
+                None => writeln!(f, "VIP {}: on no interface of this host", vip.address)?,
+            }
+        }
+        for finding in &self.findings {
+            let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
+            writeln!(f, "{severity}: {finding}")?;
+        }
+        if self.findings.is_empty() { writeln!(f, "nothing found on this machine") } else { Ok(()) }
+    }
+}
+
+/// Looks at this machine, and at the other instances that run on it.
+///
+/// # Errors
+/// The kernel did not tell.
+pub(crate) fn report(config: &Config) -> Result<Report> {
+    let mut report = machine(config)?;
+    report.findings.extend(run::rival(config).map(|rival| Finding {
+        severity: Severity::Error,
+        subject: format!("instance {}", rival.instance),
+        what: format!("process {} serves {} on {}, and only one instance can", rival.pid, rival.end, rival.device),
+        remedy: rival.remedy(),
+    }));
+    Ok(report)
+}
+
+/// Says as warnings what a start finds on this machine, with `log`. Other instances are refused elsewhere.
+pub(crate) fn warn(config: &Config, log: impl Fn(&str)) {
+    let findings = match machine(config) {
+        Ok(report) => report.findings,
+        Err(error) => return log(&format!("warning: this machine was not checked: {error:#}")),
+    };
+    for finding in findings.iter().take(SAID_MAX) {
+        log(&format!("warning: {finding}"));
+    }
+    if let Some(more) = findings.len().checked_sub(SAID_MAX).filter(|more| *more > 0) {
+        log(&format!("warning: {more} more findings: `hairpin validate --live` says all of them"));
+    }
+}
+
+/// The ports of the dpdk plane, with their addresses and routes, are not the kernel's: there it finds nothing.
+fn machine(config: &Config) -> Result<Report> {
+    if config.settings.plane != PlaneChoice::Linux {
+        return Ok(Report::default());
+    }
+    let facts = Facts::gather(config)?;
+    let services = judge::Services::of(&config.snapshot);
+    let vips = services.vips.keys().map(|vip| Vip { address: vip.to_string(), interface: facts.owner(*vip) });
+    Ok(Report { vips: vips.collect(), findings: judge::judge(&config.settings.interfaces, &services, &facts) })
+}
