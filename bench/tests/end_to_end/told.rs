@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const KINDS: [Kind; 3] = [Kind::Silent, Kind::Asked, Kind::Downloads];
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     /// Nothing.
     Silent,
     /// A request was answered.
@@ -56,7 +56,7 @@ fn told(network: &mut Network, name: &str) -> Result<()> {
     servers_told
 }
 
-fn open(to: SocketAddr, kind: Kind) -> Result<TcpStream> {
+pub(crate) fn open(to: SocketAddr, kind: Kind) -> Result<TcpStream> {
     let mut client = TcpStream::connect_timeout(&to, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;
     let page = match kind {
@@ -77,7 +77,7 @@ fn open(to: SocketAddr, kind: Kind) -> Result<TcpStream> {
 }
 
 /// What its kernel has received it may still read.
-fn is_reset(mut client: TcpStream) -> Result<()> {
+pub(crate) fn is_reset(mut client: TcpStream) -> Result<()> {
     let mut some = vec![0; 1 << 20];
     loop {
         match client.read(&mut some) {

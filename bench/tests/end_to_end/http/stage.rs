@@ -168,6 +168,11 @@ impl Stage {
         command::output(&mut curl)
     }
 
+    /// A service's address and port.
+    pub(super) fn socket(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(vip(Family::V4), port)
+    }
+
     /// The URL of a path of a service.
     pub(super) fn url(&self, port: u16, path: &str) -> String {
         format!("http://{}{path}", end(vip(Family::V4), port))

@@ -1,18 +1,19 @@
 //! Clients whose downloads end before their time are told, by a RST that they believe.
 
-use super::stage::{PATIENCE, Stage, Stages, WEB, Which};
+use super::stage::{Stage, Stages, WEB, Which};
+use crate::told::{self, Kind};
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::peer::hairpin_program;
 use hairpin_bench::process::Process;
+use hairpin_bench::tool::inside;
 use libtest_mimic::Trial;
+use std::net::TcpStream;
 use std::sync::Arc;
 
 const CLIENTS: usize = 6;
-/// What a client's kernel takes before curl reads it, in `tcp_rmem`'s terms: much less than a download, which could
-/// otherwise be complete there, and about as much as curl reads in a second.
+/// What a client's kernel takes before its program reads on, in `tcp_rmem`'s terms: much less than a download, which could
+/// otherwise be complete there.
 const SMALL_BUFFERS: &str = "4096 131072 262144";
-/// curl's exit status for a connection that was reset.
-const RESET: i32 = 56;
 
 pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     vec![
@@ -23,29 +24,21 @@ pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
     ]
 }
 
-/// Downloads of 10 MB that take a while, all of which the engine carries.
-fn downloads(stage: &Stage) -> Result<Vec<Process>> {
+/// Downloads of 10 MB whose clients have read 1 KB, all of which the engine carries.
+fn downloads(stage: &Stage) -> Result<Vec<TcpStream>> {
     stage.until("empty engine", |stage| Ok(stage.hairpin.offload()?.offloaded == 0))?;
-    let start = |number: usize| {
-        let mut curl = stage.topology.client.command("curl");
-        curl.args(["--silent", "--show-error", "--max-time", "120", "--limit-rate", "200k", "--output", "/dev/null"]);
-        curl.arg(stage.url(WEB, "/10m"));
-        Process::start(curl, &stage.topology.scratch.file(format!("told-{number}.log")))
-    };
-    let clients: Vec<Process> = (0..CLIENTS).map(start).collect::<Result<_>>()?;
+    let to = stage.socket(WEB);
+    let clients = inside::run(&stage.topology.client, move || {
+        (0..CLIENTS).map(|_| told::open(to, Kind::Downloads)).collect::<Result<Vec<_>>>()
+    })?;
     stage.until("all downloads in the engine", |stage| Ok(stage.hairpin.offload()?.offloaded >= CLIENTS as u64))?;
     Ok(clients)
 }
 
 /// Each ends with a reset, once it has read what its kernel had received.
-fn are_reset(clients: Vec<Process>, may_finish: bool) -> Result<()> {
-    for (number, mut client) in clients.into_iter().enumerate() {
-        let status = client.wait(6 * PATIENCE).with_context(|| format!("client {number} was not told"))?;
-        let log = client.log();
-        let finished = may_finish && status.success();
-        ensure!(finished || status.code() == Some(RESET), "client {number} ended with {status}: {log}");
-    }
-    Ok(())
+fn are_reset(clients: Vec<TcpStream>) -> Result<()> {
+    let mut all = clients.into_iter().enumerate();
+    all.try_for_each(|(number, client)| told::is_reset(client).with_context(|| format!("client {number}")))
 }
 
 /// Runs `body` while clients have small receive buffers.
@@ -68,7 +61,10 @@ fn disabled(stage: &mut Stage) -> Result<()> {
         all.try_for_each(|backend| stage.hairpin.tell(&stage.topology, &["backend", word, "web", backend]).map(drop))
     };
     by_hand("disable")?;
-    let told = are_reset(clients, false);
+    // A client that reads on before its connection's turn would have the rest of its download within milliseconds.
+    let told = stage
+        .until("no download in the engine", |stage| Ok(stage.hairpin.offload()?.offloaded == 0))
+        .and_then(|()| are_reset(clients));
     by_hand("enable")?;
     told
 }
@@ -77,8 +73,7 @@ fn upgraded(stage: &mut Stage) -> Result<()> {
     Process::inherit_orphans()?;
     let clients = downloads(stage)?;
     stage.hairpin.upgrade(&stage.topology, &hairpin_program()?)?;
-    // A download that the engine carries to its end needs no telling.
-    are_reset(clients, true)?;
+    are_reset(clients)?;
     let answer = stage.fetch(WEB, "/1k", "Connection: close\r\n")?;
     ensure!(answer.body == stage.page("1k")?, "1 KB arrived changed");
     Ok(())
