@@ -14,7 +14,7 @@
 use super::ageing::PASS_IDLE;
 use super::ends::Ends;
 use super::{Drop, Worker};
-use crate::config::{BackendState, Forwarding, ServiceState, Snapshot, UnknownPacket};
+use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags};
@@ -30,16 +30,16 @@ use alloc::collections::BTreeMap;
 /// clients may change later than those towards backends.
 const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
-/// The ends of backends that serve one service only, if that picks up, with the backend's number.
+/// The ends of backends that serve one service only, if that picks up, with the backend's number. Services whose connections
+/// have their source from the pool do not count: no packet to a client's address is theirs.
 pub(super) fn ends(snapshot: &Snapshot) -> Ends {
     let mut serving: BTreeMap<(Endpoint, Protocol), Option<u16>> = BTreeMap::new();
-    for service in snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant) {
+    let is_of_clients =
+        |service: &&Service| service.state != ServiceState::Vacant && !has_its_source_from_pool(service);
+    for service in snapshot.services.iter().filter(is_of_clients) {
         let picks_up = service.unknown == UnknownPacket::PickUp
             && service.state == ServiceState::Active
-            && service.protocol == Protocol::Tcp
-            && service.forwarding == Forwarding::Nat
-            && !service.kind.is_group()
-            && !service.kind.is_spliced();
+            && service.protocol == Protocol::Tcp;
         for backend in &service.backends {
             let number = (picks_up && backend.state != BackendState::Removed).then_some(backend.number);
             let end = (backend.endpoint, service.protocol);
@@ -47,6 +47,10 @@ pub(super) fn ends(snapshot: &Snapshot) -> Ends {
         }
     }
     Ends::from(&serving.into_iter().filter_map(|(end, number)| Some((end, number?))).collect())
+}
+
+fn has_its_source_from_pool(service: &Service) -> bool {
+    service.forwarding == Forwarding::FullNat || service.kind.is_spliced() || service.kind.is_group()
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -61,6 +65,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return None;
         }
         let number = self.guessed.at(&at.key.source, at.key.protocol)?;
+        if self.snapshot.pool.addresses.contains(&at.key.destination.address) {
+            return None;
+        }
         let (service, index) = self.snapshot.place(number)?;
         let settings = self.snapshot.services.get(usize::from(service))?;
         let key = FlowKey { source: at.key.destination, destination: settings.endpoint, protocol: at.key.protocol };

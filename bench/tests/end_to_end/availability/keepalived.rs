@@ -169,8 +169,7 @@ fn taken_over(network: &mut Network, first: usize) -> Result<()> {
     network.await_health()?;
     ensure!(owner(network)? == Some(second), "the addresses went back by themselves");
 
-    // Downloads hang here: not explained yet (docs/high-availability.md).
-    let traffic = Traffic::start_asking(&network.client, &vips()?)?;
+    let traffic = Traffic::start(&network.client, &network.scratch, &vips()?)?;
     network.nodes[second].cables("down")?;
     moves_to_living(network, first).context("the node is dead")?;
     new_connections(&network.client, &network.scratch, &vips()?, 10)?;

@@ -28,7 +28,9 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Starts it towards these ends in turn.
     pub(super) fn start(client: &Namespace, scratch: &Scratch, to: &[SocketAddr]) -> Result<Traffic> {
-        let mut traffic = Traffic::start_asking(client, to)?;
+        let sessions = Sessions::start(client, to, SESSIONS, "1k", Duration::from_millis(100), PATIENCE)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut traffic = Traffic { sessions: Some(sessions), downloads: Vec::new(), stop };
         let page = Arc::new(std::fs::read(scratch.file("pages/100m"))?);
         for number in 0..DOWNLOADS {
             let (to, page, stop) = (to[number % to.len()], page.clone(), traffic.stop.clone());
@@ -36,12 +38,6 @@ impl Traffic {
             traffic.downloads.push(std::thread::spawn(move || receive(stream, &page, &stop)));
         }
         Ok(traffic)
-    }
-
-    /// Without clients that only receive.
-    pub(super) fn start_asking(client: &Namespace, to: &[SocketAddr]) -> Result<Traffic> {
-        let sessions = Sessions::start(client, to, SESSIONS, "1k", Duration::from_millis(100), PATIENCE)?;
-        Ok(Traffic { sessions: Some(sessions), downloads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) })
     }
 
     /// Fails if any of the connections has: not one byte is missing, and each kept its server.

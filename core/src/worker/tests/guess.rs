@@ -2,7 +2,7 @@
 
 use super::IPV6;
 use super::stage::{Packet, Stage, Way, client, packet, with_tcp};
-use crate::config::{Service, UnknownPacket};
+use crate::config::{Forwarding, Service, UnknownPacket};
 use crate::flow::Endpoint;
 use crate::frame::{Egress, Frame};
 use crate::l4::connection::{Ledger, State};
@@ -83,6 +83,23 @@ fn an_end_of_two_services_tells_nothing() {
         service.unknown = UnknownPacket::Drop;
     });
     assert!(is_given_back(&mut stage, &download(backend, client)), "nor does one of a service that does not pick up");
+}
+
+/// Backends of a service of full NAT, HTTP or TLS know its connections by an address of the pool.
+#[test]
+fn an_end_shared_with_a_service_of_full_nat_tells_of_the_other() {
+    let client = client(false, 1, 40_000);
+    let (_, backend) = taken_over(false, client);
+    let mut stage = Stage::new(false, |service| {
+        service.unknown = UnknownPacket::PickUp;
+        if &*service.name == "service-1" {
+            service.forwarding = Forwarding::FullNat;
+        }
+    });
+    let sent = stage.send(download(backend, client)).sent();
+    assert_eq!((sent.source, sent.destination), (stage.vip(), client));
+    let ours = Endpoint { address: stage.snapshot().pool.addresses[0], port: client.port };
+    assert!(is_given_back(&mut stage, &download(backend, ours)), "no client has an address of the pool");
 }
 
 /// A host that talks to the backend itself, whose packets have gone by another way so far.
