@@ -1,6 +1,7 @@
 //! The configuration as the data plane sees it: an immutable snapshot, validated before it gets here.
 
 use crate::flow::{Address, Endpoint, Protocol};
+use crate::keys::Keys;
 use crate::l7::config::{Kind, ServerErrors};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -199,6 +200,8 @@ pub struct Snapshot {
     pub pool: Pool,
     /// What becomes of new connections while the table is full.
     pub when_full: WhenFull,
+    /// Secrets that this balancer shares with others.
+    pub keys: Keys,
     /// By backend number: service and position in it.
     places: Box<[Option<(u16, u16)>]>,
 }
@@ -214,7 +217,7 @@ impl Snapshot {
                 places[usize::from(backend.number)] = Some((number as u16, index as u16));
             }
         }
-        Snapshot { services, pool, when_full: WhenFull::Drop, places: places.into() }
+        Snapshot { services, pool, when_full: WhenFull::Drop, keys: Keys::default(), places: places.into() }
     }
 
     /// One more than the highest number of a backend: how long arrays by number are.

@@ -1,9 +1,8 @@
 //! Names of flows: addresses, the 5-tuple, directions.
 
+use crate::keys::{Purpose, Secret};
 use core::fmt;
-use core::hash::Hasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use siphasher::sip::SipHasher13;
 
 /// An IPv4 or IPv6 address in 16 bytes; IPv4 is held as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), so that one code path
 /// serves both families.
@@ -203,16 +202,6 @@ pub enum SteerBy {
     Port = 1,
 }
 
-/// What a [secret](Steering::secret) is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Purpose {
-    /// The value of a cookie that names a backend.
-    Sticky = 1,
-    /// Where the numbers of a connection to a backend begin (RFC 6528).
-    Sequence = 2,
-}
-
 impl Steering {
     /// By the keyed hash of address and port.
     pub const fn by_hash(key: [u64; 2], workers: u16) -> Steering {
@@ -257,13 +246,7 @@ impl Steering {
     /// A pseudo-random value of some ends for each `purpose`, by SipHash-1-3 under the same key: from it, unlike from
     /// [`hash`](Steering::hash), nobody can work out the ends, the key or any other value. For what others get to see.
     pub fn secret(&self, purpose: Purpose, ends: &[Endpoint]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
-        hasher.write_u8(purpose as u8);
-        for end in ends {
-            hasher.write(&end.address.0);
-            hasher.write_u16(end.port);
-        }
-        hasher.finish()
+        Secret::new(self.key).of(purpose, ends)
     }
 
     /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled, or the class

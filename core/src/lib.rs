@@ -16,6 +16,7 @@ pub mod config;
 pub mod engine;
 pub mod flow;
 pub mod frame;
+pub mod keys;
 pub mod l4;
 pub mod l7;
 pub mod link;

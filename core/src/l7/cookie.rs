@@ -20,9 +20,14 @@
 //! of odd ones with the second. The key of the next epoch is drawn in the middle of this one ([`Cookies::renewal`]),
 //! when nobody makes or checks cookies with it: there is no moment at which two processes, or two halves of a key,
 //! could disagree, and a cookie is compared with one key's hash only.
+//!
+//! Balancers that share a secret share cookies: they count real time instead ([`Cookies::ahead`]), and the key of an epoch
+//! is made of the secret and its number ([`EpochKeys::of`]). Another secret makes the keys of the epochs that follow; what
+//! is in use stays. A cookie of a machine whose clock differs by less than a count is good.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Checksum, Frame};
+use crate::keys::Secret;
 use crate::l4::answer;
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
@@ -135,6 +140,8 @@ pub fn offer(options: &[u8], ipv4: bool) -> Offer {
 #[derive(Clone, Copy)]
 pub struct Cookies {
     keys: [[u64; 2]; 2],
+    /// What is added to the clock before it is counted, in ns.
+    ahead_ns: u64,
 }
 
 impl fmt::Debug for Cookies {
@@ -146,12 +153,17 @@ impl fmt::Debug for Cookies {
 impl Cookies {
     /// Cookies under these secrets: that of even epochs and that of odd ones.
     pub fn new(keys: [[u64; 2]; 2]) -> Cookies {
-        Cookies { keys }
+        Cookies { keys, ahead_ns: 0 }
+    }
+
+    /// The same by a clock that is ahead of the one whose time is given by so many nanoseconds, modulo 2^64.
+    pub fn ahead(self, ahead_ns: u64) -> Cookies {
+        Cookies { ahead_ns, ..self }
     }
 
     /// Our initial sequence number for a SYN of `flow` (client to VIP) with this `sequence` number.
     pub fn make(&self, now: Time, flow: &FlowKey, sequence: u32, offer: &Offer) -> u32 {
-        self.cookie(count(now), flow, sequence, offer.bits(flow.is_ipv4()))
+        self.cookie(self.count(now), flow, sequence, offer.bits(flow.is_ipv4()))
     }
 
     /// What the SYN offered to which `cookie` was the answer; `None` if it is no cookie of ours for this flow and
@@ -160,11 +172,15 @@ impl Cookies {
     ///
     /// A count ahead of `now` is good too: whoever made the cookie may have read the clock a moment later.
     pub fn check(&self, now: Time, flow: &FlowKey, sequence: u32, cookie: u32) -> Option<Offer> {
-        let (now, bits) = (count(now), cookie & ((1 << OFFER_BITS) - 1));
+        let (now, bits) = (self.count(now), cookie & ((1 << OFFER_BITS) - 1));
         let made = |count: &u64| self.cookie(*count, flow, sequence, bits) == cookie;
         let counts = now.saturating_sub(3)..=now + 1;
         let same = |count: &u64| (*count as u32 ^ cookie >> OFFER_BITS) & 3 == 0;
         counts.filter(same).any(|count| made(&count)).then(|| Offer::from_bits(bits, flow.is_ipv4()))
+    }
+
+    fn count(&self, now: Time) -> u64 {
+        count(Time::from_nanos(now.as_nanos().wrapping_add(self.ahead_ns)))
     }
 
     fn cookie(&self, count: u64, flow: &FlowKey, sequence: u32, offer: u32) -> u32 {
@@ -192,6 +208,48 @@ impl Cookies {
     /// The epoch of `now`: counts since the clock's zero.
     pub fn epoch(now: Time) -> u64 {
         count(now) >> EPOCH_SHIFT
+    }
+}
+
+/// The keys of the epochs at hand, made of a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct EpochKeys {
+    /// Of even epochs and of odd ones.
+    pub keys: [[u64; 2]; 2],
+    /// The last epoch that has its key among them; the other one is of the epoch before it.
+    pub last: u64,
+}
+
+impl fmt::Debug for EpochKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EpochKeys").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl EpochKeys {
+    /// Those that are needed at `now`, real time, of `secret` alone: this epoch's, and that of the one before as long as its
+    /// cookies may come, then of the next.
+    pub fn of(secret: &Secret, now: Time) -> EpochKeys {
+        let last = Cookies::renewal(now).unwrap_or_else(|| Cookies::epoch(now));
+        let before = last.saturating_sub(1);
+        let mut keys = [[0; 2]; 2];
+        keys[(before % 2) as usize] = secret.of_epoch(before);
+        keys[(last % 2) as usize] = secret.of_epoch(last);
+        EpochKeys { keys, last }
+    }
+
+    /// Those that are needed at `now` after these: what cookies may have been made with stays, of whatever secret it is. If
+    /// these are of another time, because the clock was set or nobody has called this for so long, nothing of them does.
+    pub fn renewed(&self, secret: &Secret, now: Time) -> EpochKeys {
+        let mut new = EpochKeys::of(secret, now);
+        let (epoch, is_renewal) = (Cookies::epoch(now), Cookies::renewal(now).is_some());
+        let kept = [epoch, epoch.wrapping_sub(1)];
+        for epoch in kept.into_iter().take(if is_renewal { 1 } else { 2 }) {
+            if epoch == self.last || epoch.wrapping_add(1) == self.last {
+                new.keys[(epoch % 2) as usize] = self.keys[(epoch % 2) as usize];
+            }
+        }
+        new
     }
 }
 

@@ -206,6 +206,75 @@ fn keys_are_renewed_when_nobody_needs_them() {
     assert_eq!(Cookies::epoch(at_count(1000)), 15);
 }
 
+const SECRET: Secret = Secret::new([1, 2]);
+/// Real time of the beginning of an epoch, and how far a machine's own clock is behind it.
+const EPOCH: u64 = 410_000;
+const BEHIND: [u64; 2] = [EPOCH * 64 * COUNT - 5000, 77];
+
+/// At `count` of EPOCH by real time, a balancer whose keys these are: its cookies, and its own clock.
+fn balancer(which: usize, keys: &EpochKeys, count: u64) -> (Cookies, Time) {
+    let own = Time::from_nanos((EPOCH * 64 + count) * COUNT + COUNT / 3 - BEHIND[which]);
+    (Cookies::new(keys.keys).ahead(BEHIND[which]), own)
+}
+
+fn real(count: u64) -> Time {
+    at_count(EPOCH * 64 + count)
+}
+
+#[test]
+fn two_that_share_a_secret_share_cookies() {
+    let (flow, offer) = (flow(true), Offer { mss: 1460, scale: Some(7), sack: true });
+    for start in [0, 3, 7, 8, 40, 62, 63] {
+        // The one has run for long, the other starts now.
+        let mut old = EpochKeys::of(&SECRET, real(0));
+        for count in 0..=start {
+            old = old.renewed(&SECRET, real(count));
+        }
+        let mut new = EpochKeys::of(&SECRET, real(start));
+        for later in 0..=5 {
+            let ((a, a_now), (b, b_now)) = (balancer(0, &old, start), balancer(1, &new, start + later));
+            let cookie = a.make(a_now, &flow, 7, &offer);
+            assert_eq!(b.check(b_now, &flow, 7, cookie).is_some(), later <= 3, "made at {start}, {later} later");
+            new = new.renewed(&SECRET, real(start + later + 1));
+        }
+        let other = EpochKeys::of(&Secret::new([1, 3]), real(start));
+        let ((a, a_now), (b, b_now)) = (balancer(0, &old, start), balancer(1, &other, start));
+        assert!(b.check(b_now, &flow, 7, a.make(a_now, &flow, 7, &offer)).is_none(), "of another secret");
+    }
+}
+
+#[test]
+fn another_secret_makes_the_next_epoch() {
+    let (flow, offer) = (flow(false), Offer { mss: 1440, scale: None, sack: false });
+    let other = Secret::new([3, 4]);
+    for change in [0, 5, 7, 8, 30, 63] {
+        let mut keys = EpochKeys::of(&SECRET, real(0));
+        let mut made: Vec<u32> = Vec::new();
+        for count in 0..200 {
+            let secret = if count < change { SECRET } else { other };
+            keys = keys.renewed(&secret, real(count));
+            let (cookies, now) = balancer(0, &keys, count);
+            made.push(cookies.make(now, &flow, 7, &offer));
+            let oldest = (count as usize).saturating_sub(3);
+            for cookie in &made[oldest..] {
+                assert!(cookies.check(now, &flow, 7, *cookie).is_some(), "changed at {change}, checked at {count}");
+            }
+        }
+        let of_new = EpochKeys::of(&other, real(64 + 20));
+        let (cookies, now) = balancer(1, &of_new, 64 + 20);
+        assert_eq!(cookies.make(now, &flow, 7, &offer), made[64 + 20], "changed at {change}");
+    }
+}
+
+/// The clock is set, forwards or backwards; or no process was there for long.
+#[test]
+fn keys_of_another_time_are_not_kept() {
+    for (from, to) in [(100, 100 + 130), (500, 20), (30, 64 * 7), (64 * 2 + 1, 0)] {
+        let stale = EpochKeys { keys: [[5, 6], [7, 8]], ..EpochKeys::of(&SECRET, real(from)) };
+        assert_eq!(stale.renewed(&SECRET, real(to)), EpochKeys::of(&SECRET, real(to)), "from {from} to {to}");
+    }
+}
+
 /// A SYN with these options.
 fn syn(ipv4: bool, tags: &[u8], options: &[u8], payload: &[u8]) -> (VecFrame, Transport) {
     let key = flow(ipv4);

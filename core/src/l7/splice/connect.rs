@@ -9,8 +9,9 @@ use super::segment::{Abilities, flow};
 use super::sizes::{self, Size};
 use super::{Context, Refused, Splices};
 use crate::config::Algorithm;
-use crate::flow::{Direction, Purpose};
+use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
+use crate::keys::{Purpose, Secret};
 use crate::l4::connection::Ledger;
 use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
 use crate::l7::edit::Facts;
@@ -22,6 +23,15 @@ use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
 const SYN_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// The backend that a client's cookie names.
+#[derive(Clone, Copy)]
+struct Stuck {
+    /// In its group.
+    index: u16,
+    /// Not the first key has made the cookie.
+    is_stale: bool,
+}
 
 impl Splices {
     /// Bounds of connecting, by service: how long, how often.
@@ -50,21 +60,34 @@ impl Splices {
     }
 
     /// The backend of a group that a cookie names, if it takes requests.
-    fn stuck_to<IO: FrameIo>(cx: &Context<'_, IO>, group: Group, value: u64) -> Option<u16> {
+    fn stuck_to<IO: FrameIo>(cx: &Context<'_, IO>, group: Group, value: u64) -> Option<Stuck> {
         let service = cx.snapshot.services.get(usize::from(group))?;
-        let balancer = cx.balancers.get(usize::from(group))?;
-        let named = |index: &u16| {
-            let backend = service.backends.get(usize::from(*index));
-            backend.is_some_and(|backend| cx.steering.secret(Purpose::Sticky, &[backend.endpoint]) == value)
+        let open = cx.balancers.get(usize::from(group))?.open();
+        let named = |secret: &Secret| {
+            let is_named = |index: &u16| {
+                let backend = service.backends.get(usize::from(*index));
+                backend.is_some_and(|backend| secret.of(Purpose::Sticky, &[backend.endpoint]) == value)
+            };
+            open.iter().copied().find(is_named)
         };
-        balancer.open().iter().copied().find(named)
+        let secrets = match cx.snapshot.keys.all() {
+            [] => &[Secret::new(cx.steering.key)],
+            keys => keys,
+        };
+        let mut found = secrets.iter().enumerate().filter_map(|(age, secret)| Some((age, named(secret)?)));
+        found.next().map(|(age, index)| Stuck { index, is_stale: age > 0 })
     }
 
-    /// Chooses a backend (`stuck`: its index in the group, if that is known) and goes to it.
-    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<u16>) {
+    /// The value of the cookie that names a backend.
+    fn sticky<IO: FrameIo>(cx: &Context<'_, IO>, backend: Endpoint) -> u64 {
+        cx.snapshot.keys.first().unwrap_or(Secret::new(cx.steering.key)).of(Purpose::Sticky, &[backend])
+    }
+
+    /// Chooses a backend (`stuck`: the one that a cookie names) and goes to it.
+    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let (group, service) = (usize::from(front.exchange.group), front.service);
-        let chosen = stuck.or_else(|| cx.balancers.get_mut(group)?.choose(&front.key));
+        let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&front.key));
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
         let mut backend = chosen.and_then(of);
         if front.exchange.tries > 0 && backend.is_some_and(|backend| backend.number == front.exchange.backend) {
@@ -78,8 +101,9 @@ impl Splices {
         front.exchange.tries += 1;
         front.exchange.is_stuck = stuck.is_some();
         let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
-        front.exchange.sticky =
-            (wants_cookie && stuck.is_none()).then(|| cx.steering.secret(Purpose::Sticky, &[backend.endpoint]));
+        // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
+        let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
+        front.exchange.sticky = (wants_cookie && !has_cookie).then(|| Self::sticky(cx, backend.endpoint));
         self.go(cx, position);
     }
 

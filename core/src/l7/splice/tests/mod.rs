@@ -20,6 +20,7 @@ mod paths;
 mod probes;
 mod requests;
 mod resets;
+mod shared;
 mod sizes;
 mod stage;
 mod strangers;
