@@ -121,10 +121,16 @@ static __noinline __u32 make_cookie(const struct control *control, const union m
 	return (__u32)(v0 ^ v1 ^ v2 ^ v3) << PLAIN_BITS | (plain & ((1 << PLAIN_BITS) - 1));
 }
 
-/* Whether `cookie` was made in this time count, one of the three before or, by somebody with a finer clock, the next. */
+/* The time count, by the clock that cookies go by. */
+static __always_inline __u64 count_now(const struct control *control)
+{
+	return (bpf_ktime_get_coarse_ns() + control->cookie_ahead_ns) >> COUNT_SHIFT;
+}
+
+/* Whether `cookie` was made in this time count, one of the three before or, by another clock, the next. */
 static __always_inline bool is_cookie(const struct control *control, const union meeting *of, __u32 cookie)
 {
-	__u64 now = bpf_ktime_get_coarse_ns() >> COUNT_SHIFT, offer = cookie & ((1 << OFFER_BITS) - 1);
+	__u64 now = count_now(control), offer = cookie & ((1 << OFFER_BITS) - 1);
 	__u32 age = (now - (cookie >> OFFER_BITS)) & 3;
 
 	if (make_cookie(control, of, (now - age) << OFFER_BITS | offer) == cookie)
@@ -267,7 +273,7 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 				      __u64 shape, const bool ipv6)
 {
 	const __u32 network = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	__u64 now = bpf_ktime_get_coarse_ns() >> COUNT_SHIFT;
+	__u64 now = count_now(control);
 	union meeting *of = &syn->of;
 	__u32 length, offer, pseudo;
 	struct tcphdr *tcp;

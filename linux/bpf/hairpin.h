@@ -125,7 +125,9 @@ struct control {
 	__u32 give_back_mark;      /* for the process: the constant of the same name in these programs */
 	__u32 network;             /* for the process: the network namespace it all belongs to, by inode number */
 	__u64 cookie_keys[2][2];   /* of SYN cookies: of even and of odd epochs */
-	__u64 cookie_epoch;        /* for the process: the last epoch whose key has been drawn */
+	__u64 cookie_epoch;        /* for the process: the last epoch that has its key */
+	__u64 cookie_ahead_ns;     /* added to CLOCK_MONOTONIC before it is counted: what real time is ahead of it, of keys
+				    * that balancers share; else 0 */
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -242,7 +244,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_he
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct numbers) == 40 && __builtin_offsetof(struct numbers, check) == 32, "numbers");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
-_Static_assert(sizeof(struct control) == 112, "control");
+_Static_assert(sizeof(struct control) == 120, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 208, "query");
 #endif

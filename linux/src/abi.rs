@@ -289,8 +289,10 @@ pub struct ControlBlock {
     pub network: u32,
     /// Of SYN cookies: of even and of odd epochs.
     pub cookie_keys: [[u64; 2]; 2],
-    /// The last epoch whose key has been drawn.
+    /// The last epoch that has its key.
     pub cookie_epoch: u64,
+    /// What is added to CLOCK_MONOTONIC for them, modulo 2^64: 0, or what real time is ahead, of keys that are shared.
+    pub cookie_ahead_ns: u64,
 }
 
 /// What a query found out about a rule.
@@ -354,7 +356,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
-    assert!(size_of::<ControlBlock>() == 112 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<ControlBlock>() == 120 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
     assert!(offset_of!(RuleHead, source_port) == 48);
     assert!(size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);

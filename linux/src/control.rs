@@ -6,7 +6,8 @@
 use crate::abi::{self, CPUS_MAX, ControlBlock, KNOWN_CELLS, RuleQuery, SERVICES_MAX, WORKERS_MAX};
 use crate::programs::Maps;
 use anyhow::{Context, Result};
-use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::keys::Secret;
+use hairpin_core::l7::cookie::{Cookies, EpochKeys};
 use hairpin_core::time::Time;
 use libbpf_rs::{MapCore, MapHandle};
 use std::io;
@@ -36,6 +37,7 @@ pub(crate) struct Block {
     pub(crate) network: AtomicU32,
     pub(crate) cookie_keys: [[AtomicU64; 2]; 2],
     pub(crate) cookie_epoch: AtomicU64,
+    pub(crate) cookie_ahead_ns: AtomicU64,
 }
 
 const _: () = {
@@ -48,6 +50,7 @@ const _: () = {
     assert!(offset_of!(Block, give_back_mark) == offset_of!(ControlBlock, give_back_mark));
     assert!(offset_of!(Block, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
     assert!(offset_of!(Block, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
+    assert!(offset_of!(Block, cookie_ahead_ns) == offset_of!(ControlBlock, cookie_ahead_ns));
 };
 
 /// The shared memory.
@@ -123,17 +126,28 @@ impl Control {
         }
     }
 
-    /// The secrets of SYN cookies, as [`Cookies::new`] takes them. They change about once an hour: workers that check
-    /// cookies read them anew every minute or more often, which costs no more than four loads.
+    /// The secrets of SYN cookies: of even epochs and of odd ones.
     pub fn cookie_keys(&self) -> [[u64; 2]; 2] {
         [0, 1].map(|epoch: usize| [0, 1].map(|word: usize| self.block.cookie_keys[epoch][word].load(Ordering::Relaxed)))
+    }
+
+    /// What makes and checks the same SYN cookies as the programs. The secrets change about once an hour, the clock when it
+    /// is set: workers that check cookies take them anew every minute or more often.
+    pub fn cookies(&self) -> Cookies {
+        Cookies::new(self.cookie_keys()).ahead(self.block.cookie_ahead_ns.load(Ordering::Relaxed))
     }
 
     /// Draws the key of the next epoch of SYN cookies, once it is time ([`Cookies::renewal`]); to be called every few
     /// minutes or more often. Whether it has. Until the next epoch begins nobody uses that key, so it does not matter
     /// that it is not written at once, nor that two processes may do so. If an epoch passes without a call, as while
-    /// there is no process, the key of the one before the last is used again: it is as secret as it was.
+    /// there is no process, the key of the one before the last is used again: it is as secret as it was. Keys that were
+    /// shared ([`Control::share_cookies`]) give way to own ones at once.
     pub fn renew_cookie_key(&self, now: Time) -> io::Result<bool> {
+        if self.block.cookie_ahead_ns.load(Ordering::Relaxed) != 0 {
+            let keys = EpochKeys { keys: [draw()?, draw()?], last: Cookies::epoch(now) + 1 };
+            self.put_cookies(&keys, 0);
+            return Ok(true);
+        }
         let Some(next) = Cookies::renewal(now) else { return Ok(false) };
         if self.block.cookie_epoch.load(Ordering::Relaxed) >= next {
             return Ok(false);
@@ -143,6 +157,27 @@ impl Control {
         }
         self.block.cookie_epoch.store(next, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// The keys of SYN cookies are made of `secret`, and they go by real time, which is `ahead_ns` ahead of
+    /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place. What
+    /// another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
+    pub fn share_cookies(&self, secret: &Secret, now: Time, ahead_ns: u64) {
+        let was_shared = self.block.cookie_ahead_ns.load(Ordering::Relaxed) != 0;
+        let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead_ns));
+        let held = EpochKeys { keys: self.cookie_keys(), last: self.block.cookie_epoch.load(Ordering::Relaxed) };
+        let keys = if was_shared { held.renewed(secret, real) } else { EpochKeys::of(secret, real) };
+        // 0 says that they are not shared; a nanosecond does not matter.
+        self.put_cookies(&keys, ahead_ns.max(1));
+    }
+
+    fn put_cookies(&self, keys: &EpochKeys, ahead_ns: u64) {
+        let words = keys.keys.as_flattened();
+        for (shared, word) in self.block.cookie_keys.as_flattened().iter().zip(words) {
+            shared.store(*word, Ordering::Relaxed);
+        }
+        self.block.cookie_epoch.store(keys.last, Ordering::Relaxed);
+        self.block.cookie_ahead_ns.store(ahead_ns, Ordering::Relaxed);
     }
 
     /// How many packets of unknown connections each CPU admits per second towards service number `service`;

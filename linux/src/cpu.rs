@@ -55,6 +55,11 @@ pub fn time_of_day() -> Duration {
     Duration::from_nanos(clock(libc::CLOCK_REALTIME))
 }
 
+/// What [`time_of_day`] is ahead of [`now`], in nanoseconds, modulo 2^64; as exact as this thread is not interrupted.
+pub fn real_ahead() -> u64 {
+    (time_of_day().as_nanos() as u64).wrapping_sub(now().as_nanos())
+}
+
 /// Processor time the calling thread has used so far.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID))

@@ -151,6 +151,7 @@ impl Plane {
             network: pins::network()?,
             cookie_keys: [draw_key()?, draw_key()?],
             cookie_epoch: Cookies::epoch(cpu::now()) + 1,
+            cookie_ahead_ns: 0,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;

@@ -7,8 +7,9 @@ use crate::wire::{Link, Vnet};
 use hairpin_core::config::UnknownPacket;
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Checksum, VecFrame};
+use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Kind, Tls};
-use hairpin_core::l7::cookie::{self, Cookies, Offer};
+use hairpin_core::l7::cookie::{self, Cookies, EpochKeys, Offer};
 use hairpin_core::time::{Duration, Time};
 use hairpin_linux::capture::{Capture, Filter};
 use hairpin_linux::cpu;
@@ -58,14 +59,19 @@ fn splice_with(rig: &Rig, unknown: UnknownPacket) {
 }
 
 fn cookies(rig: &Rig) -> Cookies {
-    Cookies::new(rig.plane.control().cookie_keys())
+    rig.plane.control().cookies()
 }
 
 /// The same with the time: a point at which neither clock is about to go on to another count.
 fn at_ease() -> Time {
+    at_ease_by(0)
+}
+
+/// The same by a clock that is so far ahead.
+fn at_ease_by(ahead_ns: u64) -> Time {
     loop {
         let now = cpu::now();
-        if (COUNT / 1000..COUNT / 1000 * 999).contains(&(now.as_nanos() % COUNT)) {
+        if (COUNT / 1000..COUNT / 1000 * 999).contains(&(now.as_nanos().wrapping_add(ahead_ns) % COUNT)) {
             return now;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -406,6 +412,66 @@ fn keys_are_renewed_once_an_epoch_and_stay_when_a_process_goes() {
         let Rig { plane, options, .. } = rig;
         drop(plane);
         assert_eq!(adopted(&options).control().cookie_keys(), last);
+    });
+}
+
+/// Real time as it is, and wrong by 30 years: programs that share their keys count it, and check what another machine's
+/// balancer makes, whose monotonic clock is another one.
+#[test]
+fn programs_that_share_keys_count_real_time() {
+    const ANOTHER_CLOCK: u64 = 3_600_000_000_000_000;
+    in_namespace(|| {
+        let rig = rig(1);
+        let control = rig.plane.control();
+        for (number, ahead) in
+            [cpu::real_ahead(), cpu::real_ahead() / 4, u64::MAX - ANOTHER_CLOCK].into_iter().enumerate()
+        {
+            let secret = Secret::new([7, number as u64]);
+            let now = at_ease_by(ahead);
+            control.share_cookies(&secret, now, ahead);
+            let other_now = Time::from_nanos(now.as_nanos().wrapping_add(ANOTHER_CLOCK));
+            let other_ahead = ahead.wrapping_sub(ANOTHER_CLOCK);
+            let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead));
+            let other = Cookies::new(EpochKeys::of(&secret, real).keys).ahead(other_ahead);
+            for ipv4 in [true, false] {
+                let key = client(4000 + number as u16, ipv4);
+                let syn = Packet { flags: SYN, sequence: 100, payload: Vec::new(), ..Packet::new(key) };
+                let run = rig.ingress(&syn.to(rig.left.mac).frame());
+                assert_eq!(run.verdict, REDIRECT);
+                let at = parsed(&run.frame).l4 + 4;
+                let cookie = u32::from_be_bytes(run.frame[at..at + 4].try_into().unwrap());
+                assert!(other.check(other_now, &key, 100, cookie).is_some(), "made by the programs, {ahead} ahead");
+                assert!(Cookies::new(control.cookie_keys()).check(now, &key, 100, cookie).is_none(), "of another time");
+                let made = other.make(other_now, &key, 100, &Offer { mss: 1460, scale: None, sack: true });
+                assert_eq!(offer(&rig, &data(key, 100, made ^ 1 << 20)).2, ["cookie-invalid"]);
+                assert_eq!(offer(&rig, &data(key, 100, made)).1, Some(0), "made elsewhere, {ahead} ahead");
+            }
+        }
+        // From now on it has its own again.
+        let shared = control.cookie_keys();
+        assert!(control.renew_cookie_key(cpu::now()).unwrap());
+        assert!(control.cookie_keys().iter().all(|key| !shared.contains(key)));
+        assert!(!control.renew_cookie_key(cpu::now()).unwrap());
+    });
+}
+
+#[test]
+fn a_process_that_adopts_keeps_shared_keys_that_are_in_use() {
+    in_namespace(|| {
+        let rig = rig(1);
+        let (old, new, now, ahead) = (Secret::new([1, 2]), Secret::new([3, 4]), cpu::now(), cpu::real_ahead());
+        rig.plane.control().share_cookies(&old, now, ahead);
+        let Rig { plane, options, .. } = rig;
+        drop(plane);
+        let plane = adopted(&options);
+        plane.control().share_cookies(&new, now, ahead);
+        let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead));
+        let epoch = Cookies::epoch(real);
+        let held = plane.control().cookie_keys();
+        assert_eq!(held[(epoch % 2) as usize], old.of_epoch(epoch));
+        if let Some(next) = Cookies::renewal(real) {
+            assert_eq!(held[(next % 2) as usize], new.of_epoch(next));
+        }
     });
 }
 
