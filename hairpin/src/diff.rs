@@ -4,6 +4,7 @@
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
 //! change is told apart.
 
+use crate::config::keys;
 use crate::config::words::spoken;
 use crate::config::{Config, DpdkSettings, HealthSettings, PortSettings, Said, ServiceSettings, Settings, Word};
 use crate::control::Changes;
@@ -14,6 +15,7 @@ use hairpin_core::flow::Endpoint;
 use hairpin_core::offload::Choice;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `new` changes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
@@ -77,12 +79,13 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 46] = [
+const SETTINGS: [Setting; 47] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
     later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
     later("connection_table", |c| c.settings.connection_table.name().to_string()),
+    live("keys_file", shared_keys),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
     anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
@@ -125,6 +128,12 @@ const SETTINGS: [Setting; 46] = [
     live("[timeouts] udp_new", |c| duration(c.settings.timeouts.udp_new)),
     live("[timeouts] udp_established", |c| duration(c.settings.timeouts.udp_established)),
 ];
+
+/// The file and what its keys are called.
+fn shared_keys(config: &Config) -> String {
+    let said = |file: &PathBuf| format!("{} ({})", file.display(), keys::said(&config.snapshot.keys));
+    config.settings.keys_file.as_ref().map_or("none".to_string(), said)
+}
 
 fn dpdk(config: &Config, text: impl Fn(&DpdkSettings) -> String) -> String {
     config.settings.dpdk.as_ref().map(text).unwrap_or_default()

@@ -1,18 +1,21 @@
-//! A balancer that takes over from another one, of which it knows nothing (`unknown = "pick-up"`).
+//! A balancer that takes over from another one, of which it knows nothing (`unknown = "pick-up"`) but the keys that they share.
 
 use super::network::trial;
 use super::tables::Idle;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_bench::namespace::Namespace;
-use hairpin_bench::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_bench::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
 use hairpin_bench::servers::{HTTP_PORT, Servers};
 use hairpin_bench::tool::inside;
 use hairpin_bench::topology::{Family, Options, SERVERS, Topology, client_address, server_address, vip};
 use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("takeover: links that come up late keep connections", late_links),
         trial("takeover: a download whose client only receives goes on", download),
+        trial("takeover: cookies are good at every node with the same keys", shared_keys),
     ]
 }
 
@@ -37,6 +41,100 @@ fn services() -> [Service; 2] {
 
 fn options() -> HairpinOptions {
     HairpinOptions { service: "unknown = \"pick-up\"".to_string(), ..HairpinOptions::default() }
+}
+
+const OLD: &str = "000102030405060708090a0b0c0d0e0f";
+const NEW: &str = "f0e0d0c0b0a090807060504030201000";
+
+/// Writes the file of keys with this mode.
+fn write_keys(topology: &Topology, keys: &[&str], mode: u32) -> Result<PathBuf> {
+    let path = topology.scratch.write("keys", &format!("# of the test\n{}\n", keys.join("\n")))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+    Ok(path)
+}
+
+/// A client's connection, of which the service has seen the handshake only.
+fn greeted(topology: &Topology) -> Result<TcpStream> {
+    inside::run(&topology.client, || {
+        let stream = TcpStream::connect(SocketAddr::new(vip(Family::V4), HTTP_PORT))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    })
+}
+
+/// Asks with the cookie, if there is one, over a connection that then ends: which server has answered, and the cookie that
+/// the response sets.
+fn ask(mut stream: TcpStream, cookie: Option<&str>) -> Result<(String, Option<String>)> {
+    let cookie = cookie.map_or(String::new(), |cookie| format!("Cookie: {cookie}\r\n"));
+    stream.write_all(format!("GET /1k HTTP/1.1\r\nHost: h\r\n{cookie}Connection: close\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    ensure!(answer.starts_with("HTTP/1.1 200 "), "it is answered {answer:?}");
+    let field = |name: &str| {
+        let line = answer.lines().find_map(|line| line.split_once(": ").filter(|(field, _)| *field == name));
+        line.map(|(_, value)| value.split(';').next().unwrap_or(value).to_string())
+    };
+    Ok((field("X-Server").context("no X-Server")?, field("Set-Cookie")))
+}
+
+/// Asks over a new connection.
+fn ask_anew(topology: &Topology, cookie: &str) -> Result<(String, Option<String>)> {
+    ask(greeted(topology)?, Some(cookie))
+}
+
+/// What a node has begun, a handshake and a sticky cookie, another one goes on with that has the same keys, also after they
+/// were changed, a crash and an upgrade. Keys that others can read are refused.
+fn shared_keys() -> Result<()> {
+    let mut topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let keys = write_keys(&topology, &[OLD], 0o600)?;
+    let tables = "[service.http.sticky]\ncookie = \"node\"\n".to_string();
+    let service = Service { tables, ..Service::http("web", HTTP_PORT) };
+    let options = HairpinOptions { top: format!("keys_file = {keys:?}\n"), ..HairpinOptions::default() };
+    let mut hairpin = Hairpin::start(&topology, &[service], &options)?;
+    ask(greeted(&topology)?, None)?;
+    let (server, cookie) = ask(greeted(&topology)?, None)?;
+    let cookie = cookie.context("no cookie")?;
+    let waits = greeted(&topology)?;
+
+    let mut second = second_balancer(&topology)?;
+    move_routes(&topology)?;
+    hairpin.stop(true)?;
+    std::mem::swap(&mut topology.balancer, &mut second);
+    hairpin.start_again(&topology, &[])?;
+    ensure!(ask(waits, Some(&cookie)).context("a handshake with the first node")? == (server.clone(), None));
+    ensure!(ask_anew(&topology, &cookie)? == (server.clone(), None), "its cookie");
+    ensure!(hairpin.tell(&topology, &["reload"])?.contains("nothing has changed"));
+
+    let waits = greeted(&topology)?;
+    write_keys(&topology, &[NEW, OLD], 0o600)?;
+    let told = hairpin.tell(&topology, &["reload"])?;
+    ensure!(told.contains("keys_file: ") && !told.contains(OLD) && !told.contains(NEW), "{told}");
+    let (same, renewed) = ask(waits, Some(&cookie)).context("a handshake under the old key")?;
+    let renewed = renewed.context("no cookie of the new key")?;
+    ensure!(same == server && renewed != cookie, "{same} by {renewed}");
+    ensure!(ask_anew(&topology, &renewed)? == (server.clone(), None), "the cookie of the new key");
+
+    write_keys(&topology, &[NEW], 0o600)?;
+    hairpin.tell(&topology, &["reload"])?;
+    let others = [ask_anew(&topology, &cookie)?.0, ask_anew(&topology, &cookie)?.0];
+    ensure!(others[0] != others[1], "a cookie whose key is gone leads to {others:?}");
+    write_keys(&topology, &[OLD], 0o640)?;
+    let refused = hairpin.command(&topology, &["reload"])?.output()?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && said.contains("its mode is 0640") && said.contains("chmod 600"), "{said}");
+    ensure!(ask_anew(&topology, &renewed)? == (server.clone(), None), "after a reload that was refused");
+
+    write_keys(&topology, &[NEW], 0o600)?;
+    let waits = greeted(&topology)?;
+    hairpin.end(Signal::SIGKILL)?;
+    hairpin.start_again(&topology, &[])?;
+    ensure!(ask(waits, Some(&renewed)).context("a handshake before a crash")? == (server.clone(), None));
+    let waits = greeted(&topology)?;
+    hairpin.upgrade(&topology, &hairpin_program()?)?;
+    ensure!(ask(waits, Some(&renewed)).context("a handshake before an upgrade")? == (server, None));
+    Ok(())
 }
 
 /// Waits until something is so.

@@ -40,6 +40,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
     }
     Some(Settings {
         instance: instance?.value,
+        keys_file: None,
         plane: plane?,
         interfaces,
         workers: top.integer("workers").and_then(|workers| u16::try_from(workers).ok()),
@@ -199,7 +200,7 @@ fn read_linux(sink: &Sink<'_>, table: &Table<'_>) -> Option<LinuxSettings> {
     })
 }
 
-fn absolute_path(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<PathBuf> {
+pub(super) fn absolute_path(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<PathBuf> {
     let text = table.text(name)?;
     let path = PathBuf::from(&text.value);
     if path.is_absolute() && !text.value.contains('\0') {

@@ -8,6 +8,7 @@ mod dpdk;
 mod group;
 mod health;
 mod instance;
+pub(crate) mod keys;
 mod l7;
 mod offload;
 mod print;
@@ -114,7 +115,8 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
         timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),
         drain_limit: limits.duration("drain_limit"),
     };
-    let settings = instance::read(sink, &top, &limits, &common);
+    let (keys, keys_file) = keys::read(sink, &top);
+    let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings { keys_file, ..settings });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {
@@ -133,5 +135,6 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
     let (services, service_settings) = service::numbered(services);
     let mut snapshot = Snapshot::new(services, pool.value);
     snapshot.when_full = limits.choice("when_full").unwrap_or_default();
+    snapshot.keys = keys;
     Some((settings?, snapshot, service_settings))
 }

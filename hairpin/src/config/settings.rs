@@ -96,6 +96,8 @@ pub struct LinuxSettings {
 pub struct Settings {
     /// The instance's name.
     pub instance: String,
+    /// Where its keys are, if it shares them with other instances. The keys are in the snapshot.
+    pub keys_file: Option<PathBuf>,
     /// How packets reach the workers.
     pub plane: PlaneChoice,
     /// The linux plane's interfaces, in the order of the file; their position is their slot.

@@ -291,6 +291,7 @@ impl<'a> Merge<'a> {
         }
         let mut snapshot = Snapshot::new(services.into(), self.config.snapshot.pool.clone());
         snapshot.when_full = self.config.snapshot.when_full;
+        snapshot.keys = self.config.snapshot.keys.clone();
         snapshot
     }
 }

@@ -124,6 +124,7 @@ impl Keeper {
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();
         self.settle(config, registry, merged, snapshot);
+        self.renew_cookies();
         Ok(notes)
     }
 
@@ -145,6 +146,7 @@ impl Keeper {
         let settings = crate::config::Settings {
             linux,
             dpdk,
+            keys_file: config.settings.keys_file.clone(),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
@@ -255,6 +257,9 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
         settings.policy.name(),
         table_path(settings).display()
     )];
+    if let Some(file) = &settings.keys_file {
+        lines.push(format!("  keys of cookies from {}: {}", file.display(), config::keys::said(&snapshot.keys)));
+    }
     const SHOWN: usize = 16;
     let services = || snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
     for service in services().take(SHOWN) {

@@ -241,15 +241,15 @@ impl Keeper {
         self.readiness.tell(&not_ready.collect::<Vec<_>>(), settled);
     }
 
-    /// Gives workers the next secret of SYN cookies long before its time comes. They are told whether it is new or not:
+    /// Gives workers the next key of SYN cookies long before its time comes. They are told whether it is new or not:
     /// another process, one that is passing on to this one, may have drawn it, and a worker may have missed it.
-    fn renew_cookies(&mut self) {
-        let renewed = self.plane.renew_cookies().and_then(|()| {
+    pub(super) fn renew_cookies(&mut self) {
+        let renewed = self.plane.renew_cookies(self.snapshot.keys.first()).and_then(|()| {
             let cookies = self.plane.cookies();
             self.crew.order(|_| Order::Cookies(cookies), || self.plane.beat())
         });
         if let Err(error) = renewed {
-            log(&format!("warning: {error:#}; the last secret of SYN cookies is used on"));
+            log(&format!("warning: {error:#}; the last keys of SYN cookies are used on"));
         }
     }
 

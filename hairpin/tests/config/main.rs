@@ -7,6 +7,7 @@ mod clashes;
 mod dpdk;
 mod health;
 mod http;
+mod keys;
 mod printed;
 mod tables;
 mod tls;

@@ -11,6 +11,7 @@ use crate::config::{Attach, Settings, WhenAbsent};
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::flow::{FlowKey, Steering};
+use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
@@ -151,6 +152,7 @@ impl Plane for LinuxPlane {
                 marks: false,
             });
         }
+        self.renew_cookies(making.snapshot.keys.first())?;
         Crew::make(making, memory, posts, (self.programs.known(), self.programs.cookies()), messages)
     }
 
@@ -218,8 +220,8 @@ impl Plane for LinuxPlane {
         self.programs.cookies()
     }
 
-    fn renew_cookies(&self) -> Result<()> {
-        self.programs.renew_cookies()
+    fn renew_cookies(&self, shared: Option<Secret>) -> Result<()> {
+        self.programs.renew_cookies(shared)
     }
 
     fn unlimit(&self, service: usize) {
@@ -398,12 +400,17 @@ impl Programs {
 
     /// What SYN cookies are made with now.
     fn cookies(&self) -> Cookies {
-        Cookies::new(self.control.cookie_keys())
+        self.control.cookies()
     }
 
-    /// Draws the next secret of SYN cookies if it is time.
-    fn renew_cookies(&self) -> Result<()> {
-        self.control.renew_cookie_key(cpu::now()).context("cannot draw a secret for SYN cookies").map(drop)
+    /// Makes the keys of SYN cookies of the secret that is shared, or draws the next one if it is time.
+    fn renew_cookies(&self, shared: Option<Secret>) -> Result<()> {
+        let now = cpu::now();
+        match shared {
+            Some(secret) => self.control.share_cookies(&secret, now, cpu::real_ahead()),
+            None => drop(self.control.renew_cookie_key(now).context("cannot draw a secret for SYN cookies")?),
+        }
+        Ok(())
     }
 
     /// Tells the programs which packets of a worker's are finished with.

@@ -14,6 +14,7 @@ use anyhow::Result;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::Plan;
@@ -167,8 +168,9 @@ pub(crate) trait Plane {
     /// What SYN cookies are made with now.
     fn cookies(&self) -> Cookies;
 
-    /// Draws the next secret of SYN cookies if it is time.
-    fn renew_cookies(&self) -> Result<()>;
+    /// Sees to the keys of SYN cookies: makes them of the secret that is shared with other balancers, or draws the next one
+    /// if it is time.
+    fn renew_cookies(&self, shared: Option<Secret>) -> Result<()>;
 
     /// Lets a service admit every packet.
     fn unlimit(&self, _service: usize) {}

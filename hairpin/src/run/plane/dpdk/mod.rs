@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 use device::PortDevice;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::flow::Steering;
+use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::{LinkOptions, Neighbours, Plan, PortAddresses, Route};
@@ -240,6 +241,7 @@ impl Plane for DpdkPlane {
                 marks,
             }
         });
+        self.renew_cookies(making.snapshot.keys.first())?;
         Crew::make(&making, memory, posts.collect(), (Known::default(), self.cookies()), messages)
     }
 
@@ -278,8 +280,12 @@ impl Plane for DpdkPlane {
         self.secrets.cookies()
     }
 
-    fn renew_cookies(&self) -> Result<()> {
-        self.secrets.renew(cpu::now())
+    fn renew_cookies(&self, shared: Option<Secret>) -> Result<()> {
+        match shared {
+            Some(secret) => self.secrets.share(&secret, cpu::now(), cpu::real_ahead()),
+            None => self.secrets.renew(cpu::now())?,
+        }
+        Ok(())
     }
 
     fn buffers(&self) -> Option<BufferStatus> {
