@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to end after it has been asked to.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running program. Dropping it asks it to end (SIGTERM), then kills it.
 #[derive(Debug)]

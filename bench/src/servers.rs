@@ -28,7 +28,7 @@ pub const ECHO_PORT: u16 = 7;
 pub const PAGES: [(&str, usize); 4] = [("1k", 1 << 10), ("128k", 128 << 10), ("10m", 10 << 20), ("100m", 100 << 20)];
 
 /// Longest time a server may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the page `/health` of a server that is well says.
 pub const WELL: &str = "all is well\n";

@@ -118,10 +118,21 @@ impl<'a> Sink<'a> {
     /// read. `None` if the line of a table's name is none, because what follows would be read as part of another table.
     pub fn document_in_parts(&self) -> Option<Spanned<DeTable<'a>>> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
-        for error in &errors {
-            self.error(&error.span().unwrap_or(0..0), error.message(), "");
+        let at = |error: &toml::de::Error| error.span().unwrap_or(0..0);
+        // A list that is not closed goes on to the end of the text: what follows is no value of it, line by line.
+        let unclosed = errors.iter().position(|error| error.message().starts_with("unclosed array"));
+        let goes_on = |error: &toml::de::Error| error.message().contains("array elements");
+        let cascade = unclosed.and_then(|last| Some(errors[..last].iter().position(goes_on)?..=last));
+        for (index, error) in errors.iter().enumerate() {
+            match &cascade {
+                Some(cascade) if index == *cascade.start() => {
+                    self.error(&at(error), "the list before this is not closed", "end it with `]`");
+                }
+                Some(cascade) if cascade.contains(&index) => {}
+                _ => self.error(&at(error), error.message(), ""),
+            }
         }
-        if errors.iter().any(|error| self.text[self.line_of(error.span().unwrap_or(0..0).start)].starts_with('[')) {
+        if unclosed.is_some() || errors.iter().any(|error| self.text[self.line_of(at(error).start)].starts_with('[')) {
             return None;
         }
         *self.broken_lines.borrow_mut() = self.found.borrow().iter().map(|(_, problem)| problem.line).collect();

@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 /// How long it may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a configuration may say beside its services.
 #[derive(Clone, Debug, Default)]

@@ -43,9 +43,17 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Debian's limit is 1,024 files a process: survival tests have more clients. A process may have as many as the hard limit.
+fn raise_limit_of_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit of open files can be read");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("the limit of open files can be raised up to the hard one");
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let root = nix::unistd::geteuid().is_root();
+    raise_limit_of_files();
     if root && !arguments.list {
         cleanup::on_signal().expect("signals can be caught");
         if let Err(error) = namespace::clean(false) {
