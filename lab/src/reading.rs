@@ -119,20 +119,17 @@ impl<'a> Sink<'a> {
     pub fn document_in_parts(&self) -> Option<Spanned<DeTable<'a>>> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         let at = |error: &toml::de::Error| error.span().unwrap_or(0..0);
-        // A list that is not closed goes on to the end of the text: what follows is no value of it, line by line.
-        let unclosed = errors.iter().position(|error| error.message().starts_with("unclosed array"));
-        let goes_on = |error: &toml::de::Error| error.message().contains("array elements");
-        let cascade = unclosed.and_then(|last| Some(errors[..last].iter().position(goes_on)?..=last));
-        for (index, error) in errors.iter().enumerate() {
-            match &cascade {
-                Some(cascade) if index == *cascade.start() => {
-                    self.error(&at(error), "the list before this is not closed", "end it with `]`");
-                }
-                Some(cascade) if cascade.contains(&index) => {}
-                _ => self.error(&at(error), error.message(), ""),
-            }
+        // A list that is not closed goes on to the end of the text, and no line from the next one on is a value of it.
+        let unclosed = errors.iter().any(|error| error.message().starts_with("unclosed array"));
+        let of_list = errors.iter().filter(|error| unclosed && error.message().contains("array elements"));
+        let goes_on = of_list.map(|error| at(error).start).min();
+        if let Some(start) = goes_on {
+            self.error(&(start..start), "the list before this is not closed", "end it with `]`");
         }
-        if unclosed.is_some() || errors.iter().any(|error| self.text[self.line_of(at(error).start)].starts_with('[')) {
+        for error in errors.iter().filter(|error| goes_on.is_none_or(|start| at(error).start < start)) {
+            self.error(&at(error), error.message(), "");
+        }
+        if unclosed || errors.iter().any(|error| self.text[self.line_of(at(error).start)].starts_with('[')) {
             return None;
         }
         *self.broken_lines.borrow_mut() = self.found.borrow().iter().map(|(_, problem)| problem.line).collect();
