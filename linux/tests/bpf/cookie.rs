@@ -585,7 +585,7 @@ fn a_kernels_client_connects() {
         if let Err(panic) = outcome {
             panic!("{:?}; counted: {counted:?}", panic.downcast_ref::<String>());
         }
-        assert_eq!(counted.get("cookie-sent"), Some(&4), "{counted:?}");
+        assert!(counted["cookie-sent"] >= 4, "{counted:?}");
         assert_eq!(counted.get("cookie-invalid"), None, "{counted:?}");
         assert!(counted["cookie-bare"] >= 4 && counted["to-worker"] >= 4, "{counted:?}");
     });
