@@ -77,7 +77,7 @@ pub enum UnknownPacket {
     /// Answered with RST (RFC 9293, 3.5.2), counted.
     Reset,
     /// Taken as a packet of an established connection of the backend Maglev names, so that another balancer's
-    /// connections can be taken over. With full NAT it is dropped: nobody knows the other balancer's source port.
+    /// connections can be taken over. With full NAT it is dropped: the other balancer's source port is not known.
     PickUp,
 }
 
@@ -194,7 +194,7 @@ pub struct Pool {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The services; their position is their number, which stays the same from snapshot to snapshot as long as the
-    /// service has connections. A number nobody has is [`ServiceState::Vacant`].
+    /// service has connections. A number that no service has is [`ServiceState::Vacant`].
     pub services: Box<[Service]>,
     /// The full-NAT pool; empty addresses if no service needs it.
     pub pool: Pool,

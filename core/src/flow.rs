@@ -33,7 +33,7 @@ impl Address {
         [self.0[12], self.0[13], self.0[14], self.0[15]]
     }
 
-    /// In two words, as whoever wrote the address may just have done: wider reads would have to wait.
+    /// In two words, since the address may just have been written so: wider reads would have to wait.
     #[inline(always)]
     pub(crate) fn words(&self) -> [u64; 2] {
         let (words, _) = self.0.as_chunks::<8>();
@@ -198,7 +198,8 @@ pub enum SteerBy {
     /// Address and port by a keyed hash, so that an attacker cannot aim at one worker.
     #[default]
     Hash = 0,
-    /// Some bits of the port ([`Steering::port_mask`]), which cards can match. Whoever chooses his port chooses his worker.
+    /// Some bits of the port ([`Steering::port_mask`]), which cards can match. A client that chooses its port chooses
+    /// its worker.
     Port = 1,
 }
 
@@ -229,8 +230,8 @@ impl Steering {
         (u32::from(class) * u32::from(self.workers) / u32::from(self.classes())) as u16
     }
 
-    /// The keyed hash of one end. It is quick and no more: whoever sees a value of it and knows the end can tell those of
-    /// other ends ([`secret`](Steering::secret)).
+    /// The keyed hash of one end. It is quick and no more: an observer that sees a value of it and knows the end can
+    /// tell those of other ends ([`secret`](Steering::secret)).
     pub fn hash(&self, end: &Endpoint) -> u64 {
         let a = u64::from_le_bytes(half(&end.address, 0));
         let b = u64::from_le_bytes(half(&end.address, 8));
@@ -243,8 +244,9 @@ impl Steering {
         x ^ (x >> 32)
     }
 
-    /// A pseudo-random value of some ends for each `purpose`, by SipHash-1-3 under the same key: from it, unlike from
-    /// [`hash`](Steering::hash), nobody can work out the ends, the key or any other value. For what others get to see.
+    /// A pseudo-random value of some ends for each `purpose`, by SipHash-1-3 under the same key. Unlike with
+    /// [`hash`](Steering::hash), an observer cannot work out the ends, the key or any other value from it. For what
+    /// others get to see.
     pub fn secret(&self, purpose: Purpose, ends: &[Endpoint]) -> u64 {
         Secret::new(self.key).of(purpose, ends)
     }

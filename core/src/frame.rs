@@ -34,7 +34,7 @@ pub enum Egress {
     /// Route it by its IP destination. Its Ethernet addresses are the plane's to fill in.
     #[default]
     Route,
-    /// It is not ours: give it back, unchanged, to whoever handles packets of the interface it came in on.
+    /// It is not ours: give it back, unchanged, to the stack that handles packets of the interface it came in on.
     GiveBack,
 }
 
@@ -79,8 +79,8 @@ impl Meta {
 /// One frame: owned bytes from the Ethernet header on, up to 64 KiB of IP packet where the plane has super-packets
 /// ([`FrameIo::room`]). Dropping it returns it to its plane.
 pub trait Frame {
-    /// Whether [`Meta::ticket`] of a frame received may be a flow engine's mark ([`Worker::go_by_marks`]). Where it cannot be,
-    /// nobody spends time on looking.
+    /// Whether [`Meta::ticket`] of a frame received may be a flow engine's mark ([`Worker::go_by_marks`]). Where it
+    /// cannot be, no worker spends time on looking.
     ///
     /// [`Worker::go_by_marks`]: crate::worker::Worker::go_by_marks
     const MARKS: bool = false;
@@ -94,7 +94,7 @@ pub trait Frame {
     fn resize(&mut self, length: usize) -> bool;
     /// What the plane knows of it.
     fn meta(&self) -> &Meta;
-    /// The same, to change.
+    /// What the plane knows of it, to change.
     fn meta_mut(&mut self) -> &mut Meta;
     /// Whether it is what most are: a packet received as it is, its checksum complete.
     #[inline(always)]
@@ -112,8 +112,8 @@ pub trait FrameIo {
     /// Sends; what could not be sent stays in `batch`.
     fn transmit(&mut self, batch: &mut Batch<Self::Frame>);
     /// An empty frame to fill, if there is one: no bytes, [`Meta::default`], room for [`FrameIo::room`] bytes
-    /// ([`Frame::resize`]). Frames come from the same store that [`FrameIo::receive`] fills: whoever keeps many for long
-    /// keeps the plane from receiving.
+    /// ([`Frame::resize`]). Frames come from the same store that [`FrameIo::receive`] fills: a caller that keeps many
+    /// for long keeps the plane from receiving.
     fn allocate(&mut self) -> Option<Self::Frame>;
     /// Bytes of the longest frame that [`FrameIo::allocate`] gives, at least that of an ordinary packet of every way out.
     /// Where a plane says nothing else it is a super-packet: 65,535 bytes of IP packet behind an Ethernet header with two

@@ -45,7 +45,8 @@ impl Secret {
         Secret([word(0), word(8)])
     }
 
-    /// A pseudo-random value of some ends, by SipHash-1-3: from it nobody can work out the ends, the key or any other value.
+    /// A pseudo-random value of some ends, by SipHash-1-3. An observer cannot work out the ends, the key or any other
+    /// value from it.
     pub fn of(&self, purpose: Purpose, ends: &[Endpoint]) -> u64 {
         let mut hasher = self.hasher(purpose);
         for end in ends {
@@ -55,7 +56,7 @@ impl Secret {
         hasher.finish()
     }
 
-    /// The key of SYN cookies' `epoch`. Whoever has the secret and a right clock has the same one.
+    /// The key of SYN cookies' `epoch`. A process that has the secret and a right clock has the same one.
     pub fn of_epoch(&self, epoch: u64) -> [u64; 2] {
         [0, 1].map(|word| {
             let mut hasher = self.hasher(Purpose::SynCookies);

@@ -73,8 +73,8 @@ impl Rewrite {
         keep_in_step(head, protocol, |old| updated(old, checksum, addresses, ports));
     }
 
-    /// The same of one end only: where a client's packet goes to, or where an answer comes from. One hop less is left of
-    /// at least one.
+    /// [`Rewrite::readdress_plain`] of one end only: where a client's packet goes to, or where an answer comes from.
+    /// One hop less is left of at least one.
     #[inline(always)]
     pub(crate) fn readdress_plain_end(
         head: &mut plain::Head,

@@ -41,7 +41,7 @@ static int first_cpu(void)
 
 /*
  * What DPDK and its drivers say goes through a stream of our own, which stays open: threads of EAL's may have it. While
- * somebody listens it is kept, as far as there is room, otherwise it goes to stderr.
+ * a caller listens it is kept, as far as there is room, otherwise it goes to stderr.
  */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_text[16 << 10];
@@ -57,7 +57,7 @@ static ssize_t log_write(void *cookie, const char *text, size_t length)
 		memcpy(log_text + log_length, text, kept);
 		log_length += kept;
 	} else if (fwrite(text, 1, length, stderr) < length) {
-		/* There is nobody to tell. */
+		/* There is no other place to report it. */
 	}
 	pthread_mutex_unlock(&log_lock);
 	return (ssize_t)length;
@@ -164,7 +164,7 @@ int hairpin_thread_register(void)
 	return rte_thread_register() == 0 ? 0 : rte_errno != 0 ? rte_errno : EIO;
 }
 
-/* What a thread keeps of a pool's for itself nobody else can have. */
+/* What a thread keeps of a pool's for itself no other thread can have. */
 static void flush_cache(struct rte_mempool *pool, void *unused)
 {
 	struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, rte_lcore_id());

@@ -287,7 +287,7 @@ int hairpin_flow_dump(const struct hairpin_flow_rule *rule, int template_masks, 
 	return (int)text.length;
 }
 
-/* The same of what rte_flow_conv() makes of the arrays: it reads every object to its full size and copies it. */
+/* Dumps what rte_flow_conv() makes of the arrays: it reads every object to its full size and copies it. */
 int hairpin_flow_dump_converted(const struct hairpin_flow_rule *rule, char *out, size_t size)
 {
 	struct hairpin_flow_arrays arrays;

@@ -19,7 +19,7 @@
  */
 #define HAIRPIN_META 112
 #define HAIRPIN_META_SIZE 16
-/* The bit of ol_flags that says that something stands there: without it nobody reads or writes that line of the mbuf. */
+/* The bit of ol_flags that says that something stands there: that line of the mbuf is not used without it. */
 #define HAIRPIN_WRITTEN 40
 static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, data_off) == 16, "RawMbuf");

@@ -14,7 +14,7 @@ pub(crate) fn settle(batch: &mut Batch<Mbuf>, device: bool) {
     }
 }
 
-/// A frame whose headers say nothing of a transport keeps what is there: nobody knows where its checksum is.
+/// A frame whose headers say nothing of a transport keeps what is there: it is not known where its checksum is.
 #[cold]
 fn settle_one(frame: &mut Mbuf, device: bool) {
     let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { return };

@@ -138,8 +138,9 @@ impl FromStr for Flags {
 /// How a table hashes keys, from a 32-bit seed.
 ///
 /// Neither is a keyed hash in our sense. CRC is linear: two keys that collide under one seed collide under every seed,
-/// so whoever chooses keys chooses collisions without knowing the secret. jhash mixes its seed in, but 32 bits of it can
-/// be tried out, and it was not made to resist. An rte_hash table is a peer to measure against, not one to expose.
+/// so a client that chooses keys chooses collisions without knowing the secret. jhash mixes its seed in, but 32 bits of
+/// it can be tried out, and it was not made to resist. An rte_hash table is a peer to measure against, not one to
+/// expose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashFunction {
     /// `rte_hash_crc`, DPDK's default where the processor has SSE 4.2.

@@ -83,7 +83,7 @@ impl Mbuf {
         if flags & WRITTEN == 0 { ((others == 0).then_some(first), true) } else { Self::ways_written(batch, first) }
     }
 
-    /// The same where something is written of some.
+    /// [`Mbuf::ways`], where something is written of some frames.
     fn ways_written(batch: &Batch<Mbuf>, first: u16) -> (Option<u16>, bool) {
         let (mut others, mut unfinished) = (0, false);
         for frame in batch {
@@ -119,7 +119,7 @@ impl Mbuf {
         count
     }
 
-    /// The same of mbufs as drivers and pools give them: they become whole frames, of `port`.
+    /// [`Mbuf::append`] of mbufs as drivers and pools give them: they become whole frames, of `port`.
     ///
     /// # Safety
     /// `fill` must have put as many pointers there as it says, each to an mbuf of its own.
@@ -184,11 +184,11 @@ fn prefetch(_at: *const u8) {
     }
 }
 
-/// Forgets the first frames of a batch: they belong to somebody else now.
+/// Forgets the first frames of a batch: they belong to another owner now.
 #[inline]
 pub(crate) fn forget_first(batch: &mut Batch<Mbuf>, count: usize) {
     if count == batch.len() {
-        // SAFETY: none is left; frames are no more than their mbufs, which belong to somebody else.
+        // SAFETY: none is left; frames are no more than their mbufs, which belong to another owner.
         unsafe { batch.set_len(0) };
     } else {
         batch.drain(..count).for_each(mem::forget);
@@ -211,7 +211,7 @@ impl Frame for Mbuf {
     fn bytes_mut(&mut self) -> &mut [u8] {
         let raw = self.raw();
         let data = raw.buffer.wrapping_add(usize::from(raw.data_offset));
-        // SAFETY: as in `bytes`, and nobody else has the mbuf.
+        // SAFETY: as in `bytes`, and nothing else refers to the mbuf.
         unsafe { std::slice::from_raw_parts_mut(data, usize::from(raw.data_length)) }
     }
 
@@ -231,7 +231,7 @@ impl Frame for Mbuf {
         if raw.flags & WRITTEN == 0 {
             return &FRESH[usize::from(raw.port) % PLACES];
         }
-        // SAFETY: whoever sets the flag writes it, and `append_fresh` clears what was there before.
+        // SAFETY: it is written where the flag is set, and `append_fresh` clears what was there before.
         unsafe { raw.meta.assume_init_ref() }
     }
 
@@ -254,7 +254,7 @@ impl Frame for Mbuf {
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        // SAFETY: the mbuf is ours and nobody has it any more.
+        // SAFETY: the mbuf is ours and nothing refers to it any more.
         unsafe { port::hairpin_mbuf_free(self.0.as_ptr()) }
     }
 }

@@ -133,7 +133,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.kept {
-            // SAFETY: mapped by us with this length, and nobody has a pointer into it any more.
+            // SAFETY: mapped by us with this length, and there is no pointer into it any more.
             unsafe { libc::munmap(self.address.as_ptr(), self.length) };
         }
     }

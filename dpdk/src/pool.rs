@@ -57,7 +57,7 @@ unsafe impl Send for RawMempool {}
 // SAFETY: as above.
 unsafe impl Sync for RawMempool {}
 
-/// Pools that nobody has any more.
+/// Pools that are no longer in use.
 static RETIRED: Mutex<Vec<(PoolOptions, RawMempool)>> = Mutex::new(Vec::new());
 /// Names them apart for DPDK.
 static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -105,7 +105,7 @@ pub struct Port(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) id: u16,
     info: Information,
-    /// Which queues somebody has.
+    /// Which queues are given out.
     pub(crate) taken: Vec<AtomicBool>,
     /// Of a port that asks a server.
     pub(crate) client: Option<Client>,
@@ -136,8 +136,8 @@ impl Port {
         Port::open_with_hairpins(eal, options, pool, 0)
     }
 
-    /// The same with so many hairpin queues behind the others: what a rule puts into one leaves by the port again, without
-    /// having been in memory of ours. Not yet run on hardware.
+    /// [`Port::open`] with so many hairpin queues behind the others: what a rule puts into one leaves by the port
+    /// again, without having been in memory of ours. Not yet run on hardware.
     ///
     /// # Errors
     /// [`Error::Device`], also where the device has no such queues.
@@ -208,7 +208,7 @@ impl Port {
         let mut raw = RawInfo::EMPTY;
         // SAFETY: writes what it was given.
         let code = unsafe { port::hairpin_port_info(id, &raw mut raw) };
-        // Nobody receives from those.
+        // No thread receives from those.
         raw.queues = raw.queues.saturating_sub(hairpins);
         let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned();
         let spread = Spread::of(wanted, &raw);
@@ -323,10 +323,10 @@ impl Inner {
         self.info.driver == "net_memif"
     }
 
-    /// Whether nobody is to use its queues now. A client calls them back. A server's must not be looked into while its
-    /// client is let in: DPDK 22.11's driver takes a ring's address before it asks whether there is a connection, and the
-    /// memory may come in between (SIGSEGV in the second queue of testpmd, on a busy machine). Its link is up once all of
-    /// that is done.
+    /// Whether no thread is to use its queues now. A client calls them back. A server's must not be looked into while
+    /// its client is let in: DPDK 22.11's driver takes a ring's address before it asks whether there is a connection,
+    /// and the memory may come in between (SIGSEGV in the second queue of testpmd, on a busy machine). Its link is up
+    /// once all of that is done.
     pub(crate) fn is_away(&self) -> bool {
         match &self.client {
             Some(client) => client.recalls(),
@@ -348,7 +348,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the port is open, and nobody has a queue of it any more.
+        // SAFETY: the port is open, and no thread has a queue of it any more.
         unsafe { port::hairpin_port_close(self.id) }
     }
 }
@@ -365,7 +365,7 @@ unsafe impl Sync for Wire {}
 impl Drop for Wire {
     fn drop(&mut self) {
         for ring in &self.0 {
-            // SAFETY: both ports are closed, and nobody else has the rings.
+            // SAFETY: both ports are closed, and nothing else uses the rings.
             unsafe { port::hairpin_port_wire_free(ring.as_ptr()) }
         }
     }
@@ -392,7 +392,7 @@ impl Queue {
         self.receive_as(0, usize::MAX, out)
     }
 
-    /// The same of `most` frames at most; `port` is where they say that they come from
+    /// [`Queue::receive`] of `most` frames at most; `port` is where they say that they come from
     /// ([`Meta::port`](hairpin_core::frame::Meta::port)).
     #[inline]
     pub(crate) fn receive_as(&mut self, port: u16, most: usize, out: &mut Batch<Mbuf>) -> usize {
@@ -415,7 +415,7 @@ impl Queue {
         self.transmit_as(finished, batch)
     }
 
-    /// The same; `finished` says whether there is nothing left to be done to the frames ([`Mbuf::ways`]).
+    /// [`Queue::transmit`]; `finished` says whether there is nothing left to be done to the frames ([`Mbuf::ways`]).
     #[inline]
     pub(crate) fn transmit_as(&mut self, finished: bool, batch: &mut Batch<Mbuf>) -> usize {
         if finished { self.send(batch) } else { self.transmit_unfinished(batch) }

@@ -1,7 +1,7 @@
 //! Ports that are clients of a server: memif's. Its driver asks the server once, when the port is started, and not again
 //! by itself, whether the server was not there yet, turned the client away, or went. [`Port::seek`] asks again.
 //!
-//! Asking is stopping and starting the port, so nobody may use its queues meanwhile: they are called back
+//! Asking is stopping and starting the port, so no thread may use its queues meanwhile: they are called back
 //! ([`PortIo::renew`](crate::PortIo::renew)), and there are none ([`Port::queue`]) until the port is started.
 
 use crate::ffi::port;
@@ -25,7 +25,7 @@ const RETURN: Duration = Duration::from_millis(500);
 /// A client's state.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
-    /// Somebody is asking: at most one thread.
+    /// A thread is asking: one at most.
     busy: AtomicBool,
     /// Queues are wanted back.
     recalls: AtomicBool,
@@ -37,7 +37,7 @@ struct State {
     asked: Option<Instant>,
     /// Times it was asked, was there, and nothing came of it, since the link was last up.
     in_vain: u32,
-    /// The port is not started, and nobody can have a queue of it.
+    /// The port is not started, and no thread can have a queue of it.
     is_stopped: bool,
 }
 
@@ -102,7 +102,7 @@ impl Port {
     /// Whether the link is up. If it is not, a client's server is asked again, a second after it was not there, five after
     /// it was asked and nothing came of it, twice as long each time, up to 40: by a thread of its own, since a server that
     /// hangs lets who asks wait. For that, queues have to be given back, which those of a
-    /// [`PortIo::of`](crate::PortIo::of) are; while others are in use, nobody is asked.
+    /// [`PortIo::of`](crate::PortIo::of) are; while others are in use, the server is not asked.
     pub fn seek(&self) -> bool {
         let up = self.is_up();
         let Some(client) = &self.0.client else { return up };
@@ -137,7 +137,7 @@ fn ask(inner: &Inner) {
     // and what it does late would meet the next connection.
     let has_all = state.is_stopped || (has_settled(RETURN) && take_back(&inner.taken));
     if has_all {
-        // SAFETY: the port is open, and nobody has a queue of it until they are let go below.
+        // SAFETY: the port is open, and no thread has a queue of it until they are let go below.
         state.is_stopped = unsafe { port::hairpin_port_restart(inner.id) } != 0;
     }
     client.recalls.store(false, Ordering::Relaxed);

@@ -90,7 +90,7 @@ impl Drop for Ring {
         while self.receive(&mut left) > 0 {
             Mbuf::free_burst(&mut left);
         }
-        // SAFETY: nobody has an end any more.
+        // SAFETY: there is no sender and no receiver any more.
         unsafe { port::hairpin_ring_free(self.raw.as_ptr()) }
     }
 }

@@ -31,7 +31,7 @@ pub enum Spread {
     Unknown,
     /// By a hash of addresses and ports, each direction of a flow by itself.
     Hash,
-    /// The same, but both directions alike.
+    /// By a hash of addresses and ports, both directions of a flow alike.
     Symmetric,
     /// By the source address alone.
     Source,

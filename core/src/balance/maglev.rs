@@ -169,7 +169,7 @@ impl Maglev {
         if is_open(weights, index) { Some(index) } else { self.look_on(weights, hash) }
     }
 
-    /// The same where the first that it meets is not available.
+    /// [`Maglev::choose`], where the first backend that it meets is not available.
     #[cold]
     #[inline(never)]
     fn look_on(&self, weights: &[Weight], hash: u64) -> Option<u16> {
@@ -233,7 +233,7 @@ pub fn flow_hash(flow: &FlowKey) -> u64 {
     }
 }
 
-/// The same of a flow of IPv4, in words ([`FlowKey::ipv4_words`]).
+/// [`flow_hash`] of a flow of IPv4, given in words ([`FlowKey::ipv4_words`]).
 #[inline(always)]
 pub(crate) fn flow_hash_ipv4([addresses, rest]: [u64; 2]) -> u64 {
     mix(mix(FLOW, addresses.swap_bytes()), rest)

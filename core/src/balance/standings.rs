@@ -73,8 +73,8 @@ impl Standing {
 }
 
 /// How much of each backend's weight counts now, by number: nothing while it is down, a growing part while it starts
-/// slowly. Clones share the numbers; whoever checks the backends writes them, workers look at [`Standings::version`] once
-/// per burst and read the rest when it has changed.
+/// slowly. Clones share the numbers. The thread that checks the backends writes them; workers look at
+/// [`Standings::version`] once per burst and read the rest when it has changed.
 #[derive(Clone, Debug)]
 pub struct Standings {
     inner: Arc<Inner>,
@@ -110,7 +110,7 @@ impl Standings {
         let Some(held) = self.inner.shares.get(usize::from(number)) else { return };
         let word = standing.share.min(SHARE_FULL) | if standing.settled { 0 } else { UNSETTLED };
         if held.swap(word, Ordering::Relaxed) != word {
-            // Whoever sees the new version sees the share too.
+            // A worker that sees the new version sees the share too.
             self.inner.version.fetch_add(1, Ordering::Release);
         }
     }

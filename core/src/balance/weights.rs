@@ -89,7 +89,7 @@ impl Weights {
         self.effective.get(usize::from(index)).is_some_and(|&weight| weight > 0)
     }
 
-    /// Whether the configuration says the same of both.
+    /// Whether both have the same configured weights.
     pub(super) fn is_like(&self, other: &Weights) -> bool {
         self.configured == other.configured
     }

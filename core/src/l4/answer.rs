@@ -29,7 +29,7 @@ pub enum Notice {
     },
     /// Its hops ran out.
     TimeExceeded,
-    /// Nobody listens there.
+    /// The port has no listener.
     PortUnreachable,
     /// It is not let through.
     AdministrativelyProhibited,
@@ -46,7 +46,7 @@ impl Notice {
         }
     }
 
-    /// The same for ICMPv6.
+    /// Type, code and the four bytes that depend on the type, for ICMPv6.
     fn header_v6(self) -> (u8, u8, u32) {
         match self {
             Notice::TooBig { mtu } => (icmp::V6_TOO_BIG, 0, u32::from(mtu)),
@@ -101,7 +101,7 @@ pub(crate) fn segment<F: Frame>(frame: &mut F, at: &Transport, segment: &mut [u8
 
 /// Turns the packet in `frame` into an ICMP error about it, from `from` to its source. It quotes as much of the packet
 /// as RFC 1812 (576 bytes in all) or RFC 4443 (1280) allow, as it stands: the transport checksum of a
-/// [`Checksum::Partial`] frame is quoted unfinished, as the kernel does, since nobody verifies a quoted one.
+/// [`Checksum::Partial`] frame is quoted unfinished, as the kernel does, since no receiver verifies a quoted one.
 ///
 /// `false`, and nothing changed, if `from` is of the other family, if an end of the packet or `from` is not one host's
 /// address (RFC 1122, 3.2.2), or if the frame has no room for the answer. The caller limits the rate (RFC 1812,

@@ -1,8 +1,9 @@
 //! A tracked connection, as it lies in the slab.
 //!
 //! # What may be seen half changed
-//! The slab's rule ("Whole or absent") is that an inserted entry changes by stores of single aligned words, and whoever
-//! adopts it after a crash, or reads it while its worker writes, must accept any mixture of old and new words.
+//! The slab's rule ("Whole or absent") is that an inserted entry changes by stores of single aligned words. A process
+//! that adopts it after a crash, or a thread that reads it while its worker writes, must accept any mixture of old and
+//! new words.
 //!
 //! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`.
 //! The others change one by one, in any order. What that can look like, and what it means:
@@ -364,8 +365,9 @@ impl Connection {
         self.last_seen = self.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
     }
 
-    /// Takes the word of somebody who has looked that the engine holds these rules of it (bits as in `rules`), and that
-    /// no answers are due. What others had carried when they were last sampled is all that will be known of them.
+    /// Takes the word of a caller that has looked that the engine holds these rules of it (bits as in `rules`), and
+    /// that no answers are due. What other rules had carried when they were last sampled is all that will be known of
+    /// them.
     pub fn holds(&mut self, rules: u8) {
         for (direction, offloaded) in self.offloaded.iter_mut().enumerate() {
             if rules & (1 << direction) == 0 {

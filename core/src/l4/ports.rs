@@ -228,9 +228,9 @@ impl PortPool {
         PortPool::build(pool, steering, (worker, 0), backends.len(), numbered)
     }
 
-    /// The same for all backends of the services of `snapshot` that use full NAT. `seed`, another one for each process,
-    /// says with the steering secret where to begin: what is at rest is not known to the next process, which had better
-    /// not begin with the same pairs.
+    /// The part of the snapshot's pool that is worker `worker`'s, for all backends of its services that use full NAT.
+    /// `seed`, another one for each process, says with the steering secret where to begin: what is at rest is not known
+    /// to the next process, which had better not begin with the same pairs.
     pub fn for_snapshot(snapshot: &Snapshot, steering: &Steering, worker: u16, seed: u64) -> PortPool {
         let services = snapshot.services.iter().filter(|service| service.forwarding == Forwarding::FullNat);
         let backends = services.flat_map(|service| {

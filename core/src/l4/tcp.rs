@@ -1,6 +1,6 @@
 //! TCP's states as they look from the middle (RFC 9293, 3.3.2), without sequence numbers.
 //!
-//! Software has no window for an offloaded flow, so it believes nobody: FIN and RST only shorten the timeout, and a
+//! Software has no window for an offloaded flow, so it believes no segment: FIN and RST only shorten the timeout, and a
 //! connection that goes on afterwards is brought back (`worker::ageing`). A forged RST kills nothing (invariant 3).
 
 use super::connection::State;

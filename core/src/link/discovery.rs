@@ -2,7 +2,7 @@
 //!
 //! Router discovery, redirects and address configuration are not here: addresses and gateways are configured.
 //! Multicast listener reports (RFC 3810) are not sent either: switches that look into them must pass on 33:33:ff:...,
-//! which they do where nobody on a port asks for anything else, and always on ports of routers.
+//! which they do where no host on a port asks for anything else, and always on ports of routers.
 
 use crate::flow::Address;
 use crate::link::header::Header;
@@ -14,7 +14,7 @@ use crate::wire::{icmp, ipv6};
 pub(super) const SOLICITATION: u8 = 135;
 /// ICMPv6 type: neighbour advertisement.
 pub(super) const ADVERTISEMENT: u8 = 136;
-/// What is sent to a neighbour only: nobody beyond a router can have sent it.
+/// What is sent to a neighbour only: no host beyond a router can have sent it.
 const HOPS: u8 = 255;
 /// Bytes of a message before its options.
 const MESSAGE: usize = 24;

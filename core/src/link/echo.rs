@@ -33,8 +33,9 @@ pub(super) fn is_whole(frame: &[u8], header: &Header) -> bool {
     sum.folded() == 0xffff
 }
 
-/// Makes the packet the answer to itself: its ends and its Ethernet addresses change places. It goes back to whoever
-/// handed it over, so it needs no neighbour. IPv4 options go along as they are (RFC 1122, 3.2.2.6 asks for no more).
+/// Makes the packet the answer to itself: its ends and its Ethernet addresses change places. It goes back to the host
+/// that handed it over, so no neighbour has to be looked up. IPv4 options go along as they are (RFC 1122, 3.2.2.6 asks
+/// for no more).
 pub(super) fn answer(frame: &mut [u8], header: &Header) {
     let ipv4 = header.source.is_ipv4();
     let Some(ethernet) = array_at_mut::<12>(frame, 0) else { return };

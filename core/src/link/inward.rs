@@ -24,8 +24,8 @@ pub(super) enum Fate {
     Drop(Drop),
 }
 
-/// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6, for
-/// this port's Ethernet address, without tags, from nobody odd.
+/// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6,
+/// for this port's Ethernet address, without tags, from an address that another host may have.
 #[inline(always)]
 pub(super) fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
     let bytes = frame.bytes();
@@ -274,7 +274,7 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    /// Whether somebody who asked for us may be remembered.
+    /// Whether a host that asked for us from `address` may be remembered.
     fn learns(&self, port: &Port, address: &Address) -> bool {
         port.is_near(address) && !self.plan.is_no_source(address)
     }
@@ -287,7 +287,7 @@ impl<I: FrameIo> Link<I> {
         Fate::Answer
     }
 
-    /// Somebody else says to have one of our addresses.
+    /// Another host says to have one of our addresses.
     fn conflict(&mut self) {
         self.statistics.conflicts += 1;
         if self.now >= self.defended {

@@ -15,7 +15,7 @@
 //! super-packet, which the plane will cut up, that is said of its segments. The frame
 //! gets Ethernet addresses, and its [`Meta::port`](crate::frame::Meta::port) becomes the port it leaves by. If the next
 //! hop's address is not known, it is asked for, and the frame waits. What the worker gives back
-//! ([`Egress::GiveBack`]) is dropped: there is nobody else. Hops were counted by the worker.
+//! ([`Egress::GiveBack`]) is dropped: there is no other stack to take it. Hops were counted by the worker.
 //!
 //! VLAN tags stay as they are; neighbours under different tags are different ([`Segment`]).
 //!
@@ -147,7 +147,7 @@ impl<I: FrameIo> Link<I> {
         &self.io
     }
 
-    /// The same, to change.
+    /// The plane's own, to change.
     pub fn io_mut(&mut self) -> &mut I {
         &mut self.io
     }

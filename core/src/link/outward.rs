@@ -16,7 +16,7 @@ use crate::wire::bytes::{array_at, array_at_mut};
 use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use alloc::sync::Arc;
 
-/// A next hop known by heart, and all that a frame to there needs; by default, nobody's. (A cache line.)
+/// A next hop known by heart, and all that a frame to there needs; by default, no neighbour's. (A cache line.)
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub(super) struct NextHop {
@@ -246,7 +246,7 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    /// Asks for a neighbour nobody has asked for.
+    /// Asks for a neighbour that has not been asked for.
     fn newcomer(&mut self, next: &Address, segment: Segment) -> Fate {
         let is_host = match next.is_ipv4() {
             true => ipv4::is_host(next.ipv4_octets()) && !self.plan.is_broadcast(next),

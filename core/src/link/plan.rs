@@ -92,7 +92,7 @@ impl core::error::Error for LinkError {}
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) mac: [u8; 6],
-    /// The same as the lower six bytes of a number, to be compared at once.
+    /// The Ethernet address as the lower six bytes of a number, to be compared at once.
     pub(super) mac_word: u64,
     pub(super) mtu: u16,
     networks: Box<[(IpAddr, u8)]>,
@@ -175,7 +175,7 @@ impl Port {
         self.networks.iter().any(|&(own, prefix)| is_within(address, own, prefix))
     }
 
-    /// Whether whoever says to be at `address` can be a neighbour at this port.
+    /// Whether a host that says to be at `address` can be a neighbour at this port.
     pub(super) fn is_near(&self, address: &Address) -> bool {
         is_link_local(address) || self.contains((*address).into())
     }
@@ -190,7 +190,7 @@ impl Port {
         let any = self.networks.iter().find(|(own, _)| own.is_ipv4() == wanted.is_ipv4());
         match near.or(any) {
             Some((own, _)) => (*own).into(),
-            // who has no address asks as nobody (RFC 5227, 2.1.1)
+            // a port without an IPv4 address asks as 0.0.0.0 (RFC 5227, 2.1.1)
             None if target.is_ipv4() => Address::from_ipv4([0; 4]),
             None => self.link_local,
         }
@@ -262,13 +262,13 @@ impl Plan {
         self.answering(address) != 0
     }
 
-    /// Whether nobody else can have sent from `address`: it is ours, or a whole network's.
+    /// Whether no other host can have sent from `address`: it is ours, or a whole network's.
     #[inline(always)]
     pub(super) fn is_no_source(&self, address: &Address) -> bool {
         self.suffixes & suffix(address) != 0 && self.is_ours_or_broadcast(address)
     }
 
-    /// The same of an IPv4 address.
+    /// [`Plan::is_no_source`] of an IPv4 address.
     #[inline(always)]
     pub(super) fn is_no_source_v4(&self, address: [u8; 4]) -> bool {
         self.suffixes >> (address[3] & 63) & 1 != 0 && self.is_ours_or_broadcast(&Address::from_ipv4(address))

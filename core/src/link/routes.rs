@@ -74,7 +74,7 @@ pub(super) struct FewRoute {
     mask: u32,
     /// The port packets leave by.
     pub(super) port: u16,
-    /// Whether somebody takes them on.
+    /// Whether a gateway takes them on.
     pub(super) has_gateway: bool,
 }
 
@@ -187,7 +187,7 @@ impl Routes {
         ways.filter(move |(_, way)| way.port == port && way.gateway.as_ref() == Some(gateway)).map(|(at, _)| at)
     }
 
-    /// The ways to the longest prefix that `destination` is in, in order of preference; none: nobody knows.
+    /// The ways to the longest prefix that `destination` is in, in order of preference; none: there is no route.
     pub(super) fn find(&self, destination: &Address) -> &[Way] {
         match destination.is_ipv4() {
             true => self.ipv4.find(u32::from_be_bytes(destination.ipv4_octets())),

@@ -25,15 +25,15 @@ pub enum Drop {
     HeaderChecksum,
     /// From an address that no host has, or that is one of ours, or a network's broadcast address.
     Source,
-    /// Multicast or broadcast that nobody here listens to.
+    /// Multicast or broadcast that nothing here listens to.
     Group,
     /// ARP for Ethernet and IPv4 it is not, or cut off.
     ArpMalformed,
-    /// ARP that asks for somebody else.
+    /// ARP that asks for another host.
     ArpOther,
     /// Neighbour discovery that breaks RFC 4861's rules: hop limit, checksum, options.
     DiscoveryMalformed,
-    /// Neighbour discovery that asks for somebody else.
+    /// Neighbour discovery that asks for another host.
     DiscoveryOther,
     /// ICMP for one of our addresses that is no echo request, error, nor neighbour discovery.
     Icmp,
@@ -43,7 +43,7 @@ pub enum Drop {
     EchoMalformed,
     /// More echo requests than are answered.
     EchoLimit,
-    /// The worker does not know it, and there is nobody else.
+    /// The worker does not know it, and there is no other stack to take it.
     NotOurs,
     /// The worker's frame is no IP packet.
     NotIp,
@@ -173,7 +173,7 @@ pub struct Statistics {
     pub made: u64,
     /// Frames that the plane took.
     pub sent: u64,
-    /// ARP and neighbour discovery that somebody else answered or announced; they end here.
+    /// ARP and neighbour discovery by which another host answered or announced; they end here.
     pub absorbed: u64,
     /// Of those handed to the worker: too big for their way.
     pub too_big: u64,
@@ -187,7 +187,7 @@ pub struct Statistics {
     pub announced: u64,
     /// Times a frame could not be had for a request or an announcement; it is made later.
     pub no_frame: u64,
-    /// Times somebody else claimed an address of ours (RFC 5227, 2.4).
+    /// Times another host claimed an address of ours (RFC 5227, 2.4).
     pub conflicts: u64,
     /// Frames dropped, by [`Drop`].
     pub drops: [u64; Drop::ALL.len()],

@@ -107,9 +107,9 @@ impl Window {
 struct Rent {
     /// The slowest fifth of what the engine carries is slower than this. Who comes must be twice as fast.
     fifth: f32,
-    /// So many of those have asked in vain; for each of them one of the slowest fifth goes. Nobody waits here: whoever is beyond
-    /// the bound, which is how much may go at a time, asks again with its next packet, and each time counts as kept by
-    /// [`Reason::Room`].
+    /// So many of those have asked in vain; for each of them one of the slowest fifth goes. No connection waits here:
+    /// one beyond the bound, which is how much may go at a time, asks again with its next packet, and each time counts
+    /// as kept by [`Reason::Room`].
     in_vain: u32,
     /// When there was too little last.
     short: Option<Time>,
@@ -141,7 +141,7 @@ impl Rent {
         }
     }
 
-    /// Somebody has come who would pay.
+    /// A connection has come that would pay.
     fn wanted(&mut self, room: EngineRoom) {
         if !room.has_room() {
             self.in_vain = (self.in_vain + 1).min((room.own / Self::IN_VAIN_PART).max(Self::IN_VAIN_LEAST));
@@ -167,8 +167,8 @@ pub struct Auto {
     window: Window,
     /// In packets.
     requests: Price,
-    /// When rules were last asked for. All packets of a burst come at one time, and at that no more than one connection goes:
-    /// no packet is to wait for the rules of many others, and whoever sends again may go then.
+    /// When rules were last asked for. All packets of a burst come at one time, and at that no more than one connection
+    /// goes: no packet is to wait for the rules of many others, and a connection that sends again may go then.
     asked: Option<Time>,
     room: Rent,
 }

@@ -45,7 +45,7 @@ impl Price {
         self.follow_every(now, EPOCH, is_short, is_plenty);
     }
 
-    /// The same, once in so long.
+    /// As [`Price::follow`], once in an `epoch`.
     pub(super) fn follow_every(&mut self, now: Time, epoch: Duration, is_short: bool, is_plenty: bool) {
         self.was_short |= is_short;
         if now.since(self.changed) < epoch {

@@ -13,7 +13,7 @@ const LN_2: f32 = core::f32::consts::LN_2;
 /// Who carries a connection, as far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// Nobody: it is new, or over.
+    /// No carrier: it is new, or over.
     #[default]
     Nobody,
     Software,
@@ -89,7 +89,7 @@ fn left(elapsed_ns: u64) -> f32 {
     (1.0 - part * (LN_2 - part * (0.2402 - part * 0.0471))) / (1u64 << whole) as f32
 }
 
-/// The same of what has come evenly in that time.
+/// What is left, after so many nanoseconds, of 1 that has come evenly in that time.
 fn left_of_even(elapsed_ns: u64) -> f32 {
     if elapsed_ns < HALF_LIFE_NS / 64 {
         return 1.0;

@@ -9,7 +9,7 @@ const CLASSES: usize = 32;
 /// Connections that are taken to have reached each class at the beginning, half of them the next, so that the first ones do
 /// not decide everything: what has lasted is expected to last.
 const PRIOR: f32 = 8.0;
-/// From this class on nobody is taken to have passed.
+/// From this class on no connection is taken to have passed.
 const PRIOR_CLASSES: usize = 20;
 /// When so many have reached a class, they count half: old ones less and less.
 const SEEN_MOST: f32 = 16_384.0;
@@ -156,7 +156,7 @@ impl Sizes {
     pub(super) fn remaining(&self, packets: u64) -> f32 {
         let (packets, class) = (packets.max(1), class(packets));
         if class == CLASSES - 1 {
-            // Nobody knows of larger ones.
+            // Larger ones are not known.
             return packets as f32;
         }
         self.expected(class, left(packets, class))

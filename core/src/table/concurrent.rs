@@ -1,7 +1,7 @@
 //! `concurrent`: an optimistic cuckoo table that any number of threads look into and change at the same time.
 //!
 //! Bucketised cuckoo hashing, shared after MemC3 (Fan and others, 2013), CuckooSwitch (Zhou and others, 2013) and
-//! libcuckoo (Li and others, 2014): whoever looks takes no lock and writes nothing; whoever inserts looks for a path to
+//! libcuckoo (Li and others, 2014): a lookup takes no lock and writes nothing; an insertion looks for a path to
 //! a hole first, without locks, and then moves the entries on it one by one, from the hole backwards, each under the
 //! locks of the two buckets it concerns. What is new here is how a lookup knows that it has not missed a moving entry.
 //!
@@ -13,12 +13,12 @@
 //! The upper half of a hash chooses the entry's *primary* bucket; 15 of its lower bits are its tag. Its *secondary*
 //! bucket follows from the primary one and the tag (partial-key cuckoo hashing): it is `g(tag) - primary`, modulo their
 //! number, which also leads back. The number is even and `g` odd, so the two are never the same. The tag's 16th bit
-//! says that the entry stands in its secondary bucket. So whoever moves an entry needs neither its key nor its hash.
+//! says that the entry stands in its secondary bucket. So moving an entry needs neither its key nor its hash.
 //!
 //! The filter of a bucket counts the entries whose primary bucket it is and that stand in their secondary one, in ten
 //! counters chosen by tag. Where the counter is 0, a lookup need not go on to the secondary bucket.
 //!
-//! # Why nobody misses an entry that is there
+//! # Why no lookup misses an entry that is there
 //! An entry that moves is copied first and cleared where it was afterwards, so it always stands somewhere. A lookup
 //! reads the primary bucket first, the secondary one afterwards:
 //! - The entry moves away (primary to secondary) meanwhile: the filter counts it, the copy is made, and only then is
@@ -33,7 +33,7 @@
 //! to one bucket to be deceived.
 //!
 //! # Progress
-//! Lookups are lock-free: one is repeated only because an insertion of somebody has made a step meanwhile. After
+//! Lookups are lock-free: one is repeated only because another thread's insertion has made a step meanwhile. After
 //! [`LOOKS_MAX`] repetitions it takes the two locks. Insertions, removals and replacements lock at most two buckets at
 //! a time, in the order of their numbers, for some dozen instructions without calls. A thread that is suspended with a
 //! lock stops those who would change the same bucket.
@@ -43,8 +43,8 @@
 //! times if others were faster; then it is refused. All memory is touched at construction.
 //!
 //! # What values lead to
-//! Whoever looks may still hold a value that another thread has just removed. Before what it leads to is reused, all
-//! who look must have been seen doing something else: [`quiescence`]. [`store::SharedStore`] does so.
+//! A reader may still hold a value that another thread has just removed. Before what it leads to is reused, all
+//! readers must have been seen doing something else: [`quiescence`]. [`store::SharedStore`] does so.
 
 mod bucket;
 mod burst;

@@ -12,8 +12,8 @@
 //!
 //! The other bucket of an entry follows from the bucket in which it stands and its tag (partial-key cuckoo hashing: Fan
 //! and others, "MemC3", 2013): `other = (g(tag) - bucket) mod n`. It works for any number of buckets and leads back. The
-//! number is even and `g` odd, so the two are never the same. Whoever moves an entry therefore needs neither its key
-//! nor its hash, and touches buckets only.
+//! number is even and `g` odd, so the two are never the same. Moving an entry therefore needs neither its key nor its
+//! hash, and touches buckets only.
 //!
 //! # The filter
 //! The paper keeps a Bloom filter and a count of moved entries, and clears the filter when the count falls to zero; in
@@ -26,7 +26,7 @@
 //! the secret).
 //!
 //! # Stamps
-//! Eight bits per entry for whoever wants to know when it was last hit ([`CuckooPlusPlus::find_burst_stamped`]):
+//! Eight bits per entry, by which a caller can tell when it was last hit ([`CuckooPlusPlus::find_burst_stamped`]):
 //! written into the line that the lookup has brought in anyway. Stamps mean nothing to the table; plain insertion
 //! writes 0 and nothing else touches them.
 //!

@@ -24,7 +24,7 @@ pub struct GlobalLock<T> {
     table: UnsafeCell<T>,
 }
 
-// SAFETY: the table is reached through a `Held` only, and while there is one nobody else gets one. So threads never
+// SAFETY: the table is reached through a `Held` only, and while there is one no other thread gets one. So threads never
 // use it at the same time, and it is enough that it may go from one to the other.
 unsafe impl<T: Send> Sync for GlobalLock<T> {}
 
@@ -41,7 +41,7 @@ impl<T> GlobalLock<T> {
         }
     }
 
-    /// How often somebody had to wait for the lock; not kept when nobody has to, so it costs nothing then.
+    /// How often a thread had to wait for the lock; not kept when no thread has to, so it costs nothing then.
     pub fn contended(&self) -> u64 {
         self.contended.0.load(Ordering::Relaxed)
     }

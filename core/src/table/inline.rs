@@ -1,9 +1,9 @@
 //! `inline`: keys and values stand in the buckets themselves, so that a hit needs one place in memory instead of two.
 //!
-//! Bucketised cuckoo hashing with a filter, as [`cuckoo++`](super::cuckoo), but for whoever wants a small value of a
-//! key and nothing else: [`Inline::value`], [`Inline::values`]. Where the value only leads to an entry in a slab, that
-//! entry has to be read anyway, and the key in the bucket costs memory and cache lines for nothing. As a [`Table`] it
-//! is an index like any other: it confirms what it finds with [`Entries`], which have the key as well.
+//! Bucketised cuckoo hashing with a filter, as [`cuckoo++`](super::cuckoo), but for a caller that wants a small value
+//! of a key and nothing else: [`Inline::value`], [`Inline::values`]. Where the value only leads to an entry in a slab,
+//! that entry has to be read anyway, and the key in the bucket costs memory and cache lines for nothing. As a
+//! [`Table`] it is an index like any other: it confirms what it finds with [`Entries`], which have the key as well.
 //!
 //! # Layout
 //! A bucket has two slots and a head; with keys of 16 bytes and values of 8 it fills one line, with a worker's keys
@@ -19,7 +19,7 @@
 //! delayed by them. So a burst looks at the screens first if the one before found little.
 //!
 //! At 80 percent of the slots a quarter of the entries stand elsewhere, so a hit reads 1.3 lines. With the key at
-//! hand, whoever moves an entry hashes it again; nothing has to be derived from the tag. The upper half of the hash
+//! hand, an entry that moves is hashed again; nothing has to be derived from the tag. The upper half of the hash
 //! chooses the first bucket; its pair and one of the other two add up to `g(lower half)`, modulo the number of pairs,
 //! which is even while `g` is odd: so the two are never the same. (The sum for the last choice is made of the lower half
 //! turned by half its bits.)
@@ -277,7 +277,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 
     /// Takes away what was found at `place`. If an entry of the same bucket stands in the neighbour, it comes home: the
-    /// neighbour is at hand, and whoever stands there by its second choice can be of no other bucket.
+    /// neighbour is at hand, and an entry that stands there by its second choice can be of no other bucket.
     #[inline]
     fn take_at(&mut self, place: Place, found: Found) {
         self.clear_at(place, found);
@@ -289,7 +289,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 }
 
-/// For whoever wants values only. A key stands in the table once: whoever inserts looks first.
+/// For callers that want values only. A key stands in the table once: a caller that inserts looks first.
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// The value under `key`.
     #[inline]
@@ -332,7 +332,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 
     /// One bounded step of a walk over all entries, as [`Table::scan`]; one pair of buckets per step, so that a removal
-    /// between two steps moves nobody past the walk.
+    /// between two steps moves no entry past the walk.
     pub fn walk(&self, from: u32, visit: &mut dyn FnMut(&K, V)) -> Option<u32> {
         let start = (from as usize).checked_mul(2)?;
         let pair = self.buckets.get(start..start + 2)?;

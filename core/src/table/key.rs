@@ -14,7 +14,7 @@ pub trait Key: Copy + PartialEq {
     fn hash(&self, hasher: &Hasher) -> Hash;
 }
 
-/// Hashes keys under a secret, so that nobody outside can choose which of them collide.
+/// Hashes keys under a secret, so that no outsider can choose which of them collide.
 ///
 /// This is ahash without AES instructions (they are used only where the compiler may take them for granted): folded
 /// multiplications, all of whose inputs are masked by the secret. It takes a fifth to a seventh of the time of

@@ -79,8 +79,8 @@ pub trait Lookup<K> {
     }
 
     /// [`Lookup::find_burst`] without its last pass, if the table can do without: nothing is found for a key that is not
-    /// there, or something that [`Entries::is`] does not confirm, and then [`Lookup::find`] knows. For whoever confirms
-    /// what there is for one key while the entries of those behind it are still on their way into the cache.
+    /// there, or something that [`Entries::is`] does not confirm, and then [`Lookup::find`] knows. For a caller that
+    /// confirms what there is for one key while the entries of those behind it are still on their way into the cache.
     fn guess_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
         self.find_burst(keys, entries, out);
     }
@@ -88,7 +88,7 @@ pub trait Lookup<K> {
 
 /// An index from keys to `u32` values, with one owner.
 ///
-/// A key stands in it once: whoever inserts looks first. An entry is one (key, value) pair.
+/// A key stands in it once: a caller that inserts looks first. An entry is one (key, value) pair.
 pub trait Table<K>: Lookup<K> {
     /// The method's name, as configuration and reports call it.
     fn name(&self) -> &'static str;

@@ -106,8 +106,8 @@ where
 ///
 /// # Safety
 /// `start` is aligned for `Slot<T>`, and `count` slots from there on are mapped, readable and writable until the
-/// process ends, and written by nobody else in that time. Their bytes have been written, or are zeroes from the kernel;
-/// what they say does not matter.
+/// process ends, and nothing else writes them in that time. Their bytes have been written, or are zeroes from the
+/// kernel; what they say does not matter.
 pub unsafe fn slots_at<T>(start: *mut Slot<T>, count: usize) -> &'static mut [Slot<T>]
 where
     T: 'static,
@@ -277,7 +277,7 @@ impl<T: Copy + 'static> Slab<T> {
         Some(unsafe { slot.value.assume_init_ref() })
     }
 
-    /// The same, to change by stores of single words (see "Whole or absent").
+    /// The entry at `position`, if there is one, to change by stores of single words (see "Whole or absent").
     #[inline]
     pub fn entry_mut(&mut self, position: Position) -> Option<&mut T> {
         let fresh = self.fresh;

@@ -74,7 +74,8 @@ impl Lowest {
 
 /// Keys and values.
 ///
-/// Keys of positions that were freed stay where they are: whoever takes an entry away takes it out of the index first.
+/// Keys of positions that were freed stay where they are: a caller that takes an entry away takes it out of the index
+/// first.
 pub struct Store<K, V> {
     /// Positions that were used at least once; never grows beyond its first allocation.
     entries: Vec<(K, V)>,

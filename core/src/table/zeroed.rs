@@ -23,7 +23,7 @@ pub(super) fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
     if start.is_null() {
         handle_alloc_error(layout);
     }
-    // SAFETY: the memory was allocated with the layout of `[T; count]`, nobody else has it, and it is a valid `[T]`
-    // because `T: Zeroable`.
+    // SAFETY: the memory was allocated with the layout of `[T; count]`, nothing else refers to it, and it is a valid
+    // `[T]` because `T: Zeroable`.
     unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(start, count)) }
 }

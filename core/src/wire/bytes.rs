@@ -1,4 +1,4 @@
-//! Reading fixed-size fields at offsets nobody has checked yet.
+//! Reading fixed-size fields at offsets that have not been checked yet.
 
 /// The `N` bytes at `offset`, if they are all there.
 #[inline(always)]

@@ -31,7 +31,7 @@ impl Sum {
         Sum(u64::from(u16::from_be(fold(total))))
     }
 
-    /// The same of an IPv4 header without options, which nearly all are: a length the compiler knows needs no loop.
+    /// The sum of an IPv4 header without options, which nearly all are: a length the compiler knows needs no loop.
     #[inline(always)]
     pub(crate) fn of_header(header: &[u8; 20]) -> Sum {
         let (words, _) = header.as_chunks::<4>();
@@ -159,7 +159,7 @@ impl Few {
         u16::from_be(!fold_few(self.0 + (2 * 0xffff - u32::from(checksum.to_be()))))
     }
 
-    /// The same of an IPv4 header that has lost a hop besides.
+    /// [`Few::update`] for the checksum of an IPv4 header that has lost a hop besides.
     #[inline(always)]
     pub(crate) fn update_header(self, checksum: u16) -> u16 {
         Few(self.0 + Difference::ONE_HOP.0 as u32).update(checksum)

@@ -80,7 +80,7 @@ pub fn is_host(address: [u8; 4]) -> bool {
     address[0] != 0 && address[0] != 127 && !is_group(address)
 }
 
-/// [`is_host`] of all addresses that are somebody's today, below 224.0.0.0, by their first byte: half the work.
+/// [`is_host`] of all addresses that are in use today, below 224.0.0.0, by their first byte: half the work.
 #[inline(always)]
 pub(crate) fn is_usual_host(first: u8) -> bool {
     first.wrapping_sub(1) < 223 && first != 127

@@ -315,7 +315,7 @@ impl Ip {
     #[inline(always)]
     fn packet(&self, protocol: Protocol, ports: [u8; 4], payload: usize, tcp_flags: u8) -> Result<Parsed, Malformed> {
         let key = key(self.source, self.destination, protocol, ports);
-        // Nobody talks to the very port he talks from; such packets are made to loop ("land").
+        // No host talks to the very port it talks from; such packets are made to loop ("land").
         if key.source == key.destination {
             return Err(Malformed::Addresses);
         }

@@ -73,7 +73,7 @@ impl Ends {
         self.words[1] & !0x0000_ffff_0000_0000 | (self.protocol as u64) << 32
     }
 
-    /// The same as others know it.
+    /// The ends and the protocol as a [`FlowKey`].
     #[inline(always)]
     pub(crate) fn key(self) -> FlowKey {
         let Ends { words, protocol } = self;
@@ -163,7 +163,7 @@ impl Plain {
         }
     }
 
-    /// The same as [`parse`](super::parse) tells it; `key` is what came with it.
+    /// The packet as [`parse`](super::parse) tells it; `key` is what came with it.
     #[inline]
     pub(crate) fn transport(self, key: FlowKey) -> Transport {
         let Plain { end, payload, tcp_flags, ttl } = self;
@@ -177,8 +177,8 @@ impl Plain {
     }
 }
 
-/// [`Address::from_ipv4`] of an address as it stands, in two words, as whoever hashes it reads them: a processor hands on what it has just written only
-/// to reads of no more than one write.
+/// [`Address::from_ipv4`] of an address as it stands, in two words, as they are read for hashing: a processor hands on
+/// what it has just written only to reads of no more than one write.
 #[inline(always)]
 fn mapped(address: u32) -> Address {
     let word = 0xffff << 80 | u128::from(address) << 96;

@@ -64,7 +64,7 @@ pub(crate) struct RawRing {
 
 /// Of a checksum that is the device's to fill in: the packet is one of IPv4.
 pub(crate) const CHECKSUM_IPV4: u32 = 1 << 16;
-/// The same: it is a UDP datagram.
+/// Of a checksum that is the device's to fill in: the packet is a UDP datagram.
 pub(crate) const CHECKSUM_UDP: u32 = 1 << 17;
 /// Where the length of the IP header stands beside that; that of what is in front of it stands at 0.
 pub(crate) const CHECKSUM_L3_SHIFT: u32 = 7;

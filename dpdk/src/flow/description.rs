@@ -260,7 +260,7 @@ impl Description {
         text(|at, size| unsafe { raw::hairpin_flow_dump(self, i32::from(masks), at, size) })
     }
 
-    /// The same of what `rte_flow_conv` makes of the arrays.
+    /// What `rte_flow_conv` makes of the arrays, as text.
     ///
     /// # Errors
     /// [`NoText`], also when DPDK does not convert them.

@@ -99,7 +99,7 @@ pub(crate) enum Outcome {
     NotCreated(u64, Refusal),
     /// It is gone.
     Destroyed(u64),
-    /// Nobody knows whether it is, and there is no handle to it any more.
+    /// It is not known whether it is gone, and there is no handle to it any more.
     Lost(u64),
 }
 

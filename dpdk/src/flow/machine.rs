@@ -50,7 +50,7 @@ pub(super) struct Told {
 pub(super) trait Listener {
     /// Tells a worker. There is always room: no worker has more requests unanswered than its queue of answers takes.
     fn tell(&mut self, worker: u16, told: Told);
-    /// A rule's counters, for whoever samples.
+    /// A rule's counters, for callers that sample.
     fn counted(&mut self, place: (u32, u32), counters: &Counters);
     /// A rule of a slot ([`Rule::total`]) has carried so much since that was last said.
     fn carried(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
@@ -486,7 +486,7 @@ impl<D: RuleDevice> Machine<D> {
         self.records.rules()
     }
 
-    /// Takes everything out of the device; nobody is told.
+    /// Takes everything out of the device; no worker is told.
     pub(super) fn close(&mut self) {
         let ports: Vec<u16> = self.ports.iter().filter(|port| port.takes_rules).map(|port| port.id).collect();
         self.device.close(&ports);

@@ -20,7 +20,7 @@ pub enum Depth {
     /// The device is asked whether it would take it.
     #[default]
     Validate,
-    /// It is put in and taken out again. It matches addresses that are nobody's (RFC 5737, RFC 3849) or, for a moment,
+    /// It is put in and taken out again. It matches addresses that no host has (RFC 5737, RFC 3849) or, for a moment,
     /// all packets: not on a port that is in use.
     Create,
 }
@@ -302,7 +302,7 @@ const TURNS: [Turn; 3] = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId];
 const BETWEEN_PORTS: [Turn; 2] = [Turn::RepresentedPort, Turn::PortId];
 const STYLES: [How; 2] = [How::NONE, How::MODIFY];
 
-/// A flow between nobody's addresses.
+/// A flow between addresses that no host has.
 fn nobody(family: Family, protocol: Protocol) -> FlowKey {
     let (source, destination) = match family {
         Family::V6 => (
@@ -332,7 +332,7 @@ impl Prober<'_> {
         worked
     }
 
-    /// A rule in the first group for a flow of nobody's, to software.
+    /// A rule in the first group for a flow between addresses that no host has, to software.
     fn plain(&self, family: Family, protocol: Protocol) -> Description {
         let key = nobody(family, protocol);
         let mut rule = Description { family, protocol: protocol as u8, ..Description::default() };

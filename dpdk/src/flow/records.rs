@@ -36,8 +36,8 @@ pub(super) enum State {
     Absent(Time),
     /// In force, though it should not be: the device did not let it go. Tried again at that time.
     Stuck(Flow, Then, Time),
-    /// Nobody knows whether the device still has it. It keeps its id until the engine ends, so that neither the id nor
-    /// the connection is used again while packets may still be changed by it.
+    /// It is not known whether the device still has it. It keeps its id until the engine ends, so that neither the id
+    /// nor the connection is used again while packets may still be changed by it.
     Lost,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Record {
     /// Which worker asked for it.
     pub(super) owner: u16,
     pub(super) state: State,
-    /// Nobody was told yet that it is installed.
+    /// No worker was told yet that it is installed.
     pub(super) fresh: bool,
-    /// The other one of a pair of which nobody was told yet.
+    /// The other one of a pair of which no worker was told yet.
     pub(super) mate: Option<u32>,
     /// It is to be taken back as soon as it is in.
     pub(super) condemned: Option<Refusal>,

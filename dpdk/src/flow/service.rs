@@ -65,8 +65,8 @@ impl Listener for Outboxes<'_> {
 impl<D: RuleDevice> Service<D> {
     /// Serves until it is told to stop; then no rule is left in the device.
     ///
-    /// Should the engine fail in a way that nobody has thought of, it takes its rules out, refuses what was asked for, and
-    /// everything asked for from then on: packets go to the workers, which can carry every one (invariant 1).
+    /// Should the engine fail in an unforeseen way, it takes its rules out, refuses what was asked for, and everything
+    /// asked for from then on: packets go to the workers, which can carry every one (invariant 1).
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let inboxes = self.inboxes.iter().map(|inbox| inbox.answers.clone()).collect();

@@ -1,4 +1,4 @@
-//! What the engine's thread shares with workers and with whoever looks at rules: counters, as they were read last.
+//! What the engine's thread shares with workers and with threads that look at rules: counters, as they were read last.
 
 use super::machine::Told;
 use super::statistics::Statistics;
@@ -27,8 +27,8 @@ struct Total {
     bytes: AtomicU64,
 }
 
-/// How often an engine has taken everything out of its ports, of whomever: handles to rules from before that mean nothing any
-/// more. Whoever uses such handles looks first and keeps the lock meanwhile.
+/// How often an engine has taken everything out of its ports, its own rules and others': handles to rules from before
+/// that mean nothing any more. A thread that uses such handles looks first and keeps the lock meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flushes(Arc<Mutex<u64>>);
 

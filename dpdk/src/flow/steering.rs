@@ -3,8 +3,9 @@
 //!
 //! Workers are told apart by some bits of the client's port, or the pool's under full NAT
 //! ([`SteerBy::Port`](hairpin_core::flow::SteerBy::Port)): a card can match those where packets come from and where they go
-//! to, and what it does with them is known without knowing its hash. Nothing depends on these rules. Whoever takes a packet
-//! works out whose it is, so one that is refused, or does less than it says, only leaves the work to software.
+//! to, and what it does with them is known without knowing its hash. Nothing depends on these rules. A worker that
+//! takes a packet works out whose it is, so a rule that is refused, or does less than it says, only leaves the work to
+//! software.
 
 use super::description::{Description, Does, Family, How, Match, octets};
 use super::device::{self, Flow, FlowError};

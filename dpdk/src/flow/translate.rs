@@ -215,7 +215,7 @@ pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Descriptio
     description
 }
 
-/// Nobody asks for aged rules: it only has to be a time.
+/// Aged rules are not asked for: it only has to be a time.
 const AGE_SECONDS: u32 = 10;
 
 /// What of a packet's addresses the rule changes: the fewer actions, the more rules fit.

@@ -1,5 +1,5 @@
 //! Rules put into a device and taken out again, to see that it goes and how long it takes (papers/002, figure 10): the
-//! whole way that a worker's rules take, with flows between nobody's addresses.
+//! whole way that a worker's rules take, with flows between addresses that no host has.
 
 use super::engine::{Offload, OffloadError, OffloadOptions, Way};
 use super::hops::{Hop, Hops};
@@ -36,7 +36,7 @@ pub struct Trial {
     pub silent: bool,
 }
 
-/// All ways are out of the one port, to an Ethernet address that is nobody's.
+/// All ways are out of the one port, to an Ethernet address that no host has.
 struct Back([u8; 6]);
 
 impl Hops for Back {
@@ -50,7 +50,7 @@ impl Hops for Back {
     }
 }
 
-/// Rule `number` of nobody's: addresses of RFC 5737 and RFC 2544.
+/// Rule `number`, between addresses that no host has, of RFC 5737 and RFC 2544.
 fn rule(number: u32) -> Rule {
     let end = |first: [u8; 2], rest: u32, port| {
         let [_, _, third, last] = rest.to_be_bytes();

@@ -61,7 +61,7 @@ impl<K: PackedKey> RteHash<K> {
     /// [`RteHash::new`] with another hash function.
     ///
     /// # Errors
-    /// The same.
+    /// As of [`RteHash::new`].
     pub fn with_hash(
         _: &Eal,
         capacity: usize,

@@ -22,8 +22,8 @@ pub enum Sharing {
     /// lock around each burst.
     OnlyIfSafe,
     /// In any case, and without taking turns: **entries may get lost, be found under other keys or stand in the table
-    /// for ever**. For measuring what protection costs, with traffic that nobody needs; whoever asks for it prints
-    /// [`UNPROTECTED_WARNING`] if [`SharedRteHash::is_unprotected`].
+    /// for ever**. For measuring what protection costs, with traffic that may get lost. A caller that asks for it
+    /// prints [`UNPROTECTED_WARNING`] if [`SharedRteHash::is_unprotected`].
     EvenIfUnsafe,
 }
 
@@ -45,7 +45,7 @@ pub struct SharedRteHash<K> {
     handles: AtomicU64,
     /// Those that single calls have taken; they come after [`HANDLES_MAX`].
     calls: AtomicU64,
-    /// Whoever calls has signed on by itself: there are only [`View`](super::View)s.
+    /// Each caller has signed on by itself: there are only [`View`](super::View)s.
     pub(super) viewed: bool,
 }
 
@@ -83,7 +83,7 @@ impl<K: PackedKey> SharedRteHash<K> {
         let number = take_number(&self.handles).ok_or(Error::TooManyHandles)?;
         let mut handle = Handle { table: Arc::clone(self), number, reader: None, unreported: Cell::new(0) };
         if let Some(qsbr) = self.raw.qsbr {
-            // SAFETY: the table is kept by the handle, and nobody else has this number.
+            // SAFETY: the table is kept by the handle, and no other reader has this number.
             handle.reader = Some(unsafe { Reader::register(qsbr, number) }?);
         }
         Ok(handle)
@@ -123,7 +123,7 @@ impl<K: PackedKey> SharedRteHash<K> {
     }
 
     fn insert_whole(&self, keys: &[K], values: &[u32]) -> usize {
-        // Counted first, so that nobody who removes takes the count below zero.
+        // Counted first, so that no thread that removes takes the count below zero.
         self.len.fetch_add(keys.len().min(values.len()), Ordering::Relaxed);
         let inserted = whole_bursts(keys, values, |keys, values| {
             let _turn = self.turn();
@@ -159,7 +159,7 @@ impl<K: PackedKey> SharedRteHash<K> {
             }
         };
         let reader = Reader { qsbr, number: number + HANDLES_MAX as u32 };
-        // SAFETY: nobody else has this number, which is below the 128 there are; so it cannot fail.
+        // SAFETY: no other reader has this number, which is below the 128 there are; so it cannot fail.
         unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), reader.number) };
         let result = call();
         drop(reader);
@@ -191,7 +191,7 @@ impl Reader {
     /// There is no such number.
     ///
     /// # Safety
-    /// `qsbr` outlives it, and nobody else has the number.
+    /// `qsbr` outlives it, and no other reader has the number.
     pub(super) unsafe fn register(qsbr: NonNull<RawQsbr>, number: u32) -> Result<Reader, Error> {
         // SAFETY: as the caller says.
         let code = unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), number) };
@@ -206,7 +206,7 @@ impl Reader {
         unsafe { ffi::hairpin_reader_online(self.qsbr.as_ptr(), self.number) }
     }
 
-    /// Outside of calls from now on: nobody waits for it.
+    /// Outside of calls from now on: no thread waits for it.
     #[inline]
     pub(super) fn leave(&self) {
         // SAFETY: as above.
@@ -309,7 +309,7 @@ impl<K: PackedKey> Handle<K> {
         self.unreported.set(0);
     }
 
-    /// Does something that does not use the table and may take long; nobody waits for this thread meanwhile.
+    /// Does something that does not use the table and may take long; no other thread waits for this one meanwhile.
     pub fn offline<R>(&mut self, rest: impl FnOnce() -> R) -> R {
         let Some(reader) = &self.reader else { return rest() };
         /// Comes back also when `rest` panics.

@@ -23,7 +23,7 @@ impl SharedRteHash<FlowKey> {
             return Err(Error::TooManyHandles);
         }
         for (number, view) in (0..).zip(&mut views) {
-            // SAFETY: the view keeps the table, and nobody else has this number.
+            // SAFETY: the view keeps the table, and no other reader has this number.
             let reader = unsafe { Reader::register(qsbr, number) }?;
             reader.leave();
             view.reader = Some(reader);
@@ -35,7 +35,7 @@ impl SharedRteHash<FlowKey> {
 /// A worker's view of a table that all workers share.
 ///
 /// Of a lock-free table it has a reader's number of its own, and is within the table during calls only: so it may rest as
-/// long as it wants, and signing on and off are writes to a cache line that is nobody else's.
+/// long as it wants, and signing on and off are writes to a cache line that no other reader has.
 pub struct View {
     // Dropped in this order: the reader leaves before the table may go.
     reader: Option<Reader>,

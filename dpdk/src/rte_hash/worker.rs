@@ -9,7 +9,8 @@ use hairpin_core::table::{AnyTable, Entries, Full, Lookup, Table};
 
 /// A worker's table: of the data plane, or DPDK's.
 ///
-/// An rte_hash holds a key once, whoever inserts it; since a flow always goes to the same worker, none meets another's.
+/// An rte_hash holds a key once, whichever worker inserts it; since a flow always goes to the same worker, no worker
+/// meets another's.
 pub enum WorkerTable {
     /// The data plane's.
     Own(AnyTable),

@@ -106,7 +106,7 @@ fn again() {
     let mut server = child::spawn("memif-server", &socket);
     becomes(true, &mut io);
     drop(io);
-    // Whoever has a queue that cannot be called back keeps it: nobody is asked.
+    // A thread that has a queue that cannot be called back keeps it: the server is not asked.
     let kept = client[0].queue(0).expect("a queue");
     server.kill().expect("it runs");
     server.wait().expect("it ran");
@@ -127,7 +127,7 @@ fn again() {
     server.wait().expect("it ran");
 }
 
-/// Whoever looked into them while a client is let in could look into memory that is not there yet.
+/// A worker that looked into a server's queues while a client is let in could look into memory that is not there yet.
 fn alone() {
     let whole = Whole::new(5000, 2048);
     let socket = socket("alone");

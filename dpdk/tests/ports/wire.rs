@@ -124,7 +124,7 @@ fn checksums() {
         batch.push(partial(&whole.0, &unfinished, 0));
         batch.push(frame(&whole.0, bytes));
     }
-    // Of what this is nobody knows where its checksum would be.
+    // It is not known where the checksum of such a frame would be.
     batch.push(partial(&whole.0, &[0xab; 60], 0));
     assert_eq!(from.transmit(&mut batch), 7);
     assert_eq!(to.receive(&mut batch), 7);

@@ -26,7 +26,7 @@ fn a_part_of_a_weight_of_one_is_a_part_of_the_connections() {
     let (mut drawn, _) = super::balancer(&service(Algorithm::PowerOfTwo, &[1, 1, 1]));
     standings.set(NUMBER_FIRST + 2, 0);
     drawn.refresh(&standings);
-    // Whoever is drawn second has a turn only if its load per weight is less.
+    // The backend drawn second has a turn only if its load per weight is less.
     let counts = counts(&mut drawn, 1000);
     assert!(counts[0] > counts[1] && counts[2] == 0, "{counts:?}");
 }

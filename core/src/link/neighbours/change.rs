@@ -65,7 +65,8 @@ impl Writing<'_> {
         true
     }
 
-    /// Of one that has not answered: it is asked for at once, if somebody waits for it.
+    /// Begins anew with one that has not answered. One that has failed and is not kept goes; any other is asked for at
+    /// once.
     pub(super) fn begin_anew(&self, now: Time, slot: &Slot) {
         let entry = slot.owned();
         let anew = match entry.state {

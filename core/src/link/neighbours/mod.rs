@@ -10,21 +10,21 @@
 //! | probe | usable; asked for by unicast | an answer: reachable; 3 requests without one: incomplete |
 //! | failed | not to be asked for yet | 3 s, or its port's link is back: gone (kept ones, 5 s: incomplete) |
 //!
-//! RFC 4861's state *delay* is missing: nobody here knows from upper layers that a neighbour hears us, so waiting for
+//! RFC 4861's state *delay* is missing: nothing here knows from upper layers that a neighbour hears us, so waiting for
 //! that is of no use. Times are fixed, not drawn.
 //!
 //! # Who is believed
 //! An entry comes into being because a frame of ours needs it, because the plan names it (*kept*), or because a neighbour
 //! asked for us (*learnt*: in at most a quarter of its places, none instead of an entry that a frame needed). What
 //! answers or announces changes existing entries only, of the same address in the same [`Segment`]. Within a second of
-//! an answer nobody else's is believed, so that of two answers to one request the first counts.
+//! an answer no other one is believed, so that of two answers to one request the first counts.
 //!
 //! # When it is full
 //! An address has two buckets of [`WAYS`] places each, by a keyed hash, so that a table half full has room for
 //! everybody. A new entry takes a free place, else that of the entry longest failed, longest incomplete where half of
 //! the places have no Ethernet address, longest stale; else there is none. Reachable entries do not give way, except to
-//! kept ones; kept ones never. So who makes us send to addresses that nobody has (a scan of a connected network) drives
-//! out other such addresses, and at worst neighbours that nothing has been sent to for long.
+//! kept ones; kept ones never. So a host that makes us send to addresses that no host has (a scan of a connected
+//! network) drives out other such addresses, and at worst neighbours that nothing has been sent to for long.
 //!
 //! # Concurrency
 //! Readers see whole entries or none (`slot.rs`). A writer takes the table's lock by compare-and-swap; one that does not
@@ -55,9 +55,9 @@ pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
 pub const ASKS_MAX: u8 = 3;
 /// How long who did not answer is not asked for again.
 pub const FAILED: Duration = Duration::from_secs(3);
-/// The same for kept entries, which are asked for without being needed.
+/// [`FAILED`] for kept entries, which are asked for without being needed.
 pub const FAILED_KEPT: Duration = Duration::from_secs(5);
-/// How long an entry that nobody uses stays.
+/// How long an entry that no frame uses stays.
 pub const STALE: Duration = Duration::from_secs(600);
 /// How long the first answer stands against others.
 pub const LOCK_TIME: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ pub const CAPACITY_MAX: usize = 1 << 20;
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Places looked at in one go.
 const SWEEP_PLACES: usize = 256;
-/// Tries to get the lock, each some nanoseconds; whoever has it needs less than a microsecond unless it is held up.
+/// Tries to get the lock, each some nanoseconds; its holder needs less than a microsecond unless it is held up.
 const LOCK_TRIES: usize = 2000;
 
 /// What is known of a neighbour.
@@ -139,7 +139,7 @@ pub(super) enum Found {
     Asked,
     /// It does not answer.
     Failed,
-    /// Nobody knows: [`Neighbours::need`] it.
+    /// It is not known: [`Neighbours::need`] it.
     Unknown,
     /// The entry changes all the time.
     Busy,
@@ -150,7 +150,7 @@ pub(super) enum Found {
 pub(super) enum Needed {
     /// It is to be asked for.
     Ask(Ask),
-    /// Somebody else has done what was to be done.
+    /// There is an entry already, and nothing is to be asked.
     Known,
     /// There is no room for it.
     Full,
@@ -171,7 +171,7 @@ pub(super) struct Ask {
 pub(super) const ASKS_AT_ONCE: usize = 16;
 pub(super) type Asks = ArrayVec<Ask, ASKS_AT_ONCE>;
 
-/// What somebody says about an address.
+/// What a host says about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) address: Address,
@@ -182,7 +182,7 @@ pub(super) struct Claim {
     pub(super) solicited: bool,
     /// Whether it is to be believed against what is known.
     pub(super) overrides: bool,
-    /// Whether it may be remembered though nobody has needed it.
+    /// Whether it may be remembered though no frame has needed it.
     pub(super) learn: bool,
 }
 
@@ -372,7 +372,7 @@ impl Neighbours {
         done
     }
 
-    /// Takes in what somebody says. Whether that changed anything that a frame may wait for.
+    /// Takes in what a host says. Returns whether that changed anything that a frame may wait for.
     pub(super) fn hear(&self, now: Time, claim: &Claim) -> bool {
         let known = self.places(&claim.address, claim.segment).iter().any(|slot| {
             // one that cannot be read is looked at under the lock
@@ -398,7 +398,7 @@ impl Neighbours {
         if now < self.sweep_due() {
             return;
         }
-        // whoever has the lock may well be doing this
+        // the worker that has the lock may well be doing this
         let locked = self.writer.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if locked {
             Writing(self).sweep(now, asks);

@@ -101,7 +101,7 @@ impl Slot {
         None
     }
 
-    /// The same for whoever has the table's lock: nobody else changes it.
+    /// What it holds, for the holder of the table's lock: no other thread changes it.
     pub(super) fn owned(&self) -> Entry {
         Entry::of(core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed)))
     }

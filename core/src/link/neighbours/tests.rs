@@ -66,7 +66,7 @@ fn readers_see_whole_entries() {
         ended.into_iter().for_each(|ended| ended.unwrap());
     });
     assert!(enough(), "{seen:?} entries were seen");
-    // Nobody is in the way any more: who found the lock taken each time gets in now.
+    // No writer is in the way any more: an address for which the lock was taken each time gets in now.
     let late = Time::ZERO + Duration::from_secs(2 * ROUNDS_MAX);
     for number in 0..ADDRESSES {
         assert_ne!(table.need(late, &address(number), SEGMENT), Needed::Full);
@@ -147,7 +147,8 @@ fn who_gives_way() {
     assert!(there(20));
 }
 
-/// While a link is down nobody answers over it; once it is back nobody waits until it would have been time to ask again.
+/// While a link is down no neighbour answers over it. Once it is back no request waits until it would have been time to
+/// ask again.
 #[test]
 fn who_did_not_answer_is_asked_anew() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);

@@ -81,7 +81,7 @@ fn the_first_answer_stands_for_a_second() {
     a.arrives(0, &reply([10, 0, 0, 9], 66));
     assert_eq!(state(&a, "10.0.0.9"), Some((State::Reachable, mac(9))));
     a.wait(LOCK_TIME);
-    // then whoever announces himself is believed until he has been asked: a gateway may have been relieved
+    // then a host that announces itself is believed until it has been asked: a gateway may have been relieved
     a.arrives(0, &arp(Operation::Request, (mac(66), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
     assert_eq!(state(&a, "10.0.0.9"), Some((State::Stale, mac(66))));
     a.send(&[datagram("10.0.0.80", "10.0.0.9", 100)]);
@@ -108,7 +108,7 @@ fn advertisements_change_what_rfc_4861_says() {
     assert_eq!(state(&a, to), Some((State::Stale, mac(9))));
     a.arrives(0, &advertisement(to, Some(8), true, false));
     assert_eq!(state(&a, to), Some((State::Stale, mac(9))));
-    // to override: taken over, to be asked after; solicited ones are sure only where somebody asked
+    // to override: taken over, to be asked after; solicited ones are sure only where we asked
     let mut a = known();
     a.arrives(0, &advertisement(to, Some(8), false, true));
     assert_eq!(state(&a, to), Some((State::Stale, mac(8))));
@@ -124,7 +124,7 @@ fn advertisements_change_what_rfc_4861_says() {
     assert_eq!(state(&a, to), Some((State::Reachable, mac(9))));
 }
 
-/// A solicited advertisement whose option is one that nobody knows.
+/// A solicited advertisement whose option is of an unknown type.
 fn advertisement_without_mac(target: &str) -> Vec<u8> {
     let mut frame = advertisement(target, Some(9), true, true);
     let option = 14 + 40 + 24;
@@ -149,7 +149,7 @@ fn a_scan_of_a_connected_network_drives_out_nobody_who_answers() {
     a.arrives(0, &reply([10, 0, 0, 254], 54));
     a.turn();
     a.sent();
-    // forged clients make us answer to 20,000 addresses that nobody has
+    // forged clients make us answer to 20,000 addresses that no host has
     for n in 0..20_000u32 {
         let to = std::format!("10.0.{}.{}", 100 + n / 256 % 100, n % 256);
         a.send(&[datagram("10.0.0.80", &to, 100)]);

@@ -297,7 +297,7 @@ fn the_next_gateway_serves_when_the_first_is_dead() {
     a.turn();
     a.arrives(0, &answer("10.0.0.254", 9));
     a.send(&[datagram("10.0.0.1", "192.0.2.1", 100)]);
-    // nobody knows yet that the first is dead
+    // it is not known yet that the first is dead
     assert_eq!(a.link.waiting(), 1);
     a.wait(Duration::from_secs(4));
     assert_eq!(a.neighbour("10.0.0.253").unwrap().state, State::Failed);

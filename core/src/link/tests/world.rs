@@ -80,7 +80,7 @@ impl Station {
         Station::settled(options, 256)
     }
 
-    /// The same with a table of so many places.
+    /// [`Station::new`] with a table of so many places.
     pub(super) fn settled(options: &LinkOptions, capacity: usize) -> Station {
         let mut station = Station::with_places(options, capacity);
         station.neighbours.takes_announcement();
@@ -130,7 +130,7 @@ impl Station {
         batch.into_iter().collect()
     }
 
-    /// The same of one frame at `port`.
+    /// Lets one frame arrive at `port`; what came in, as the worker gets it.
     pub(super) fn arrives(&mut self, port: u16, bytes: &[u8]) -> Vec<VecFrame> {
         let mut frame = VecFrame::new(bytes);
         frame.meta.port = port;
@@ -206,7 +206,7 @@ pub(super) fn datagram(from: &str, to: &str, length: usize) -> VecFrame {
     VecFrame::new(&bytes)
 }
 
-/// The same with a VLAN tag.
+/// The frame with a VLAN tag.
 pub(super) fn tagged(frame: &VecFrame, number: u16) -> VecFrame {
     let mut tagged = frame.clone();
     let [high, low] = number.to_be_bytes();

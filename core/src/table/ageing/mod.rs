@@ -77,7 +77,7 @@ pub trait Ageing {
     fn due<D: Deadlines, const N: usize>(&mut self, now: Time, entries: &D, out: &mut ArrayVec<Position, N>) -> bool;
 
     /// The earliest time at which there may be something to do (maybe past), `None` if there is no entry. It may be too
-    /// early; whoever drains the mechanism at these times has what is due in time.
+    /// early; a caller that drains the mechanism at these times has what is due in time.
     fn next(&self, now: Time) -> Option<Time>;
 }
 

@@ -20,7 +20,7 @@ const OUT: usize = 8;
 enum Op {
     /// An entry begins, and is over after so many nanoseconds, less 50.
     Start(Position, u64),
-    /// A packet: the entry there is over later by so much; nobody tells the mechanism.
+    /// A packet: the entry there is over later by so much; the mechanism is not told.
     Packet(Position, u64),
     /// The entry there changes its state: it is over after so many nanoseconds, which is told if it is earlier.
     Change(Position, u64),
@@ -168,7 +168,7 @@ impl<A: Ageing> Pair<A> {
         }
     }
 
-    /// Whoever only follows `next` gets everything in the end.
+    /// A caller that only follows `next` gets everything in the end.
     fn finish(&mut self) {
         for step in 0u64.. {
             if self.model.entries.is_empty() {
@@ -393,8 +393,8 @@ fn what_goes_on_is_asked_seldom() {
     assert!(asked <= 10 * POSITIONS as usize, "{asked} questions");
 }
 
-/// The latest call before a tick's sweep is done leaves the rest to the next ones; nobody is passed over for ever, with
-/// room for one at a time.
+/// The latest call before a tick's sweep is done leaves the rest to the next ones; no entry is passed over for ever,
+/// with room for one at a time.
 #[test]
 fn nobody_starves() {
     fn starve<A: Ageing>(ageing: A) {

@@ -12,7 +12,7 @@ pub(super) const SLOTS: usize = 8;
 /// Set in the tag of an entry that stands in its secondary bucket.
 pub(super) const AWAY: u16 = 0x8000;
 
-/// In [`Bucket::state`]: somebody is changing the bucket.
+/// In [`Bucket::state`]: a thread is changing the bucket.
 const LOCKED: u32 = 1;
 /// In [`Bucket::state`]: one return.
 const RETURN: u32 = 2;
@@ -224,7 +224,7 @@ impl Bucket {
         &self.stamps[slot & (SLOTS - 1)]
     }
 
-    /// Waits until nobody else changes the bucket.
+    /// Waits until no other thread changes the bucket.
     #[inline]
     pub(super) fn lock(&self) -> Locked<'_> {
         loop {
@@ -237,7 +237,7 @@ impl Bucket {
         }
     }
 
-    /// The counters of the filter, and whether somebody holds the lock: for [`super::check`].
+    /// The counters of the filter, for [`super::check`].
     pub(super) fn cells(&self) -> [u32; CELLS as usize] {
         let away = self.away.load(Relaxed);
         array::from_fn(|i| away >> (CELL_BITS * i as u32) & CELL_MAX)
@@ -288,7 +288,7 @@ impl Locked<'_> {
     #[inline]
     pub(super) fn put(&mut self, slot: usize, tag: u16, value: u32, stamp: u8) {
         self.bucket.stamp(slot).store(stamp, Relaxed);
-        // Release, not only for the tag's sake: somebody may have seen the tag of the entry that stood here before and
+        // Release, not only for the tag's sake: a lookup may have seen the tag of the entry that stood here before and
         // read the value only now.
         self.bucket.values[slot & (SLOTS - 1)].store(value, Release);
         self.set_tag(slot, tag);

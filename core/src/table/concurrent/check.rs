@@ -1,4 +1,4 @@
-//! What must be true of a table that nobody is changing.
+//! What must be true of a table that no thread is changing.
 
 use super::Concurrent;
 use super::bucket::{AWAY, Bucket, CELL_MAX, cell_number};

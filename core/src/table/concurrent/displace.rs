@@ -107,23 +107,23 @@ impl Concurrent {
             source.clear(slot);
         }
         if tag & AWAY == 0 {
-            // It leaves its primary bucket: whoever does not find it there any more must know where to look.
+            // It leaves its primary bucket: a lookup that does not find it there any more must know where to look.
             source.leaves(tag);
             target.put(hole, tag | AWAY, value, stamp);
             source.clear(slot);
         } else {
-            // It returns: whoever was too early here and is too late there must know that he has to look again.
+            // It returns: a lookup that was too early here and is too late there must know that it has to look again.
             target.put(hole, tag & !AWAY, value, stamp);
             target.came_back();
             source.clear(slot);
             target.left(tag);
         }
-        // Whoever stores a stamp looks afterwards whether the entry is still there. With a fence between the two, there
-        // and here, he sees that it is not, or we see his stamp.
+        // A thread that stores a stamp looks afterwards whether the entry is still there. With a fence between the two,
+        // there and here, it sees that the entry is not, or we see its stamp.
         fence(SeqCst);
         let later = source.stamp(slot).load(Relaxed);
         if later != stamp {
-            // If somebody has stamped the entry in its new place meanwhile, that is as new.
+            // If a thread has stamped the entry in its new place meanwhile, that is as new.
             let _ = target.stamp(hole).compare_exchange(stamp, later, Relaxed, Relaxed);
         }
         true

@@ -1,24 +1,24 @@
-//! When may what somebody has removed be used again? When all who look have been seen looking at nothing.
+//! When may what a thread has removed be used again? When all readers have been seen looking at nothing.
 //!
 //! Quiescent-state-based reclamation (McKenney and Slingwine, "Read-copy update", 1998; DPDK's `rte_rcu_qsbr`): threads
 //! that look register, and say between two bursts that they hold nothing they have found ([`Reader::quiescent`]). Who
 //! has removed something begins a *grace period* ([`Quiescence::begin`]); it has passed ([`Quiescence::has_passed`])
-//! once every registered reader has said so since, or was offline. Nobody ever waits for another one: a reader that
+//! once every registered reader has said so since, or was offline. No thread ever waits for another one: a reader that
 //! says nothing delays the reuse of memory, so their number is bounded and they are expected to go offline before they
 //! sleep.
 //!
 //! # How
 //! There is one counter of grace periods. A reader copies it into a slot of its own whenever it is quiescent; only if
 //! it has changed, so that slots stay in the caches of those who ask. A period has passed when no slot shows an older
-//! count. Whoever begins a period counts up after he has removed something; so who has seen the new count sees the
-//! removal (release and acquire). A reader that comes online and one who asks about slots both pass a full fence, so
-//! the one sees the slot or the other the removal.
+//! count. A thread that begins a period counts up after it has removed something; so a reader that has seen the new
+//! count sees the removal (release and acquire). A reader that comes online and a thread that asks about slots both
+//! pass a full fence, so the one sees the removal or the other the slot.
 
 use crate::table::sync::{Apart, AtomicU64, Ordering, fence};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-/// A slot that nobody has.
+/// A slot that no reader has.
 const VACANT: u64 = 0;
 /// A slot whose reader holds nothing and looks at nothing.
 const OFFLINE: u64 = 1;
@@ -70,7 +70,7 @@ impl Quiescence {
         Grace(self.begun.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// Whether nobody can still hold anything that was removed before `grace` began. Once true, always true.
+    /// Whether no reader can still hold anything that was removed before `grace` began. Once true, always true.
     pub fn has_passed(&self, grace: Grace) -> bool {
         self.oldest() >= grace
     }

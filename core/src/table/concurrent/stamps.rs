@@ -1,15 +1,15 @@
-//! Stamps: eight bits per entry, for whoever wants to know when it was last hit.
+//! Stamps: eight bits per entry, by which a caller can tell when the entry was last hit.
 //!
 //! They stand in the bucket, in the line that a lookup brings in anyway, and are stored blindly: without a lock, and
 //! without asking whether the entry is still there. That is harmless, because a stamp is an atomic of its own: storing
 //! it touches no tag and no value, so it can neither bring a removed entry back nor damage another one. What it can do
 //! is stamp an entry that has just come into the same slot, which is then taken for as new as it is.
 //!
-//! A stamp is stored only if it is another one, so an entry costs a store once per tick of whoever chooses the stamps,
-//! however often it is hit. A refresh is not lost to a displacement: whoever has stored a stamp looks again, and
-//! whoever has moved an entry looks whether its stamp has changed meanwhile (see `displace`).
+//! A stamp is stored only if it is another one, so an entry costs a store once per tick of the caller's stamps,
+//! however often it is hit. A refresh is not lost to a displacement: a thread that has stored a stamp looks again, and
+//! one that has moved an entry looks whether its stamp has changed meanwhile (see `displace`).
 //!
-//! Stamps wrap around. Whoever subtracts two of them has to look at every entry more often than they do.
+//! Stamps wrap around. A caller that subtracts two of them has to look at every entry more often than they do.
 
 use super::{AWAY, Concurrent, Found, Full, Key, Place};
 use crate::table::Entries;
@@ -54,8 +54,8 @@ impl Concurrent {
         (from as usize + 1 < self.buckets.len()).then_some(from + 1)
     }
 
-    /// [`crate::table::Shared::remove`], if the entry still has this stamp: for whoever has found it too old in a scan.
-    /// A lookup that hits it at the same instant may come too late.
+    /// [`crate::table::Shared::remove`], if the entry still has this stamp: for a caller that has found it too old in a
+    /// scan. A lookup that hits it at the same instant may come too late.
     pub fn remove_stamped<K: Key>(&self, key: &K, value: u32, stamp: u8) -> bool {
         let place = self.place_of(key);
         let (mut primary, mut secondary) = self.lock_both(place.primary, self.other(place.primary, place.tag));

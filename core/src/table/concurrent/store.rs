@@ -1,11 +1,11 @@
-//! Bare keys and values for any number of threads, at positions that are reused only when nobody can be looking at
+//! Bare keys and values for any number of threads, at positions that are reused only when no reader can be looking at
 //! them: what the values of a [`super::Concurrent`] can lead to where there is no connection slab, above all when
 //! tables are measured. The counterpart of `rte_hash` with `rte_hash_rcu_qsbr_add`.
 //!
 //! # Life of a position
-//! A [`Writer`] takes a free one, writes key and value ([`Writer::put`]), and somebody inserts it into an index. Later
-//! it is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is free
-//! again.
+//! A [`Writer`] takes a free one, writes key and value ([`Writer::put`]), and its caller inserts it into an index.
+//! Later it is removed from the index first and [retired](Writer::retire) then. When a grace period has passed, it is
+//! free again.
 //!
 //! # Bounds
 //! A writer keeps retired positions up to an eighth of the capacity ([`SharedStore::retired_max`]; some milliseconds of
@@ -262,7 +262,7 @@ impl Pool {
             spin();
         }
         let _give = Give(&self.taken);
-        // SAFETY: the word was 0 and is 1 now, and whoever else comes finds it so until `_give` is dropped, after
+        // SAFETY: the word was 0 and is 1 now, and any other thread finds it so until `_give` is dropped, after
         // `act`.
         act(unsafe { &mut *self.chains.get() })
     }
@@ -286,7 +286,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         &self.store
     }
 
-    /// Writes an entry, of which nobody knows yet; `None` if there is no free position. (Other writers may have some.)
+    /// Writes an entry, which is in no index yet; `None` if there is no free position. (Other writers may have some.)
     #[inline]
     pub fn put(&mut self, key: &K, value: &V) -> Option<Position> {
         let position = self.take()?;

@@ -362,8 +362,8 @@ fn stays_usable_in_churn() {
     assert_eq!(table.check(), Ok(()));
 }
 
-/// One hash for all: the worst an enemy could do with the secret in hand. It costs him all but 16 entries, and nobody
-/// else a thing.
+/// One hash for all: the worst an enemy could do with the secret in hand. It costs the enemy all but 16 entries, and
+/// other clients nothing.
 #[test]
 fn equal_hashes_are_refused_cleanly() {
     let mut table = Concurrent::new(1000, hasher());

@@ -258,8 +258,8 @@ impl Filter {
     }
 }
 
-/// What the filter remembers of an entry; not 0, as [`Place`] sees to. It is a part of the tag, so that whoever moves an
-/// entry need not know its key.
+/// What the filter remembers of an entry; not 0, as [`Place`] sees to. It is a part of the tag, so that moving an entry
+/// does not need its key.
 #[inline]
 pub(super) fn print(tag: u16) -> u8 {
     tag as u8

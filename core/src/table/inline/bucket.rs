@@ -90,7 +90,7 @@ impl Head {
     }
 
     /// Where to look first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
-    /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, nobody's.)
+    /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, no entry's.)
     #[inline]
     pub(super) fn lead(&self, tag: u16) -> Option<u16> {
         Some(self.mark_of(self.lane(tag)?, tag))

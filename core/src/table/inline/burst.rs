@@ -52,7 +52,8 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For whoever expects to find little: looks at the screens first. A function that is compiled by itself.
+    /// For bursts of which little is expected to be found: looks at the screens first. A function that is compiled by
+    /// itself.
     #[inline(never)]
     fn values_of_few(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
@@ -79,9 +80,9 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For whoever expects to find most. One entry in four has moved, which no processor can guess; so whether a key
-    /// stands in its first bucket or in another one is told by arithmetic and not by a branch. Those that stand in
-    /// their first one are done while others are still waited for.
+    /// For bursts of which most is expected to be found. One entry in four has moved, which no processor can guess; so
+    /// whether a key stands in its first bucket or in another one is told by arithmetic and not by a branch. Those that
+    /// stand in their first one are done while others are still waited for.
     #[inline(never)]
     fn values_of_most(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];

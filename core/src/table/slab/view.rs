@@ -12,8 +12,8 @@ const TRIES_MAX: usize = 4;
 
 /// Read-only access to a slab for others than its owner, who is not disturbed: no lock, no store.
 ///
-/// Positions do not move, so whoever pages through a slab that changes by ascending position meets every entry that is
-/// there all the time exactly once.
+/// Positions do not move, so a caller that pages through a slab that changes by ascending position meets every entry
+/// that is there all the time exactly once.
 #[derive(Debug)]
 pub struct View<T> {
     start: NonNull<Slot<T>>,
@@ -90,7 +90,7 @@ impl<T: Adoptable> View<T> {
             }
             fence(Ordering::Acquire);
             let value = self.copy(position as usize);
-            // Whoever puts another value there has taken the commit word back before.
+            // The owner takes the commit word back before it puts another value there.
             fence(Ordering::Acquire);
             if commit.load(Ordering::Relaxed) == before {
                 // SAFETY: the copy fills the value, which has no padding.

@@ -154,7 +154,7 @@ proptest! {
         for op in ops {
             pair.apply(op);
         }
-        // Whoever only follows `next` gets everything in the end.
+        // A caller that only follows `next` gets everything in the end.
         let mut steps = 0u64;
         while !pair.model.is_empty() {
             pair.next();

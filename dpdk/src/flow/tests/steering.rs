@@ -58,7 +58,7 @@ fn both_directions_come_to_the_queue_of_their_worker() {
             assert_eq!(queues(&rules, client, vip), [worker]);
             assert_eq!(queues(&rules, backend, client), [worker]);
             assert_eq!(queues(&rules, backend, pool).first(), Some(&steering.worker(&pool)));
-            // A backend that is a client, other ends of theirs, and what is of nobody.
+            // A backend that is a client, other ends of theirs, and a flow that no rule takes.
             let (asking, ssh) = (end("192.168.0.7", port | 0x8000), end("203.0.113.7", 22));
             assert_eq!(queues(&rules, asking, vip), [steering.worker(&asking)]);
             assert_eq!(queues(&rules, client, ssh), []);

@@ -81,7 +81,7 @@ fn several_workers_and_nothing_left() {
         drop(offload);
         let state = fake::state();
         assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
-        // Nobody is there any more.
+        // The engine's thread is not there any more.
         install(&mut engines[2], 999);
         engines[2].flush(Time::ZERO);
         let refused = answers(&mut engines[2], 2);
@@ -137,7 +137,7 @@ fn what_cannot_stand_before_ends_it() {
     assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
 }
 
-/// The fake, until it has had so many requests: then whoever asks fails in a way that nobody has thought of.
+/// The fake, until it has had so many requests: then each request panics, as in an unforeseen failure.
 struct Brittle {
     device: Synchronous,
     left: u32,

@@ -201,7 +201,7 @@ impl World {
         self.hit(rule, 0, 0)
     }
 
-    /// The same with the backends' other neighbour.
+    /// What the device has of a rule made with the backends' other neighbour.
     pub(super) fn holds_as_it_was(&self, rule: &Rule) -> Held {
         let hops = TestHops { backend: self.hops.backend ^ 1, ..self.hops };
         let placed = place(&self.terms, &ports(), &hops, rule, rule.id.0).expect("it has a place");
