@@ -111,7 +111,7 @@ fn remove_all() {
     }
     for &id in &things.processes {
         let _ = kill(Pid::from_raw(id as i32), Signal::SIGKILL);
-        // In a container nobody else may collect the dead.
+        // In a container no other process may collect the dead.
         let _ = waitpid(Pid::from_raw(id as i32), None);
     }
     for name in &things.namespaces {

@@ -35,7 +35,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// The same, with `input` on its standard input.
+/// [`output`], with `input` on the command's standard input.
 pub fn output_with_input(command: &mut Command, input: &str) -> Result<String> {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| {

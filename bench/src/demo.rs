@@ -141,7 +141,7 @@ fn drive(topology: &Topology, peer: &mut Peer<'_>, services: &[(Service, Load)])
 
 fn wrk(topology: &Topology, peer: &Peer<'_>, service: &Service, page: &'static str) -> Result<Outcome> {
     let options = WrkOptions { page, connections: 64, duration: DURATION, close: false };
-    // Without Hairpin nobody translates ports.
+    // Without Hairpin ports are not translated.
     let port = if peer.kind() == Kind::Hairpin { service.port } else { service.server_port };
     let target = end(vip(service.family), port);
     let wrk = load::wrk(topology, &vec![target; service.servers.len()], &options)?;

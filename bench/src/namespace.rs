@@ -58,7 +58,7 @@ impl Namespace {
         command
     }
 
-    /// The same on the processors `cpus` only (as taskset's list: `0`, `0-1`).
+    /// [`Namespace::command`] on the processors `cpus` only (as taskset's list: `0`, `0-1`).
     pub fn command_on(&self, cpus: &str, program: &str) -> Command {
         let mut command = self.command("taskset");
         command.args(["-c", cpus, program]);

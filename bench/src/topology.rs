@@ -113,13 +113,13 @@ pub fn end(address: IpAddr, port: u16) -> String {
 /// The network. Everything in it disappears when it is dropped.
 #[derive(Debug)]
 pub struct Topology {
-    /// Whoever asks. (Fields are dropped in order: the files go last.)
+    /// The client. (Fields are dropped in order: the files go last.)
     pub client: Namespace,
     /// The machine under test.
     pub balancer: Namespace,
     /// The servers; the first is server1.
     pub servers: Vec<Namespace>,
-    /// Sends what nobody asked for; on the balancer's interface `flood0`.
+    /// Sends unsolicited frames; on the balancer's interface `flood0`.
     pub flooder: Namespace,
     /// The router at the client and the router at server1, if they were asked for.
     pub routers: Option<(Namespace, Namespace)>,

@@ -216,7 +216,7 @@ unsafe impl Send for Cells {}
 
 impl Entries<Hash> for Cells {
     fn is(&self, value: u32, key: &Hash) -> bool {
-        // SAFETY: the checker ends the run if somebody writes meanwhile.
+        // SAFETY: the checker ends the run if a thread writes meanwhile.
         self.0[value as usize].with(|cell| unsafe { *cell == *key })
     }
 }
@@ -242,7 +242,7 @@ fn removed_and_reused(patient: bool) {
     assert!(table.remove(&old, 0));
     let grace = quiescence.begin();
     if !patient || quiescence.has_passed(grace) {
-        // SAFETY: the checker ends the run if somebody looks meanwhile.
+        // SAFETY: the checker ends the run if a thread looks meanwhile.
         cells.0[0].with_mut(|cell| unsafe { *cell = new });
         table.insert(&new, 0).unwrap();
         assert_eq!(table.find(&new, &*cells), Some(0));
@@ -284,14 +284,14 @@ fn offline_and_online_again() {
         };
         assert!(table.remove(&old, 0));
         if quiescence.has_passed(quiescence.begin()) {
-            // SAFETY: the checker ends the run if somebody looks meanwhile.
+            // SAFETY: the checker ends the run if a thread looks meanwhile.
             cells.0[0].with_mut(|cell| unsafe { *cell = new });
         }
         looks.join().unwrap();
     });
 }
 
-/// A stamp is not lost to a displacement, and stamping harms nobody.
+/// A stamp is not lost to a displacement, and stamping harms no entry.
 fn stamped_while_it_moves(moves: usize) {
     let (table, keys, sought) = one(Planted::Nothing);
     let mover = {

@@ -58,7 +58,7 @@ unsafe impl Sync for Cells {}
 
 impl Cells {
     /// # Safety
-    /// Nobody reads the cell.
+    /// No thread reads the cell.
     unsafe fn write(&self, position: u32, name: Name) {
         // SAFETY: as the caller promises.
         unsafe { *self.0[position as usize].get() = name }
@@ -130,7 +130,7 @@ impl Changer<'_> {
         }
         assert_eq!(table.find(&name, cells), None, "{number} came back");
         let Some(position) = self.free.pop() else { return };
-        // SAFETY: the position was free: nobody has it, or all have been quiescent since it was removed.
+        // SAFETY: the position was free: no thread has it, or all have been quiescent since it was removed.
         unsafe { cells.write(position, name) };
         match table.insert(&name, position) {
             Ok(()) => {

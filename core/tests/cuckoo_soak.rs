@@ -2,7 +2,7 @@
 //! removed is found, and no key that is there is refused deletion.
 //!
 //! `HAIRPIN_TABLE_OPERATIONS` says how many operations, 3,000,000 if it is not set.
-// The plain map is the standard one, and how long a test runs is nobody's configuration.
+// The plain map is the standard one, and how long a test runs is no part of the configuration.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use hairpin_core::table::cuckoo::{CuckooPlusPlus, LOAD_PERCENT};
@@ -241,7 +241,7 @@ fn cuckoo_loses_nothing() {
     soak(table, full, operations(), |table| assert_eq!(table.check(), Ok(())));
 }
 
-/// The same of the table that keeps the keys itself.
+/// As [`cuckoo_loses_nothing`], for the table that keeps the keys itself.
 #[test]
 #[cfg_attr(miri, ignore = "slow")]
 fn inline_loses_nothing() {

@@ -74,7 +74,7 @@ struct Shared {
 
 fn share() -> *mut Shared {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, of whole pages, in nobody's way.
+    // SAFETY: a new mapping, of whole pages, which replaces no other.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory.cast()

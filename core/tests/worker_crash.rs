@@ -57,7 +57,7 @@ fn map(file: Option<&File>) -> *mut Lasting {
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, of whole pages, in nobody's way.
+    // SAFETY: a new mapping, of whole pages, which replaces no other.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Lasting>(), protection, flags, file, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory.cast()
@@ -198,7 +198,7 @@ impl Process {
     /// Adopts what the last one has left, and does what a process has to do then.
     ///
     /// # Safety
-    /// `memory` is a mapping that nobody else in this process uses.
+    /// `memory` is a mapping that nothing else in this process uses.
     unsafe fn start(memory: *mut Lasting) -> (Process, Adopted) {
         // SAFETY: the slots are in the mapping, which lasts; only they are ever written to but by atomic stores.
         let (lasting, slots) = unsafe { (&*memory, slots_at((&raw mut (*memory).slots).cast(), CONNECTIONS)) };
@@ -315,7 +315,7 @@ impl Process {
         self.worker.handle_timeout(self.now);
         let mut asked = Default::default();
         self.worker.poll_samples(&mut asked);
-        // Nobody has used a rule.
+        // No packet has used a rule.
         let samples = asked.iter().map(|(_, key)| self.engine.holds(key).then(Counters::default)).collect();
         self.worker.handle_samples(self.now, &asked, &samples);
     }
@@ -471,7 +471,7 @@ fn whoever_comes_after_a_killed_process_carries_on() {
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "crash {crash}: the child ended by itself (see above)");
 
-        // SAFETY: both are as large, and nobody uses either now.
+        // SAFETY: both are as large, and no process uses either now.
         unsafe { std::ptr::copy_nonoverlapping(left.cast::<u8>(), copy.cast::<u8>(), size_of::<Lasting>()) };
         // SAFETY: the process that used the copy before is gone: it was dropped at the end of the last round.
         let (process, adopted) = unsafe { Process::start(copy) };

@@ -70,13 +70,13 @@ fn record(fragment: &[u8]) -> Vec<u8> {
     [&[22, 3, 3][..], &(fragment.len() as u16).to_be_bytes(), fragment].concat()
 }
 
-/// The same hello in one record, if it fits.
+/// The hello of `stream` in one record, if it fits.
 fn joined(stream: &[u8]) -> Option<Vec<u8>> {
     let message = message(stream);
     (message.len() <= 1 << 14).then(|| record(&message))
 }
 
-/// The same hello in 64 records, or as many as it has bytes.
+/// The hello of `stream` in 64 records, or as many as it has bytes.
 fn cut(stream: &[u8]) -> Option<Vec<u8>> {
     let message = message(stream);
     let stream: Vec<u8> = message.chunks(message.len().div_ceil(64)).flat_map(record).collect();

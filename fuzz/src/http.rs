@@ -57,7 +57,7 @@ fn parts(request: &Request<'_>) -> String {
     format!("{:?}", Request { bytes: b"", ..request.clone() })
 }
 
-/// The same of a response.
+/// All parts of a response but its bytes, as text.
 fn told(response: &Response<'_>) -> String {
     format!("{:?}", Response { bytes: b"", ..response.clone() })
 }

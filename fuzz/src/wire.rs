@@ -11,9 +11,9 @@ use hairpin_core::wire::{self, IcmpError, Malformed, Parsed, Transport};
 
 /// Bytes of parameters before the frame in inputs of [`rewrite`].
 pub const REWRITE_PARAMETERS: usize = 45;
-/// The same for [`answer`].
+/// Bytes of parameters before the frame in inputs of [`answer`].
 pub const ANSWER_PARAMETERS: usize = 4;
-/// The same for [`icmp_translate`].
+/// Bytes of parameters before the frame in inputs of [`icmp_translate`].
 pub const TRANSLATE_PARAMETERS: usize = 68;
 
 /// Offsets lie within the frame and in order.

@@ -99,7 +99,7 @@ impl<'a> Sink<'a> {
         self.add(Severity::Error, at, what.into(), remedy.into());
     }
 
-    /// The same, where it is only doubtful.
+    /// Reports what is only doubtful at these bytes, and what would be right (may be empty).
     pub fn warning(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(Severity::Warning, at, what.into(), remedy.into());
     }

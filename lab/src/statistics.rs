@@ -1,7 +1,7 @@
 //! What repeated measurements say: mean, and the interval in which the true mean is to be expected.
 //!
 //! The interval is Student's: it takes repetitions as independent and roughly normal, which means of seconds of packets
-//! are. With one repetition there is none, and whoever draws or prints one says so instead of inventing a width.
+//! are. With one repetition there is none, and the code that draws or prints one says so instead of inventing a width.
 
 /// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 const T_95: [f64; 30] = [

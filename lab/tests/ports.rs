@@ -53,7 +53,7 @@ fn main() {
     println!("{said}");
 }
 
-/// Says when the port is open: nobody knows whether somebody is at the other end of a wire.
+/// Says when the port is open: a port cannot tell whether a peer is at the other end of a wire.
 fn ready(progress: Progress) {
     if matches!(progress, Progress::Started { .. }) {
         println!("ready");
@@ -106,7 +106,7 @@ fn parent() {
     }
 }
 
-/// A pair of interfaces that are each other's link, with nobody else's packets on it.
+/// A pair of interfaces that are each other's link, with no other sender's packets on it.
 fn wire() {
     let run = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();

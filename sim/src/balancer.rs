@@ -221,7 +221,7 @@ impl Balancer {
         self.engine.advance(now);
         let parsed = wire::parse(&frame.data);
         let Ok(Parsed::Transport(at)) = parsed else {
-            // ICMP errors and broken packets are the worker's to judge; fragments and the like nobody sends here
+            // ICMP errors and broken packets are the worker's to judge; no peer here sends fragments and the like
             return self.enqueue(now, frame, world);
         };
         if self.plant(&mut frame, &at) {

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(50);
 const WHEEL_SLOTS: usize = 8192;
 /// How often the walk comes by. Shorter is more exact, and costs in proportion.
 const PERIOD: Duration = Duration::from_millis(500);
-/// What is told by whoever makes the traffic is told as late as the others are at most: a flow's last packet may come a
+/// The traffic generator reports the end of a flow as late as the others are at most: a flow's last packet may come a
 /// burst after its end.
 const SPARE: Duration = Duration::from_millis(100);
 /// Ticks of stamps in buckets: each costs a walk over the whole index.
@@ -156,8 +156,8 @@ impl Mechanism for InBuckets {
     }
 }
 
-/// No ageing: entries go when their time is up because whoever makes the traffic says so. (All flows of a kind live
-/// equally long, so a queue for each is in order.)
+/// No ageing: entries go when their time is up because the traffic generator says so. (All flows of a kind live equally
+/// long, so a queue for each is in order.)
 #[derive(Default)]
 struct Oracle {
     silent: VecDeque<(Time, Position)>,

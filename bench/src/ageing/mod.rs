@@ -4,7 +4,7 @@
 //! Every mechanism gets an index, a slab of connections and the traffic of one worker of its own: bursts of 32, 99 % of
 //! the packets find their flow, and all flows but the few that never end are exchanged within one timeout, for two
 //! timeouts at least. All of them take turns, one window (100 ms of traffic) each, beside one *without* ageing, where
-//! the flows that are over are told by whoever made them; and beside the sweep of the papers, which looks through
+//! the traffic generator tells which flows are over; and beside the sweep of the papers, which looks through
 //! everything at once.
 //!
 //! What is neighbours' and what is ageing's doing is told apart three ways: throughput is by the thread's processor

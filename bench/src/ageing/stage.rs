@@ -221,7 +221,7 @@ impl Stage {
         }
     }
 
-    /// Nobody may be taken away early; how late they are.
+    /// Fails if an entry is taken away early; notes in `window` how late they are.
     fn judge(&self, now: Time, due: &[Position], window: &mut Window) -> Result<()> {
         window.over += due.len();
         due.iter().for_each(|&position| self.slab.prefetch(position));

@@ -1,4 +1,4 @@
-//! Hairpin beside nginx and HAProxy, request by request: what each answers to what nobody agrees on, and what a backend
+//! Hairpin beside nginx and HAProxy, request by request: what each answers where servers disagree, and what a backend
 //! gets to see of it. `hairpin-bench differential` prints the table.
 //!
 //! The requests are `corpus.txt`. Each goes on a connection of its own through each of the three to one backend that

@@ -71,7 +71,7 @@ fn rate(measured: &Measured) -> f64 {
     measured.sent as f64 / measured.running_s
 }
 
-/// Whoever loses packets has no rate.
+/// A measurement with lost packets has no rate.
 fn whole(measured: &Measured) -> Result<()> {
     ensure!(measured.sent == measured.received, "{} of {} were sent on", measured.sent, measured.received);
     Ok(())

@@ -22,7 +22,7 @@ pub(super) const MBUFS_SPARE: usize = 16_384;
 pub(super) const DATA_ROOM: u16 = 256;
 /// Mbufs in a thread's cache, as testpmd gets it.
 pub(super) const CACHE: u16 = 512;
-/// Packets of each flow before measuring: with eight a UDP flow that nobody answers counts as established.
+/// Packets of each flow before measuring: with eight an unanswered UDP flow counts as established.
 const WARM_UP: usize = 10;
 
 /// What the device does.

@@ -2,8 +2,8 @@
 //!
 //! # The source
 //! DPDK's `net_pcap` with `infinite_rx`: packets of 64 bytes (with the frame's checksum) stand in mbufs, and are copied into
-//! fresh ones for whoever receives, on the receiver's core; what is sent is counted and freed. So neither a generator nor a
-//! wire limits anything, both sides have the same source and sink, and `io` says what those cost alone. The replay is a
+//! fresh ones for the receiver, on its core; what is sent is counted and freed. So neither a generator nor a wire
+//! limits anything, both sides have the same source and sink, and `io` says what those cost alone. The replay is a
 //! million packets and more whatever the number of flows, so that the packets are cold and the source costs the same
 //! for few flows as for many; one more source has its few packets in the cache.
 //!

@@ -108,7 +108,7 @@ fn snapshot(work: Work, sort: Sort) -> Snapshot {
         weight: 1,
         state: BackendState::Enabled,
     };
-    // Established connections whose beginning nobody has seen are picked up.
+    // Established connections whose beginning was not seen are picked up.
     let unknown = if sort == Sort::Udp { UnknownPacket::Drop } else { UnknownPacket::PickUp };
     let long = Duration::from_secs(3600);
     let service = Service {

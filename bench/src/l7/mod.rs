@@ -6,7 +6,7 @@
 //! interfaces. So the softirq time of core 1 is the balancer's, and is printed with its user and system time. Without a
 //! balancer core 1 routes.
 //!
-//! Every peer is started for each measurement and ended after it, in turn, on a port of its own (so that nobody is met
+//! Every peer is started for each measurement and ended after it, in turn, on a port of its own (so that no peer is met
 //! by connections in TIME_WAIT that another has left). One server: nginx. Cards as elsewhere: `gso` and `wire`.
 
 mod cases;

@@ -145,7 +145,7 @@ impl Stage {
     }
 }
 
-/// Has one core do the work on all that arrives at a namespace's interfaces, whoever sent it (a virtual card's arrivals
+/// Has one core do the work on all that arrives at a namespace's interfaces, from any sender (a virtual card's arrivals
 /// are otherwise the work of the core that sends).
 fn steer(namespace: &Namespace, cpu: &str) -> Result<()> {
     let mask = format!("{:x}", 1_u32 << cpu.parse::<u32>()?);

@@ -120,7 +120,7 @@ impl Hairpin {
         self.process.wait_until(START_TIMEOUT, || control::status(&socket).is_ok_and(|status| status.pid == id))
     }
 
-    /// Writes another configuration; nobody reads it yet.
+    /// Writes another configuration; the process does not read it yet.
     pub fn configure(&self, topology: &Topology, services: &[Service], options: &HairpinOptions) -> Result<()> {
         let text = configuration(topology, &self.instance, &self.directory, services, options)?;
         topology.scratch.write(CONFIGURATION, &text)?;

@@ -84,12 +84,12 @@ impl Service {
         }
     }
 
-    /// The same for UDP.
+    /// A UDP service, else as [`Service::tcp`].
     pub fn udp(name: &'static str, family: Family, port: u16) -> Service {
         Service { transport: Transport::Udp, ..Service::tcp(name, family, port) }
     }
 
-    /// The same for HTTP, over IPv4.
+    /// An HTTP service over IPv4, else as [`Service::tcp`].
     pub fn http(name: &'static str, port: u16) -> Service {
         Service { transport: Transport::Http, ..Service::tcp(name, Family::V4, port) }
     }

@@ -1,5 +1,5 @@
 //! Contents that tell where they belong: the bytes of a stream follow from its number and their place in it alone, so
-//! whoever receives some can say whether they are right, without the sender and without keeping any.
+//! a receiver can say whether they are right, without the sender and without keeping any.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::convert::Infallible;

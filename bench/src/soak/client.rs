@@ -25,7 +25,7 @@ const DOWN_MAX: u64 = 50_000_000;
 const UP_MAX: u64 = 5_000_000;
 /// The longest message of a WebSocket.
 const MESSAGE_MAX: u64 = 256 << 10;
-/// How long nothing may come: whoever hears nothing for so long hangs.
+/// How long nothing may come: a client that hears nothing for so long hangs.
 const STALL: Duration = Duration::from_secs(60);
 /// Requests on a kept connection, and messages of a WebSocket, at most.
 const KEPT_MAX: u32 = 30;

@@ -50,8 +50,8 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Other weights; every third time server4 is not there. What was done by hand holds as long as the configuration says
-    /// the same of a backend, so the weight of one that is being treated stays.
+    /// Other weights; every third time server4 is not there. What was done by hand holds as long as a backend's
+    /// configuration does not change, so the weight of one that is being treated stays.
     fn reload(&mut self) -> Result<()> {
         let mut services = services();
         for (number, service) in services.iter_mut().enumerate() {

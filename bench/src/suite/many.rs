@@ -69,7 +69,7 @@ fn options(count: usize) -> HairpinOptions {
     }
 }
 
-/// Nobody in it answers by itself: hosts drop what arrives, and the balancer knows everybody's address.
+/// A network in which no host answers by itself: hosts drop what arrives, and the balancer knows every host's address.
 fn network() -> Result<Topology> {
     let topology = Topology::create(Options { cards: Cards::Wire, ..Options::default() })?;
     let mut lines = format!("ip route add {SOURCES} via {}\n", client_address(Family::V4));

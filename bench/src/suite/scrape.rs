@@ -1,4 +1,4 @@
-//! What it costs the packets that somebody reads the metrics and the status ten times a second.
+//! What it costs the packets that a client reads the metrics and the status ten times a second.
 
 use super::report::{Bar, Row};
 use super::samples::Samples;

@@ -93,7 +93,7 @@ fn lines<P>(
     lines
 }
 
-/// Whether a method is somebody else's: those have thin lines.
+/// Whether a method is another project's: those have thin lines.
 fn is_peer(method: &str) -> bool {
     ["rte-hash", "hashbrown", "dashmap", "libcuckoo"].iter().any(|peer| method.contains(peer))
 }

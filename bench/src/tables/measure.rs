@@ -355,7 +355,7 @@ impl Worker<'_> {
         Ok(spent)
     }
 
-    /// The same changes, timed until the window is over; then the cycle is brought to its end.
+    /// The changes of [`Self::change`], timed until the window is over; then the cycle is brought to its end.
     fn write(&mut self) -> Result<Spent> {
         let mut operations = 0;
         let mut spent = None;

@@ -237,7 +237,7 @@ fn fill(
         let subject = match method.make(size, &plan.threads) {
             Ok(subject) => subject,
             Err(error) => {
-                // It is not there on this machine: nobody's mistake.
+                // It is not there on this machine, which is no failure.
                 eprintln!("  {of}: left out: {error:#}");
                 continue;
             }

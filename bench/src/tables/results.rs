@@ -90,7 +90,7 @@ impl Results {
         self.select(case, |of| !of.by_load && (&*of.method, of.slots, of.threads) == (method, slots, threads))
     }
 
-    /// The same with so many entries, in the series by load factor.
+    /// What one method reached in one case with so many entries, in the series by load factor.
     pub(super) fn at_load(&self, method: &str, case: Case, entries: usize) -> Option<Samples> {
         self.select(case, |of| of.by_load && (&*of.method, of.entries) == (method, entries))
     }

@@ -1,4 +1,4 @@
-//! Our own index for many threads, beside a store that reuses positions only when nobody can still look at them.
+//! Our own index for many threads, beside a store that reuses positions only when no thread can still look at them.
 
 use super::keys::{Key, value};
 use super::subject::{BURST, Found, Hands, PATIENCE, Sharing, Size, Subject};
@@ -104,7 +104,7 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
 
     fn retire(&mut self, position: u32) {
         while self.writer.retire(position).is_err() {
-            // Somebody still looks; it must not be this thread.
+            // A thread still looks; it must not be this one.
             self.reader.quiescent();
             std::thread::yield_now();
         }
@@ -186,7 +186,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
 
     fn rest(&mut self, rest: &mut dyn FnMut()) {
         self.reader.offline();
-        // Whoever stops writing leaves the places that it has to the others.
+        // A thread that stops writing leaves the places that it has to the others.
         self.writer = self.writer.store().writer();
         rest();
         self.reader.online();

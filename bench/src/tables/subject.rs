@@ -135,7 +135,7 @@ pub(super) trait Hands {
     /// Removes keys; how many were there.
     fn remove(&mut self, keys: &[Key]) -> usize;
 
-    /// Does something that takes no part in the measurement; nobody waits for this thread meanwhile.
+    /// Does something that takes no part in the measurement; no thread waits for this one meanwhile.
     fn rest(&mut self, rest: &mut dyn FnMut()) {
         rest();
     }
@@ -241,7 +241,7 @@ impl<S: Subject> Subject for Copies<S> {
         self.sets.first().and_then(|set| set.first()).map_or(0, Subject::bytes)
     }
 
-    /// Nobody asks how full they can be; that is asked of what they are copies of.
+    /// How full copies can be is not measured; how full their original can be is.
     fn slots(&self) -> Option<usize> {
         None
     }

@@ -1,4 +1,4 @@
-//! A flood of what nobody asked for: random sources, no known connection, much of it malformed.
+//! A flood of unsolicited frames: random sources, no known connection, much of it malformed.
 
 use crate::namespace::Namespace;
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS};
@@ -50,7 +50,7 @@ fn syns_of(link: Link, targets: &[SocketAddr], sources: std::ops::Range<usize>) 
         let target = targets[source % targets.len()];
         let number = (source as u32).wrapping_mul(0x9e37_79b9);
         let address: IpAddr = match target.ip() {
-            // 11.0.0.0/8 and 2001:db8::/32, which nobody here has.
+            // 11.0.0.0/8 and 2001:db8::/32, which no host here has.
             IpAddr::V4(_) => Ipv4Addr::from(0x0b00_0000 | source as u32).into(),
             IpAddr::V6(_) => Ipv6Addr::from((0x2001_0db8_u128 << 96) | source as u128).into(),
         };
@@ -98,7 +98,7 @@ fn frame(link: Link, targets: &[SocketAddr], random: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A random source; sometimes one that is the target itself (a loop), or nobody's.
+/// A random source; sometimes one that is the target itself (a loop), loopback or broadcast.
 fn spoofed(target: SocketAddr, random: &mut Rng) -> SocketAddr {
     let address = match (target.ip(), random.u8(0..32)) {
         (own, 0) => own,

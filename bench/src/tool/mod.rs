@@ -1,5 +1,5 @@
 //! Traffic tools of our own, where no packaged program does it: UDP echo and its client, a blast of small packets over
-//! many flows, a flood of what nobody asked for.
+//! many flows, a flood of unsolicited frames.
 //!
 //! They run on threads of this process that enter a namespace; other threads stay where they are.
 

@@ -54,7 +54,7 @@ impl PacketSocket {
         if fd < 0 {
             return Err(io::Error::last_os_error()).context("could not open a packet socket");
         }
-        // SAFETY: `fd` was just opened and nobody else has it.
+        // SAFETY: `fd` was just opened and has no other owner.
         Ok(PacketSocket { socket: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -101,7 +101,7 @@ impl PacketSocket {
         }
         let fd = self.socket.as_raw_fd();
         // SAFETY: all messages are initialised; each points to one vector and that to a frame of `SNAP` bytes, which
-        // nobody else has; all of them live until the call returns.
+        // no other code has; all of them live until the call returns.
         let received = unsafe {
             libc::recvmmsg(fd, messages.as_mut_ptr(), BURST_MAX as u32, libc::MSG_WAITFORONE, std::ptr::null_mut())
         };

@@ -35,7 +35,7 @@ pub fn read(file: &Path) -> Result<Vec<Packet>> {
 
 fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
     ensure!(little(bytes, 0) == Some(SECTION_HEADER), "not pcapng");
-    // Whoever wrote it chose the order of bytes.
+    // The writer of the file chose the order of bytes.
     let word: Word = match little(bytes, 8) {
         Some(BYTE_ORDER) => little,
         Some(order) if order.swap_bytes() == BYTE_ORDER => big,

@@ -95,7 +95,7 @@ fn nobody_is_refused() -> Result<()> {
     let mut conversations =
         SPEAK.into_iter().map(|port| Conversation::open(&topology, port)).collect::<Result<Vec<_>>>()?;
     hairpin.end(Signal::SIGKILL)?;
-    // What is said at once waits in nobody's device; what is said later meets the rule for absence.
+    // What is said at once waits in a device that no process reads; what is said later meets the rule for absence.
     conversations.iter_mut().try_for_each(|both| both.say(b"early"))?;
     sleep(Duration::from_millis(800));
     conversations.iter_mut().try_for_each(|both| both.say(b"later"))?;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Ports over packet sockets, with a queue for each of two workers.
 pub(crate) const PORTS: &str = "net_af_packet{},iface={},qpairs=2";
-/// The same with one queue.
+/// Ports over packet sockets, with one queue.
 const ONE_QUEUE: &str = "net_af_packet{},iface={}";
 /// Frames taken from the interface before its kernel sees them.
 const XDP: &str = "net_af_xdp{},iface={}";
@@ -100,7 +100,7 @@ pub(crate) fn whole(hairpin: &Hairpin) -> Result<()> {
     holds(hairpin, 0)
 }
 
-/// The same where the ports hold so many.
+/// No packet buffer is lost where the ports hold `at_rest` of them while nothing comes.
 fn holds(hairpin: &Hairpin, at_rest: u64) -> Result<()> {
     let begun = Instant::now();
     while in_use(hairpin)? > at_rest {
@@ -128,7 +128,7 @@ fn datagrams(net: &Net) -> Result<()> {
         .try_for_each(|name| echoes(&net.topology, name, 64, 1400, 101))
 }
 
-/// Echo of both families, of Hairpin's own addresses and of services'; what is nobody's is not answered.
+/// Echo of both families, of Hairpin's own addresses and of services'; for other addresses there is no answer.
 fn answers() -> Result<()> {
     let Some(mut net) = net(options(PORTS))? else { return Ok(()) };
     let ping = |address: String| {
@@ -201,7 +201,7 @@ fn restart() -> Result<()> {
         ask(&mut stream).with_context(|| format!("after {signal}"))?;
     }
     whole(&net.hairpin)?;
-    // Nobody can take ports over from a living process.
+    // No process can take ports over from a living one.
     let refused = net.hairpin.tell(&net.topology, &["upgrade"]);
     let refused = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
     ensure!(refused.contains("cannot be passed on"), "an upgrade was answered {refused:?}");
@@ -212,7 +212,7 @@ fn restart() -> Result<()> {
 fn reload() -> Result<()> {
     let Some(net) = net(options(PORTS))? else { return Ok(()) };
     let mut services = services();
-    // An address that nobody had.
+    // An address that no service had.
     let text = "[[service]]\nname = \"added\"\nlisten = \"10.0.100.77:80/tcp\"\nbackends = [\"10.0.2.2:80\"]\n";
     let last = services.last_mut().context("services")?;
     last.tables = text.to_owned();
@@ -293,7 +293,7 @@ fn memif() -> Result<()> {
     let status = status(&net.hairpin)?;
     ensure!(status["ports"][0]["driver"] == "net_memif", "{}", status["ports"]);
     ensure!(status["ports"][0]["received"].as_u64() > Some(100), "{}", status["ports"]);
-    // It polls: it has to end even if nobody asks it to.
+    // It polls: it has to end even without a request.
     testpmd.signal(Signal::SIGKILL);
     whole(&net.hairpin)
 }

@@ -1,4 +1,4 @@
-//! A flood of what nobody asked for: Hairpin lives, counts it, keeps its tables bounded, and serves on.
+//! A flood of unsolicited frames: Hairpin lives, counts them, keeps its tables bounded, and serves on.
 
 use super::network::service;
 use anyhow::{Context, Result, ensure};

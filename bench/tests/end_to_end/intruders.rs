@@ -1,5 +1,5 @@
-//! Whoever reaches the control socket or the port of the metrics and means no good: refused, bounded, and no packet of
-//! anybody's is the worse for it.
+//! Hostile clients of the control socket and of the port of the metrics: refused, bounded, and packets of services are
+//! not affected.
 
 use crate::network::{service, services, trial};
 use anyhow::{Context, Result, ensure};
@@ -148,7 +148,7 @@ fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {
             sleep(Duration::from_millis(if round == 0 { 10 } else { 100 }));
         }
         drop(crowd);
-        // Whoever asks properly is answered, once the crowd has gone.
+        // A client that asks properly is answered, once the crowd has gone.
         sleep(Duration::from_millis(500));
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -160,7 +160,7 @@ fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {
     })
 }
 
-/// Nobody but root may ask, read the connections or lock the instance.
+/// Only root may ask, read the connections or lock the instance.
 /// Every thread has CAP_NET_ADMIN (12), CAP_PERFMON (38) and CAP_BPF (39) at most, and cannot get more; the same after an
 /// upgrade.
 fn rights() -> Result<()> {

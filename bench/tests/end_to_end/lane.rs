@@ -1,7 +1,7 @@
 //! Lanes: trials of one lane run one after the other, in the order in which they were made; the two lanes run beside
 //! each other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two of them have
 //! (namespaces, Hairpin's instance, files) has nothing in common but the two cores. Those that need these for
-//! themselves (a flood; hundreds of requests a second that must not find nobody there for long) run without others
+//! themselves (a flood; hundreds of requests a second that must not go long without a process) run without others
 //! ([`alone`]).
 
 use anyhow::Result;
@@ -85,7 +85,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the lane is free and nobody before us waits. (Who has been filtered out never waits.)
+    /// Waits until the lane is free and no earlier trial waits. (A trial that has been filtered out never waits.)
     fn turn(&'static self, number: usize) -> Turn {
         let mut state = self.state();
         state.waiting.insert(number);

@@ -151,8 +151,8 @@ fn alive_beside(process: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// The new process names itself while the old one still lives, and is a child of whoever takes orphans by then; the old
-/// one does not say that the service stops.
+/// The new process names itself while the old one still lives, and is a child of the process that takes orphans by
+/// then; the old one does not say that the service stops.
 fn passes_on() -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// The client's side of shared memory towards the clients (an abstract socket), packet sockets towards the servers.
 const CLIENT: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af_packet{},iface={},qpairs=2";
-/// The same with one queue towards each server.
+/// The client's side of shared memory towards the clients, packet sockets with one queue towards each server.
 const MIXED: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af_packet{},iface={}";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -122,7 +122,7 @@ fn server(net: &Net, queues: u16) -> Result<Process> {
 /// testpmd dead by SIGSEGV at the address of its second queue's ring in memory mapped at 0.)
 fn carry(net: &Net) -> Result<()> {
     let commands = net.topology.scratch.file("testpmd.commands");
-    // As above: whoever opens it only for writing waits for a reader.
+    // As above: a process that opens it only for writing waits for a reader.
     Ok(File::options().read(true).write(true).open(commands)?.write_all(b"start\n")?)
 }
 
@@ -146,7 +146,7 @@ fn link(net: &Net, up: bool) -> Result<()> {
     Ok(())
 }
 
-/// The other ports go on, whatever would be sent to where nobody is: both workers answer.
+/// The other ports go on, whatever would be sent to a port without a peer: both workers answer.
 fn others(net: &Net) -> Result<()> {
     for (server, namespace) in net.topology.servers.iter().enumerate() {
         for address in [format!("10.0.{}.1", server + 1), format!("fd00:{}::1", server + 1)] {

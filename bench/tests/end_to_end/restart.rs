@@ -1,4 +1,4 @@
-//! Ended and started again: offloaded connections go on with nobody there, and the next process takes up all of them.
+//! Ended and started again: offloaded connections go on without a process, and the next one takes up all of them.
 
 use crate::network::{FULL_NAT_HTTP_PORT, service, services, trial};
 use anyhow::{Context, Result, bail, ensure};
@@ -139,7 +139,7 @@ fn open(topology: &Topology, count: usize) -> Result<Vec<http::Connection>> {
     })
 }
 
-/// SIGTERM, a while with nobody there, a new process.
+/// SIGTERM, a while without a process, a new process.
 fn goes_on(when_absent: &'static str) -> Result<()> {
     let linux = format!("[linux]\nwhen_absent = \"{when_absent}\"\nheartbeat_timeout = \"1s\"\n");
     let mut scene = Scene::start("", &linux)?;
@@ -156,7 +156,7 @@ fn goes_on(when_absent: &'static str) -> Result<()> {
     let connect =
         inside::run(&scene.topology.client, move || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(2))))?;
     let kind = connect.err().context("a new connection was made with nobody there")?.kind();
-    // Dropped, it waits in vain; left to the kernel, whose address it is and where nobody listens, it is refused.
+    // Dropped, it waits in vain; left to the kernel, whose address it is and where no socket listens, it is refused.
     let expected =
         if when_absent == "drop" { std::io::ErrorKind::TimedOut } else { std::io::ErrorKind::ConnectionRefused };
     ensure!(kind == expected, "a new connection met {kind:?}, not {expected:?}");

@@ -39,7 +39,7 @@ fn faked(faults: &str) -> Result<Option<Net>> {
     faked_with(faults, HairpinOptions::default())
 }
 
-/// The same with more options.
+/// [`faked`], with more options.
 fn faked_with(faults: &str, more: HairpinOptions) -> Result<Option<Net>> {
     if !is_built_in()? {
         return Ok(None);

@@ -111,7 +111,7 @@ impl Scene {
         Ok(Scene { hairpin, servers, topology, services })
     }
 
-    /// Another configuration, which nobody reads yet.
+    /// Writes another configuration; the process does not read it yet.
     fn configure(&mut self, method: Table, service_lines: &str) -> Result<()> {
         self.services = served(method);
         self.hairpin.configure(&self.topology, &self.services, &options(method, service_lines))

@@ -1,7 +1,7 @@
 //! A table and an ordinary map, side by side: whatever is done to the one is done to the other, and they have to agree.
 //!
-//! Nothing here belongs to one kind of table, so whoever has tables can include this file (`#[path]`): the fuzz target
-//! does.
+//! Nothing here belongs to one kind of table, so any crate that has tables can include this file (`#[path]`): the fuzz
+//! target does.
 
 use hairpin_core::table::{AnyTable, Entries, Full, Key, Table};
 use std::cell::RefCell;
@@ -345,7 +345,7 @@ where
             match (keys.get(i), guess) {
                 (None, guess) => assert_eq!(guess, UNTOUCHED, "guess {i} of {}", keys.len()),
                 (Some(key), Some(guess)) if self.slab.is(guess, key) => assert_eq!(self.map.get(key), Some(&guess)),
-                // Another key's; whoever guessed so has to look.
+                // Another key's; a caller that guessed so has to look.
                 (Some(_), Some(_)) => {}
                 (Some(key), None) => assert!(!self.map.contains_key(key), "guess {i} of {}: nothing", keys.len()),
             }

@@ -34,7 +34,7 @@ impl Random {
         (0..self.below(80)).map(|_| self.next() as usize).collect()
     }
 
-    /// Something to do that needs nobody else to hold still.
+    /// Something to do that needs no other thread to hold still.
     pub(crate) fn op(&mut self) -> Op {
         let (key, value) = (self.next() as usize, self.next() as u32);
         match self.below(14) {

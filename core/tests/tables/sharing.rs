@@ -106,7 +106,7 @@ fn threads_do_not_disturb_each_other() {
     }
 }
 
-/// The lock is held while somebody uses the table, and given back also by one who panics.
+/// The lock is held while a thread uses the table, and given back also by a thread that panics.
 #[test]
 fn the_global_lock_locks() {
     let table = GlobalLock::new(TwoChoice::new(10, Hasher::new([1, 2, 3, 4])));

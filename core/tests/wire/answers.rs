@@ -15,7 +15,7 @@ fn assert_settled(frame: &VecFrame) {
     assert_eq!(frame.meta().egress, Egress::Route);
 }
 
-/// The packet's frame, as a super-packet on its way back to somebody else.
+/// The packet's frame, as a super-packet that is to be given back to another stack.
 fn received(packet: &Packet) -> VecFrame {
     let mut frame = packet.frame();
     frame.meta.gso_size = 1448;

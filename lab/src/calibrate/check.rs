@@ -428,7 +428,7 @@ mod tests {
         CoreProfile::parse(include_str!("../../../profiles/cores/xeon-5217.toml")).unwrap()
     }
 
-    /// The same machine, twice as slow.
+    /// The machine of [`profile`], slower by the factor `times`.
     fn slower(times: f64) -> CoreProfile {
         let mut profile = profile();
         (profile.forwarder.burst_ns, profile.forwarder.packet_ns) =

@@ -129,7 +129,7 @@ fn room(flows: u32) -> usize {
 /// Nanoseconds that a TCP flow takes more than as many packets of a known one, with `flows` flows there: what a worker does for
 /// its SYN, its first acknowledgement and its FIN. The first number is of flows that begin together, in bursts of nothing
 /// else; the second what it is more for one that begins alone, as the worker does not take the bursts of known flows that
-/// these come in as one. The first time meets memory that nobody has touched, and does not count.
+/// these come in as one. The first time meets memory that has not been touched, and does not count.
 pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<(f64, f64)> {
     new_flow_once(choice, flows)?;
     new_flow_once(choice, flows)

@@ -263,7 +263,7 @@ impl Beside for Nothing {
     fn found(&mut self, _: &CoreProfile) {}
 }
 
-/// The same, with something else that is measured in turns with it.
+/// [`calibrate`], with something else that is measured in turns with it.
 ///
 /// # Errors
 /// Something could not be measured.

@@ -72,8 +72,8 @@ impl Bench for OverRings {
         Ok(all)
     }
 
-    /// What was measured in memory left a processor idle, and whoever gives out processors (a virtual machine's host, too)
-    /// moves threads when that changes: the first point would find another machine than all others.
+    /// What was measured in memory left a processor idle, and schedulers (that of a virtual machine's host, too) move
+    /// threads when that changes: the first point would find another machine than all others.
     fn warm_up(&mut self) -> Result<()> {
         let point = Point { device: Device::Forwarder, table: String::new(), flows: 1000 };
         self.work(&point, &mut |_| ()).map(drop)

@@ -108,7 +108,7 @@ pub enum Metric {
     Loss,
 }
 
-/// What somebody found, to be confirmed or refuted.
+/// A finding, to be confirmed or refuted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// In words, with its source.

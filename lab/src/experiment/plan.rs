@@ -33,7 +33,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The same, at another rate.
+    /// This cell, at another rate.
     pub fn at(&self, asked: Asked) -> Cell {
         Cell { asked, ..self.clone() }
     }
@@ -98,7 +98,7 @@ impl Task {
         let trial = self.cell.trial(experiment, self.repetition, Rate::Max);
         let search = matches!(self.kind, Kind::Search(_)).then(|| format!("{:?}", experiment.search));
         let all = serde_json::to_string(&(&self.cell, &self.kind, &trial, search)).unwrap_or_default();
-        // FNV-1a: stable everywhere, and nobody makes collisions against their own experiment.
+        // FNV-1a: stable everywhere, and an operator makes no collisions against their own experiment.
         let hash = all
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));

@@ -37,7 +37,7 @@ impl<'a> Table<'a> {
         Table { sink, place, entries, span, asked: RefCell::default() }
     }
 
-    /// Reports fields that nobody has asked for.
+    /// Reports fields that the reader has not asked for.
     pub(super) fn end(self) {
         let asked: Vec<&str> = self.asked.borrow().iter().copied().collect();
         for (key, _) in self.entries.iter().flat_map(|entries| entries.iter()) {

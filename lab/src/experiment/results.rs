@@ -89,7 +89,7 @@ impl<'a> Results<'a> {
         self.cells.iter().filter(move |(cell, _)| cell.subject.name == name && cell.asked == rate)
     }
 
-    /// Judges what somebody has found: wherever all the devices were measured at its rate, everything else being equal.
+    /// Judges a finding: wherever all the devices were measured at its rate, everything else being equal.
     /// One place that refutes it refutes it; what confirms it must do so everywhere.
     pub fn judge(&self, finding: &Finding) -> Verdict {
         let of = |name| self.at(finding.rate, name);

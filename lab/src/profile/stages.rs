@@ -80,7 +80,7 @@ const NAMES: [(&[&str], Stage); 10] = [
     (&["hairpin"], Stage::Loop),
 ];
 
-/// The same for what is of nobody.
+/// Parts of functions' names for functions that [`NAMES`] does not place; the first that fits decides.
 const LAST: [(&[&str], Stage); 2] = [
     (&["memmove", "memcpy", "memset", "memcmp", "bcmp"], Stage::Memory),
     (&["core::", "std::", "alloc::"], Stage::Loop),

@@ -58,8 +58,8 @@ impl Symbols {
     }
 }
 
-/// The module of one of our source files; `None` if it is somebody else's: a function of theirs says nothing of what is
-/// done, its caller does.
+/// The module of one of our source files; `None` if the file is the standard library's or another crate's: a function
+/// of theirs says nothing of what is done, its caller does.
 fn module(file: &str) -> Option<String> {
     if FOREIGN.iter().any(|part| file.contains(part)) {
         return None;

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub enum Load {
     /// As fast as the source can; it may wait for the device.
     Most,
-    /// Packets per second; the source waits for nobody.
+    /// Packets per second; the source does not wait for the device.
     Rate(f64),
 }
 

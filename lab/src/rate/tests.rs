@@ -154,7 +154,7 @@ fn a_source_that_waits_for_the_device_is_not_taken_for_the_limit() {
     }
 }
 
-/// A source that somebody else's work holds up now and then has not reached its limit.
+/// A source that other processes hold up now and then has not reached its limit.
 #[test]
 fn a_source_that_is_held_up_does_not_end_the_search() {
     for seed in 0..20 {

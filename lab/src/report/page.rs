@@ -158,7 +158,7 @@ fn about(page: &mut Page, results: &Results<'_>, machine: &Machine) {
     }
 }
 
-/// What is no good, or was left out, because somebody else had the processors.
+/// What is no good, or was left out, because other processes had the processors.
 fn starved(page: &mut Page, results: &Results<'_>) {
     let least = 100.0 * Ran::ENOUGH;
     if results.starved > 0 {
@@ -259,7 +259,7 @@ fn means(page: &mut Page, results: &Results<'_>) {
     page.raw("</table>\n");
 }
 
-/// Flows that went to more than one backend, and packets of which nobody knows.
+/// Flows that went to more than one backend, and packets that were not checked.
 fn moved(all: &[&Measurement]) -> String {
     let sum = |of: fn(&Measurement) -> u64| all.iter().map(|measured| of(measured)).sum::<u64>();
     let moved = sum(|measured| measured.inconsistent_flows);

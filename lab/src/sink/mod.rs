@@ -49,7 +49,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Packets that had come before.
     pub duplicates: u64,
-    /// Packets so far behind that nobody knows whether they had come before; they do not count as received.
+    /// Packets so far behind that the sink does not know whether they had come before; they do not count as received.
     pub late: u64,
     /// Packets received after one of their flow that was sent later.
     pub reordered: u64,
@@ -58,7 +58,7 @@ pub struct Counts {
     /// Packets that say they have not been sent yet, each counted once; they do not count as received. With one clock there
     /// are none.
     pub from_the_future: u64,
-    /// Frames of nobody's, or of another session.
+    /// Frames of no session, or of another session.
     pub foreign: u64,
 }
 

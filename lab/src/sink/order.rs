@@ -10,7 +10,7 @@ pub enum Arrived {
     First,
     /// It has come before.
     Twice,
-    /// It is [`WINDOW`] or more behind the newest: nobody knows.
+    /// It is [`WINDOW`] or more behind the newest: whether it has come before is not known.
     Late,
 }
 

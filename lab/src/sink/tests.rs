@@ -90,7 +90,7 @@ proptest! {
                     corrupted += 1;
                     let mut frame = frame;
                     frame.data[byte] ^= 1 << bit;
-                    // What is now not IP, or of another protocol, is nobody's; the rest is seen to be wrong.
+                    // What is now not IP, or of another protocol, is foreign; the rest is seen to be wrong.
                     match parse(&frame.data) {
                         Ok(Parsed::Transport(_)) | Err(_) => {}
                         Ok(_) => {

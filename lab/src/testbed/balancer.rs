@@ -101,7 +101,7 @@ pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer
     workers.map(Balancer::new).collect()
 }
 
-/// The same, bare, with a policy and what the engine behind them can do.
+/// The bare workers of a balancer, with a policy and what the engine behind them can do.
 pub fn with_engine<P: OffloadPolicy>(
     options: &BalancerOptions,
     tables: Vec<LabTable>,
@@ -184,7 +184,7 @@ impl<P: OffloadPolicy> Balancer<P> {
         busy
     }
 
-    /// The worker, for whoever brings it together with an engine.
+    /// The worker, for a caller that connects it to an engine.
     pub fn worker(&mut self) -> &mut Worker<P, LabTable> {
         &mut self.worker
     }

@@ -46,7 +46,7 @@ impl Plan {
         Some(Plan { device, generators, sinks })
     }
 
-    /// The same where there are too few: threads share processors, and take turns on them.
+    /// A plan also where there are too few processors: threads share processors, and take turns on them.
     pub fn crowded(cpus: &[usize], lanes: usize) -> Option<Plan> {
         if cpus.is_empty() || lanes == 0 || cpus.len() > lanes {
             return Plan::new(cpus, lanes);
@@ -59,8 +59,8 @@ impl Plan {
 /// A thread that polls, and sleeps between looks once nothing has come for some milliseconds.
 ///
 /// It leaves the processor to others, and a peer that goes away finds it asleep rather than inside its driver: DPDK's
-/// memif driver unmaps the memory that it shared with a peer under whoever is just polling it, so a thread that lost
-/// its processor there dies of a segmentation fault.
+/// memif driver unmaps the memory that it shared with a peer under a thread that is just polling it, so a thread that
+/// lost its processor there dies of a segmentation fault.
 #[derive(Default)]
 pub(super) struct Watch {
     in_vain: u32,

@@ -68,7 +68,7 @@ impl Handled {
         }
     }
 
-    /// Frames of which nobody says what became of them.
+    /// Frames that were received and neither sent nor counted as dropped.
     pub fn unexplained(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, count)| count).sum();
         self.received.saturating_sub(self.sent + dropped)

@@ -13,7 +13,7 @@ pub trait Outlet: Send {
     fn lend(&mut self, out: &mut Batch<Self::Frame>, count: usize);
     /// Sends from the front; what finds no room stays.
     fn send(&mut self, batch: &mut Batch<Self::Frame>);
-    /// Whether `count` frames surely find room. Where nobody knows, it says yes.
+    /// Whether `count` frames surely find room. Where the outlet cannot tell, it says yes.
     fn has_room(&self, count: usize) -> bool;
     /// Gives frames back that are not sent.
     fn release(&mut self, batch: &mut Batch<Self::Frame>) {

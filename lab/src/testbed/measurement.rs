@@ -57,7 +57,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// With less than this a thread was kept from its work, and a rate shows whoever kept it, not the device.
+    /// With less than this a thread was kept from its work, and a rate shows what kept it, not the device.
     pub const ENOUGH: f64 = 0.95;
 
     /// Whether all threads have had enough.
@@ -123,7 +123,7 @@ pub struct Measurement {
     pub duplicates: u64,
     /// Packets whose stamp or checksums were wrong.
     pub corrupted: u64,
-    /// Where the device's time went, if somebody looked.
+    /// Where the device's time went, if a profile was taken.
     pub profile: Option<Profile>,
     /// What the turns of the device's cores took, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -174,7 +174,7 @@ mod tests {
         (0..1000).for_each(|_| turn(Some(7), 1000));
         turn(Some(7), 90_000);
         let work = meter.work();
-        // Whoever takes this thread's processor away makes it more.
+        // Another thread on this thread's processor makes it more.
         assert!(work.interrupted >= 71 && work.blocked == 1, "{work:?}");
         let sizes: Vec<_> = work.turns.iter().map(|turns| (turns.packets, turns.count)).collect();
         assert!(sizes == [(0, 1), (3, 2), (7, 1000)] || work.interrupted > 71, "{work:?}");

@@ -1,6 +1,6 @@
 //! One trial: a device under test between a generator and a sink, measured once.
 //!
-//! [`Trial`] says what is to be measured, [`Measurement`] what came out, [`Testbed`] is whoever can do it: rings in one
+//! [`Trial`] says what is to be measured, [`Measurement`] what came out, [`Testbed`] is what measures it: rings in one
 //! process, ports, or a model.
 
 pub mod account;
@@ -52,7 +52,7 @@ pub enum Progress {
     },
 }
 
-/// Whoever can measure a trial.
+/// What can measure a trial.
 pub trait Testbed {
     /// Why it cannot do this trial (too few cores, no such table), for people; `None` if it can.
     fn obstacle(&self, trial: &Trial) -> Option<String>;
@@ -60,6 +60,6 @@ pub trait Testbed {
     /// Measures once, from an empty table ([`Trial::run`] says how it is filled before the clock starts).
     ///
     /// # Errors
-    /// What could not be set up, or frames that nobody can account for: then there is no measurement at all.
+    /// What could not be set up, or frames that are not accounted for: then there is no measurement at all.
     fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement>;
 }

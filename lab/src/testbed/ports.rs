@@ -113,7 +113,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes the port, of which nobody has a queue any more.
+    /// Closes the port, of which no thread has a queue any more.
     ///
     /// # Errors
     /// Frames are missing from its pool, and the driver is not one that keeps some.
@@ -136,7 +136,7 @@ impl Opened {
     }
 }
 
-/// A queue, to send into and to receive from: by one thread, so that nobody ever waits for the lock.
+/// A queue, to send into and to receive from: by one thread, so that no thread ever waits for the lock.
 #[derive(Clone)]
 struct Ends {
     queue: Arc<Mutex<Queue>>,

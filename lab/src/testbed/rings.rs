@@ -37,7 +37,7 @@ use threads::{Both, Collector, In, LaneGenerator, Leave, Out, Served, Stage, Tas
 const HANDED_MAX: usize = 1 << 20;
 /// Frames that wait for a device's core, or for a sink, at most: as many as a NIC's queue has descriptors.
 const RING: u32 = 1024;
-/// Frames that are in nobody's ring: in bursts, and in the caches of lcores.
+/// Frames that are in no ring: in bursts, and in the caches of lcores.
 const IN_HAND: u32 = 1024;
 /// Rings in this process.
 pub struct RingTestbed {

@@ -119,7 +119,7 @@ impl Choice {
             Choice::Alone => Ok(LabTable::alone(eal()?, workers, entries, seed)?),
             #[cfg(feature = "dpdk")]
             Choice::Shared(flags) => {
-                // A single worker has nobody to be protected from, and takes no turns.
+                // A single worker needs no protection from others, and takes no turns.
                 let sharing = if workers > 1 { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
                 Ok(LabTable::views(eal()?, flags, workers, entries, seed, sharing)?)
             }

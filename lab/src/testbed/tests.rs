@@ -236,7 +236,7 @@ fn every_table_keeps_flows_together() {
 fn a_table_too_small_moves_flows_or_refuses_them() {
     let source = |transport| Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
     let small = |transport, run| Trial { table_entries: 100, source: source(transport), run, ..trial() };
-    // Datagrams of flows that nobody has vouched for push each other out, and come back to another backend.
+    // Datagrams of flows that no backend has answered push each other out, and come back to another backend.
     let measured = measure(&small(Transport::Udp, 1), None).unwrap();
     assert!(!measured.consistent && measured.inconsistent_flows > 100 && measured.lost() == 0);
     // Established ones stay, and the others find no room.
@@ -278,7 +278,7 @@ fn fast_card(rules_max: u32) -> Profile {
 }
 
 /// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend that
-/// the worker has chosen for it, whoever carries them.
+/// the worker has chosen for it, whether the worker or the card carries them.
 #[test]
 fn a_card_carries_what_the_worker_hands_over() {
     let tcp = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
@@ -383,7 +383,7 @@ fn every_open_flow_is_checked() {
             let sink = in_one_sink(&trial, weights, 3000, |frame| {
                 let so_far = packets.entry(client(frame)).or_default();
                 *so_far += 1;
-                // Whoever lasts goes to another backend in the end.
+                // A flow that lasts goes to another backend in the end.
                 if *so_far > 50 {
                     let Ok(Parsed::Transport(at)) = parse(&frame.data) else { panic!() };
                     let rewrite = Rewrite { source: at.key.source, destination: moved, ..Rewrite::default() };

@@ -51,7 +51,7 @@ pub enum Transport {
     /// UDP.
     #[default]
     Udp,
-    /// TCP as far as a balancer sees it: a SYN first, segments, a FIN last. Nobody retransmits.
+    /// TCP as far as a balancer sees it: a SYN first, segments, a FIN last. Neither end retransmits.
     Tcp,
 }
 

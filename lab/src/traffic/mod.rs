@@ -19,9 +19,9 @@ pub trait Traffic {
     /// frame has no room for its packet ([`Traffic::refused`]).
     fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled;
 
-    /// Fills frames with packets that make the flows known to whoever tracks them, before they are measured: after all of
-    /// them have been sent, in order, every flow is an established connection. None: all is done, or the source's flows
-    /// are new ones each time.
+    /// Fills frames with packets that make the flows known to a device that tracks them, before they are measured:
+    /// after all of them have been sent, in order, every flow is an established connection. None: all is done, or the
+    /// source's flows are new ones each time.
     fn introduce<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled;
 
     /// Packets it has made and stamped, introductions not among them.
@@ -83,7 +83,7 @@ pub enum AnyTraffic {
     Synthetic(synthetic::Synthetic),
 }
 
-/// The same expression for whichever source it is.
+/// Evaluates one expression for any variant of [`AnyTraffic`].
 macro_rules! each {
     ($any:expr, $traffic:ident => $call:expr) => {
         match $any {

@@ -24,7 +24,7 @@ impl Sizes {
         Sizes::parse(&text).with_context(|| format!("{} is no flow-size distribution", path.display()))
     }
 
-    /// The same of a file's text.
+    /// Parses a file's text, as [`Sizes::read`] reads it.
     ///
     /// # Errors
     /// It is no distribution: which line, and why.

@@ -1,7 +1,7 @@
 //! Packets made up: a set of flows in turn, or flows that come by a process, carry as much as a distribution says, and go.
 //!
-//! TCP is what a balancer sees of it: a SYN first, segments, a FIN last; nobody answers or retransmits. Packets of open
-//! flows are sent in turn, one of each.
+//! TCP is what a balancer sees of it: a SYN first, segments, a FIN last; there are no answers and no retransmissions.
+//! Packets of open flows are sent in turn, one of each.
 //!
 //! Of flows that come and go each open one has a number that no other open one has, of any lane, in its lowest bits: a flow
 //! that ends leaves them to the one that is begun in its place, whose number is a power of two higher. So a sink that has a

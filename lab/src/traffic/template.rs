@@ -29,7 +29,7 @@ pub struct Link {
 }
 
 impl Default for Link {
-    /// Locally administered addresses; between rings nobody looks at them.
+    /// Locally administered addresses; between rings no code looks at them.
     fn default() -> Link {
         Link { destination: [2, 0, 0, 0, 0, 2], source: [2, 0, 0, 0, 0, 1] }
     }

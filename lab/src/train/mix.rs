@@ -41,7 +41,7 @@ pub fn connection(bytes: u64, random: &mut Rng) -> Flow {
     let (mut sent, mut window) = (0, WINDOW);
     while sent < segments {
         let now = window.min(segments - sent);
-        // What nobody looks at is only counted.
+        // Packets that the policy does not look at are only counted.
         if script.is_watched() {
             (sent..sent + now).for_each(|number| {
                 let length = SEGMENT.min(bytes.saturating_sub(number * SEGMENT).max(1));

@@ -93,9 +93,9 @@ pub struct Figures {
     pub recall: f64,
     /// The share that was taken for what it was.
     pub accuracy: f64,
-    /// The same if all are taken for what most of them are.
+    /// The accuracy if all are taken for what most of them are.
     pub majority: f64,
-    /// The same if nothing is looked at: all that have as many packets as the tree may look at are taken for long.
+    /// The accuracy if nothing is looked at: all that have as many packets as the tree may look at are taken for long.
     pub waiting: f64,
     /// Packets of them all.
     pub packets: u64,
@@ -112,7 +112,7 @@ pub struct Figures {
 }
 
 impl Score {
-    /// The same in figures; a pair of rules costs as much as so many packets.
+    /// The figures of this score; a pair of rules costs as much as `cost` packets.
     pub fn figures(&self, cost: f64) -> Figures {
         let flows = self.long_long + self.short_long + self.long_short + self.short_short;
         let long = self.long_long + self.long_short;

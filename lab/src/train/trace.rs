@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Connections of a file at most; the packets of others are left out.
 const FLOWS_MAX: usize = 1 << 22;
-/// Datagrams of a client that nobody answers until it counts as one that has something to say.
+/// Unanswered datagrams of a client until it counts as one that has something to say.
 const UDP_ONE_WAY_PACKETS: u64 = 8;
 
 /// A connection while its packets are read.

@@ -199,7 +199,7 @@ pub(super) fn policy_columns() -> Vec<&'static str> {
     ]
 }
 
-/// The same of one.
+/// The row of one policy, in the order of [`policy_columns`].
 pub(super) fn policy_row(scenario: &Scenario<'_>, policy: &str, outcome: &Outcome) -> Vec<String> {
     let mut row = vec![policy.to_owned(), scenario.saved(policy).map_or("-".to_owned(), |saved| format!("{saved:.1}"))];
     row.push(format!("{:.1}", outcome.cpu_ns));

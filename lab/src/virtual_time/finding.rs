@@ -1,4 +1,4 @@
-//! What somebody found, and the rule that says whether it is so here. Nothing is decided by hand.
+//! A finding, and the rule that says whether it is so here. Nothing is decided by hand.
 //!
 //! ```toml
 //! [[finding]]

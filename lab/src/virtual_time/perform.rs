@@ -107,7 +107,7 @@ pub fn perform(
                     }
                     hear(Event::Done(&record));
                     if let Err(error) = store.add(record) {
-                        // Nobody waits for what cannot be kept.
+                        // No further case is begun: its result could not be kept.
                         next.store(usize::MAX / 2, Ordering::Relaxed);
                         return Err(error);
                     }

@@ -90,7 +90,7 @@ pub struct Settings {
     pub card: String,
     /// Rules that the card holds at most; as its file says, if 0.
     pub rules: u32,
-    /// The same where room is `tight`: of each mix its own.
+    /// Rules that the card holds at most where room is `tight`; each mix has its own number.
     pub tight_rules: u32,
     /// Whether there is only that room.
     pub tight: bool,

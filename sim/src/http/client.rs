@@ -224,7 +224,7 @@ impl Client {
             self.stopped = true;
             let limited = self.site.is_some_and(|site| site.requests_max > 0);
             let may = incoming.excuse || exchange.closes || exchange.last || exchange.minor == 0 || limited;
-            // nobody knows what comes behind a client's FIN
+            // what comes behind a client's FIN is not known
             if !may && self.answered + 1 < self.conversation.exchanges.len() && !self.conversation.half_closes {
                 self.fail("the connection is closed though nobody wants that".into());
             }

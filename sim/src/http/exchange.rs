@@ -221,7 +221,7 @@ fn content(random: &mut Rng, most: u64, chunks: bool) -> Content {
 fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     let method = ["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"][random.usize(..8)];
     let (target, host, answer) = asked(random, variety);
-    // what nobody reads of a body may turn the answer into a reset on its way: not here
+    // an unread part of a body may turn the answer into a reset on its way: not here
     let method = if answer == Answer::Server || method == "HEAD" { method } else { "GET" };
     let uploads = matches!(method, "POST" | "PUT");
     let uploaded = if uploads { content(random, 120_000, !old) } else { Content::none() };

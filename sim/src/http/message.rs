@@ -1,5 +1,5 @@
 //! HTTP/1.1 messages as the peers write and read them: a plain reader of its own, so that what the balancer under test
-//! takes for a message is judged by somebody else (RFC 9112).
+//! takes for a message is judged by independent code (RFC 9112).
 
 use crate::stream::byte;
 use fastrand::Rng;

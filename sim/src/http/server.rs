@@ -281,7 +281,7 @@ impl Role for Server {
         let plans = self.plans.borrow();
         let serving = self.serving.as_ref().map(|serving| serving.exchange.name);
         let disturbed = serving.is_some_and(|name| plans.disturbed.contains(&name));
-        // what a client that has gone has left on the way is nobody's
+        // what a client that has gone has left on the way belongs to no exchange
         let excused = self.reset || disturbed || plans.clients_reset || plans.servers_reset;
         if excused
             || self.saw_end && self.closed && serving.is_none() && self.reader.is_clean() && self.outgoing.is_empty()

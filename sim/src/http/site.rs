@@ -158,7 +158,7 @@ impl Site {
         head
     }
 
-    /// Takes out of a response what the balancer says there of itself and nobody else can know; what is wrong with it.
+    /// Takes out of a response what the balancer says there of itself and no peer can know; what is wrong with it.
     pub fn take_own(&self, head: &mut Head) -> Result<(), String> {
         let is_cookie = |value: &str| {
             let hash = value.strip_prefix(COOKIE).and_then(|rest| rest.strip_prefix('=')?.strip_suffix("; Path=/"));
@@ -188,7 +188,7 @@ impl Site {
 
 fn hosts(text: &str) -> Box<[HostPattern]> {
     if text == "*.example" {
-        // every host that somebody has, so that others are not found
+        // every host that exists here, so that others are not found
         return ["a.example", "b.example"].iter().filter_map(|host| HostPattern::parse(host).ok()).collect();
     }
     HostPattern::parse(text).into_iter().collect()

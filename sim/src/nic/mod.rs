@@ -127,7 +127,7 @@ impl Nic {
     }
 
     /// Makes room for as many rules as it takes, but no more than `rules`, and for all requests that may wait, so that it
-    /// does not stop for memory later: for whoever drives it by a real clock.
+    /// does not stop for memory later: for a caller that drives it by a real clock.
     pub fn reserve(&mut self, rules: usize) {
         self.rules.reserve(rules.min(self.profile.tables.rules_max as usize));
         let waiting = self.profile.updates.waiting_max as usize;
@@ -311,7 +311,7 @@ impl Nic {
         (Passage::Forward(leaves), Some(met.destination))
     }
 
-    /// The same for a frame, which a rule rewrites.
+    /// [`Nic::packet`] for a frame, which a rule rewrites.
     pub fn frame<F: Frame>(&mut self, now: Time, frame: &mut F, at: &Transport) -> Passage {
         self.advance(now);
         let controls = at.key.protocol == Protocol::Tcp && at.tcp_flags & (SYN | FIN | RST) != 0;

@@ -59,7 +59,7 @@ pub struct Tables {
 pub struct Updates {
     /// What an insertion takes, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
     pub insert_us: Vec<ByBatch>,
-    /// The same of deletions.
+    /// What a deletion takes, in microseconds, by the size of the batch as in `insert_us`.
     pub delete_us: Vec<ByBatch>,
     /// Changes in a batch at most.
     pub batch_max: u32,
@@ -137,8 +137,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The same card with all that is a rate or a number of rules times `scale`, and the fixed times divided by it. How many
-    /// requests may wait stays ([`Profile::scale_waiting`]).
+    /// This card with all that is a rate or a number of rules times `scale`, and the fixed times divided by it. How
+    /// many requests may wait stays ([`Profile::scale_waiting`]).
     pub fn scaled(&self, scale: f64) -> Profile {
         let mut card = self.clone();
         let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;

@@ -1,7 +1,7 @@
 //! The rules a card holds, and what it counts of them.
 //!
 //! An index leads from a flow to the place of its rule; what packets need of a rule is there by itself, in two cache lines.
-//! What order the index has the rules in, nobody ever sees.
+//! The order of the rules in the index is never visible.
 
 use super::profile::{Counting, Tables};
 use hairpin_core::engine::{Counters, Fate, Rule, RuleId};
@@ -54,7 +54,7 @@ impl Entries<FlowKey> for Places<'_> {
         self.0.get(value as usize).is_some_and(|met| met.is(key))
     }
 
-    /// A read that nobody waits for.
+    /// A read whose result is not waited for.
     #[inline]
     fn prefetch(&self, value: u32) {
         black_box(self.0.get(value as usize).map(|met| (met.fate, met.counters.packets)));

@@ -147,7 +147,7 @@ fn folded(sum: u32) -> u16 {
     ((once & 0xffff) + (once >> 16)) as u16
 }
 
-/// Frames' memory that nobody uses.
+/// Frames' memory that is not in use.
 type Store = Rc<RefCell<Vec<Box<[u8]>>>>;
 
 /// A frame; its memory goes back to where it is from.

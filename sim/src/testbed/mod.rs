@@ -18,7 +18,7 @@
 //!   Each packet offered is received or lost: [`Testbed::run`] checks it.
 //! - TCP's part is told by [`Part`]: SYN, SYN-ACK, FIN; numbers are right as far as the worker looks at them. A trace of one
 //!   direction only is UDP, or TCP of nothing but [`Part::Middle`], which is picked up, by Maglev's table
-//!   ([`UnknownPacket::PickUp`](hairpin_core::config::UnknownPacket)): a SYN that nobody answers establishes nothing.
+//!   ([`UnknownPacket::PickUp`](hairpin_core::config::UnknownPacket)): a SYN without an answer establishes nothing.
 //!
 //! # Scale
 //!

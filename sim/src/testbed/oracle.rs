@@ -116,7 +116,7 @@ impl Plan {
 struct Draft {
     stays: Vec<(u32, Stay)>,
     saves: f64,
-    /// Somebody found no place at once.
+    /// A flow found no place at once.
     is_short: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The page: what papers/002 found, what was found here, and what of it can be compared.
+//! The page: what papers/002 found, what was found here, and which of these findings can be compared.
 
 mod engine;
 

@@ -23,8 +23,8 @@ unsafe extern "C" {
 /// One map.
 pub(in crate::tables) struct Libcuckoo(NonNull<c_void>);
 
-// SAFETY: the map belongs to nobody's thread, and it is made for any number of them at the same time (but for making
-// and freeing, which have `self` to themselves).
+// SAFETY: the map belongs to no thread, and it is made for any number of them at the same time (but for making and
+// freeing, which have `self` to themselves).
 unsafe impl Send for Libcuckoo {}
 // SAFETY: the same.
 unsafe impl Sync for Libcuckoo {}
@@ -43,7 +43,7 @@ impl Libcuckoo {
 
 impl Drop for Libcuckoo {
     fn drop(&mut self) {
-        // SAFETY: the map came from `hairpin_libcuckoo_new` and nobody else has it.
+        // SAFETY: the map came from `hairpin_libcuckoo_new` and has no other owner.
         unsafe { hairpin_libcuckoo_free(self.0.as_ptr()) }
     }
 }

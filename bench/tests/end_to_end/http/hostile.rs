@@ -63,7 +63,7 @@ fn framing(stage: &mut Stage) -> Result<()> {
         ensure!(answer.status == 400, "{request:?} was answered {}", answer.head());
         let rest = connection.rest(PATIENCE).with_context(|| format!("{request:?}"))?;
         ensure!(rest.is_empty(), "{request:?}: {:?} follows", String::from_utf8_lossy(&rest));
-        // The same behind a good one.
+        // The same request behind a good one.
         let mut connection = stage.connect(PLAIN)?;
         connection.send(format!("GET /good HTTP/1.1\r\nHost: a\r\n\r\n{request}").as_bytes(), PATIENCE)?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("a good one before {request:?}"))?;

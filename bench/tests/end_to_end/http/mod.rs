@@ -1,4 +1,4 @@
-//! HTTP and TLS services: real clients, real servers, and both as nobody should be.
+//! HTTP and TLS services: real clients, real servers, and both misbehaving.
 
 mod agreed;
 mod bodies;

@@ -156,7 +156,7 @@ fn sticky(stage: &mut Stage) -> Result<()> {
         homes.insert(home);
     }
     ensure!(homes.len() == 3, "only {homes:?} had clients");
-    // A cookie that nobody has set is as none.
+    // A cookie that Hairpin has not set is as none.
     let answer = stage.fetch(STICKY, "/", "Cookie: backend=0123456789abcdef\r\n")?;
     ensure!(answer.status == 200 && answer.header("Set-Cookie").is_some(), "{}", answer.head());
     Ok(())

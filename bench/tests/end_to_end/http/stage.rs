@@ -30,7 +30,7 @@ pub(super) const ROUTES: u16 = 8001;
 pub(super) const STICKY: u16 = 8002;
 /// Small limits.
 pub(super) const LIMITS: u16 = 8003;
-/// Nobody listens there.
+/// A service whose only backend does not listen.
 pub(super) const DEAD: u16 = 8004;
 /// A dead backend and one that lives.
 pub(super) const HALF_DEAD: u16 = 8005;

@@ -41,7 +41,7 @@ pub struct Collected {
     /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came whole; the
     /// last packets, if they are lost or damaged, are not missed.
     pub measurement: Measurement,
-    /// Frames of nobody's, or of another session.
+    /// Frames of no session, or of another session.
     pub foreign: u64,
 }
 
@@ -106,8 +106,8 @@ fn close(all: &Sink, start: u64, duration: u64, between: &[(String, u64)]) -> Re
     let counts = all.counts();
     let packets = all.numbered();
     let [corrupted, late, future] = seen_otherwise(counts).map(|(reason, count)| (reason.to_owned(), count));
-    // What says it comes from the future has a number of its own, as what is received has. Of what else came nobody knows
-    // whether it had come before, or whose it was.
+    // What says it comes from the future has a number of its own, as what is received has. Of what else came it is not
+    // known whether it had come before, or whose it was.
     let mut missing = packets.saturating_sub(counts.received + future.1);
     let others = [corrupted, late].into_iter().chain(between.iter().cloned());
     let mut lost: Vec<_> = others.map(|(reason, count)| (reason, take(&mut missing, count))).collect();

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 /// Serves a port until told to stop: what comes in goes through `cores`, one for each queue, and back out of it.
 ///
 /// # Errors
-/// A port that cannot be opened, frames of which nobody knows what became of them, or that are missing from the pool.
+/// A port that cannot be opened, frames that are not accounted for, or that are missing from the pool.
 pub fn forward(
     eal: &Eal,
     settings: &PortSettings,
