@@ -17,7 +17,7 @@ pub enum Kind {
     Http(Box<Http>),
     /// TLS, passed through, connection by connection, by what the ClientHello asks for.
     Tls(Box<Tls>),
-    /// No service of its own: backends that routes of others lead to. Nobody connects to it; its endpoint means nothing.
+    /// No service of its own: backends that routes of others lead to. No client connects to it. Its endpoint is unused.
     Group,
 }
 
@@ -27,7 +27,7 @@ impl Kind {
         matches!(self, Kind::Http(_) | Kind::Tls(_))
     }
 
-    /// Whether nobody connects to it: routes of others lead to its backends.
+    /// Whether no client connects to it: routes of others lead to its backends.
     pub fn is_group(&self) -> bool {
         matches!(self, Kind::Group)
     }

@@ -18,7 +18,7 @@
 //!
 //! Every 64 counts, 73 minutes, another key is used: cookies of even epochs are made with the first of two keys, those
 //! of odd ones with the second. The key of the next epoch is drawn in the middle of this one ([`Cookies::renewal`]),
-//! when nobody makes or checks cookies with it: there is no moment at which two processes, or two halves of a key,
+//! when no process makes or checks cookies with it: there is no moment at which two processes, or two halves of a key,
 //! could disagree, and a cookie is compared with one key's hash only.
 //!
 //! Balancers that share a secret share cookies: they count real time instead ([`Cookies::ahead`]), and the key of an epoch
@@ -54,7 +54,7 @@ pub(crate) const MSS_TUNNEL_V6: u16 = 1360;
 /// Sizes", 2011); what rounding costs there is 0.3 % of the bytes. Nothing is sent in longer segments than Ethernet's, so
 /// jumbo frames' has no class.
 const CLASSES_V4: [u16; 4] = [48, 536, MSS_TUNNEL_V4, MSS_V4];
-/// The same over IPv6: the least, the least MTU's, WireGuard's over Ethernet, Ethernet's.
+/// What an MSS is rounded down to over IPv6: the least, the least MTU's, WireGuard's over Ethernet, Ethernet's.
 const CLASSES_V6: [u16; 4] = [48, 1220, MSS_TUNNEL_V6, MSS_V6];
 /// The class of those that say nothing of their MSS.
 const CLASS_UNSAID: usize = 1;
@@ -156,7 +156,7 @@ impl Cookies {
         Cookies { keys, ahead_ns: 0 }
     }
 
-    /// The same by a clock that is ahead of the one whose time is given by so many nanoseconds, modulo 2^64.
+    /// These cookies, by a clock that is `ahead_ns` nanoseconds (modulo 2^64) ahead of the one whose time is given.
     pub fn ahead(self, ahead_ns: u64) -> Cookies {
         Cookies { ahead_ns, ..self }
     }
@@ -170,7 +170,7 @@ impl Cookies {
     /// number, or too old. `sequence` is the number of the first data byte, less one; `cookie` the acknowledgement number,
     /// less one.
     ///
-    /// A count ahead of `now` is good too: whoever made the cookie may have read the clock a moment later.
+    /// A count ahead of `now` is good too: the worker that made the cookie may have read the clock a moment later.
     pub fn check(&self, now: Time, flow: &FlowKey, sequence: u32, cookie: u32) -> Option<Offer> {
         let (now, bits) = (self.count(now), cookie & ((1 << OFFER_BITS) - 1));
         let made = |count: &u64| self.cookie(*count, flow, sequence, bits) == cookie;
@@ -239,7 +239,7 @@ impl EpochKeys {
     }
 
     /// Those that are needed at `now` after these: what cookies may have been made with stays, of whatever secret it is. If
-    /// these are of another time, because the clock was set or nobody has called this for so long, nothing of them does.
+    /// these are of another time, because the clock was set or this was not called for so long, nothing of them does.
     pub fn renewed(&self, secret: &Secret, now: Time) -> EpochKeys {
         let mut new = EpochKeys::of(secret, now);
         let (epoch, is_renewal) = (Cookies::epoch(now), Cookies::renewal(now).is_some());

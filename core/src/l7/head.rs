@@ -14,7 +14,8 @@
 //! - `Host` is not empty, its port is a number; user information in an authority is refused.
 //! - A response that contradicts itself, but says no more than one thing to a client once it is written anew, is taken:
 //!   equal lengths, leading zeros, 204 with a length, `identity` ([`FramingFields`]).
-//! - `Connection` must not name `Host` or `Content-Length`: whoever removes them changes where a message goes or ends.
+//! - `Connection` must not name `Host` or `Content-Length`: an intermediary that removes them changes where a
+//!   message goes or ends.
 
 mod fields;
 mod framing;

@@ -130,7 +130,8 @@ fn denied(access: &[Access], request: &Request<'_>, path: &[u8], client: &Addres
     }
 }
 
-/// The same for backends that read the path otherwise than it is `written`.
+/// The status that refuses the request, if an access rule does for backends that read the path otherwise than it is
+/// `written`.
 fn denied_otherwise(access: &[Access], request: &Request<'_>, written: &[u8], client: &Address) -> Option<u16> {
     if access.is_empty() {
         return None;
@@ -138,7 +139,7 @@ fn denied_otherwise(access: &[Access], request: &Request<'_>, written: &[u8], cl
     Reading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
 }
 
-/// The same for backends that read it so.
+/// The status that refuses the request, if an access rule does for backends whose reading of the path is `reading`.
 #[inline(never)]
 fn denied_read(
     access: &[Access],

@@ -8,8 +8,8 @@
 //! Two rules make all answers:
 //!
 //! - Bytes that were taken out count as delivered once all that was put in their place is: then, and not before, the
-//!   sender may hear of an acknowledgement or a SACK block that covers them. (Whoever makes an edit holds the bytes that
-//!   it takes out, so the sender need not send them again, but its idea of what is on the way stays right.)
+//!   sender may hear of an acknowledgement or a SACK block that covers them. (The caller that makes an edit holds
+//!   the bytes that it takes out, so the sender need not send them again, but its idea of what is on its way is right.)
 //! - An edit that is acknowledged is folded into the difference ([`SequenceMap::settle`]). From then on older numbers are
 //!   off by what the edit changed, which does no harm: whatever lies before the edit maps to numbers before the
 //!   acknowledged one, where everything is a duplicate; a segment that reaches beyond the edit maps right from there on.
@@ -155,8 +155,8 @@ impl SequenceMap {
         Some(edit.output)
     }
 
-    /// The same where no further edit may wait, if the bytes follow at once on what the last edit took out: that edit is
-    /// made longer. It counts as delivered when all of it is.
+    /// Edits as [`SequenceMap::edit`] does where no further edit may wait, if the bytes follow at once on what the last
+    /// edit took out: that edit is made longer. It counts as delivered when all of it is.
     pub fn extend(&mut self, at: u32, taken: u32, put: u32) -> Option<u32> {
         let (edits, output) = (self.edits(), at.wrapping_add(self.delta));
         let index = edits.len().checked_sub(1).filter(|&last| edits[last].input_end() == at)?;

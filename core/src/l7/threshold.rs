@@ -82,7 +82,7 @@ pub struct Meter {
     /// Frames of any size.
     any: u64,
     any_ns: u64,
-    /// Measurements that nobody has drawn a conclusion from yet.
+    /// Measurements from which no conclusion has been drawn yet.
     news: u64,
     any_news: u64,
 }

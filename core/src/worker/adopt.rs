@@ -3,7 +3,7 @@
 //! What an entry says about its connection is believed (as far as [`Connection`] allows for words of before and after a
 //! change); what it says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular
 //! every rule that the engine holds and an entry names is in the ledger of exactly one entry. What the engine holds
-//! beyond all workers' [`Worker::ledger`] is nobody's, and the caller takes it away before any worker gets to work.
+//! beyond all workers' [`Worker::ledger`] belongs to none, and the caller takes it away before any worker gets to work.
 //!
 //! Entries that do not stay (already doomed, Pass entries, those whose service or backend is gone) but still have rules
 //! become doomed like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
@@ -34,8 +34,8 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
-/// What nobody was there to see arrive gets so long to be repeated: no connection in software is over earlier than this
-/// after adoption.
+/// A packet that arrived while no process was there gets so long to be repeated: no connection in software is over
+/// earlier than this after adoption.
 const GRACE: Duration = Duration::from_secs(1);
 /// How often a connection that only the engine can carry is offered to it.
 const MISSTEERED_AGAIN: Duration = Duration::from_secs(1);
@@ -309,7 +309,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let (backend, source, over) = (connection.backend_number, connection.source, connection.state.is_over());
         let full_nat = connection.flags.has(Flags::FULL_NAT);
         if full_nat {
-            // A pair that is not in the pool any more is nobody's to give out.
+            // A pair that is not in the pool any more is not given out again.
             self.ports.mark(u32::from(backend), source);
         }
         self.rules.add(self.slab.at(position).source.address.is_ipv4(), held.count_ones());
@@ -345,7 +345,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         } else {
             let number = u32::from(connection.backend_number);
             if connection.flags.has(Flags::FULL_NAT) && !self.ports.mark(number, connection.source) {
-                // Somebody else's by now, who will give it back.
+                // The pair is another connection's by now, which will give it back.
                 self.slab.at_mut(position).flags.clear(Flags::FULL_NAT);
             }
             self.count_in(position);

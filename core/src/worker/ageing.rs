@@ -123,7 +123,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Rules whose counters are needed to judge their connections. Whoever asks must bring the answers to
+    /// Rules whose counters are needed to judge their connections. The caller must bring the answers to
     /// [`Worker::handle_samples`] before anything else.
     pub fn poll_samples(&mut self, asked: &mut Asked) {
         while asked.remaining_capacity() >= 2 {

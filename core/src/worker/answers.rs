@@ -1,5 +1,5 @@
-//! How many answers of our own (RST, ICMP errors) a worker sends: a token bucket, so that nobody can have Hairpin answer a
-//! flood one for one (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+//! How many answers of our own (RST, ICMP errors) a worker sends: a token bucket, so that no sender can have Hairpin
+//! answer a flood one for one (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
 
 use crate::time::Time;
 

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 
-/// Numbers by (end, protocol). Made once from a configuration, so that nobody outside chooses what is in it: open
+/// Numbers by (end, protocol). Made once from a configuration, so that no sender of packets chooses what is in it: open
 /// addressing in a power of two of places of which at most half are taken, and none is ever taken away.
 pub(super) struct Ends {
     places: Box<[Option<Entry>]>,

@@ -1,5 +1,5 @@
 //! The fast lane: a [plain](Plain) packet of a connection that has settled is counted and rewritten, and nothing else. It
-//! is [`Worker::carry`] with everything left out that such a packet does not need; whoever is not sure takes that.
+//! is [`Worker::carry`] with everything left out that such a packet does not need; a packet in doubt takes that.
 //!
 //! Invariant: a packet in the lane leaves behind what `carry` would have left, in the frame, in the connection and in the
 //! statistics (`tests/lane.rs` compares them).
@@ -17,7 +17,7 @@ use crate::wire::plain::Plain;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// Whether a packet of this direction, with these flags, leaves the connection in the state in which it is, and tells
-/// nobody anything.
+/// the worker nothing.
 #[inline(always)]
 fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> bool {
     match connection.state {
@@ -46,8 +46,8 @@ fn is_kept(connection: &Connection) -> bool {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// Brings into the cache what the packets of these flows will need, [`BATCH_MAX`] of them at most, for whoever knows of
-    /// them beforehand. Nothing changes.
+    /// Brings into the cache what the packets of these flows will need, [`BATCH_MAX`] of them at most, for a caller
+    /// that knows of them beforehand. Nothing changes.
     pub fn warm(&self, keys: &[FlowKey]) {
         let mut found = [None; BATCH_MAX];
         self.table.find_burst(keys, &Flows(&self.slab), &mut found);

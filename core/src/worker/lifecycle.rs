@@ -140,7 +140,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Takes an answer of the engine.
     pub fn handle_completion(&mut self, now: Time, completion: &Completion) {
-        // Somebody else may have asked: a worker that was before this one.
+        // The request may be of a worker that was before this one.
         self.in_flight = self.in_flight.saturating_sub(1);
         let (id, held) = match *completion {
             Completion::Installed(id) => (id, true),

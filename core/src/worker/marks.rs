@@ -3,9 +3,9 @@
 //!
 //! A mark is one more than the lower half of a rule's id, which is the value that the index has for the flow. It is only a
 //! hint: it may be of a rule whose connection has ended meanwhile and whose place another has now, or of another worker.
-//! So whoever comes by a mark must have the connection's key, and the connection must be one that the index has too
-//! (present and not doomed); everybody else is looked up as ever. A worker that takes marks does, frame by frame, what one
-//! that does not take them does (`tests/marks.rs`).
+//! So a packet found by a mark must have the connection's key, and the connection must be one that the index has too
+//! (present and not doomed); every other packet is looked up as ever. A worker that takes marks does, frame by frame,
+//! what one that does not take them does (`tests/marks.rs`).
 
 use super::{Flows, Worker, parts};
 use crate::flow::FlowKey;

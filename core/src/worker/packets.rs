@@ -15,7 +15,7 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
 
-/// A UDP flow that nobody answers counts as established after so many packets: syslog and the like never answer.
+/// A UDP flow that no backend answers counts as established after so many packets: syslog and the like never answer.
 const UDP_ONE_WAY_PACKETS: u64 = 8;
 
 /// What the first pass makes of a frame.
@@ -102,7 +102,7 @@ fn look<F: Frame>(rx: &Batch<F>, keys: &mut [FlowKey], plains: &mut [Option<Plai
     }
 }
 
-/// The same of a frame that is not plain.
+/// The first pass over a frame that is not plain: returns its key and adds its view.
 #[inline(never)]
 fn look_closely<F: Frame>(frame: &F, views: &mut Views) -> FlowKey {
     let view = View::of(frame);
@@ -123,7 +123,7 @@ pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
     (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
 }
 
-/// The same of a plain packet.
+/// Packets and bytes that a frame with a plain packet stands for.
 #[inline(always)]
 pub(super) fn volume_of(meta: &Meta, plain: Plain) -> (u64, u64) {
     if meta.gso_size == 0 { (1, u64::from(plain.length())) } else { volume(meta, &plain.transport(FlowKey::default())) }
@@ -155,7 +155,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.keys = keys;
     }
 
-    /// The same of a worker that tracks connections; `keys` is room for those of a burst.
+    /// Takes all frames of `rx` where the worker tracks connections; `keys` is room for the keys of a burst.
     #[inline(always)]
     fn handle_tracked<IO: FrameIo>(
         &mut self,

@@ -9,7 +9,7 @@
 //! - A connection that is evicted does not count: a flood says nothing about the backend.
 //!
 //! What remains: a forger whose source address the backend ignores, or answers by another way than through here, makes a
-//! SYN that is never answered. Whoever acts on these numbers should ask for failures in a row.
+//! SYN that is never answered. A caller that acts on these numbers should ask for failures in a row.
 
 use super::Worker;
 use crate::flow::{Direction, FlowKey, Protocol};
@@ -68,7 +68,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether a TCP connection's client has shown that it hears the backend, by this packet or an earlier one: it has
-    /// acknowledged the SYN-ACK. Whoever forges addresses never sees that. Takes note of it.
+    /// acknowledged the SYN-ACK. A sender that forges its address never sees that. Takes note of it.
     pub(super) fn hears(&mut self, position: Position, direction: Direction, at: &Transport, bytes: &[u8]) -> bool {
         let connection = self.slab.at_mut(position);
         if connection.protocol != Protocol::Tcp || connection.flags.has(Flags::PROVEN) {
@@ -82,7 +82,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             (Direction::FromBackend, answer) if answer == SYN | ACK => {
                 connection.flags.set(Flags::CHALLENGED);
                 connection.proof = tcp::proof(word(bytes, at.l4 + SEQUENCE));
-                // the backend's word moves the state, whoever the client may be
+                // the backend's word moves the state, whatever the client may be
                 true
             }
             (Direction::FromBackend, _) => true,
@@ -128,7 +128,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         first
     }
 
-    /// Somebody says that a packet did not reach the backend.
+    /// An ICMP error says that a packet did not reach the backend.
     pub(super) fn note_report(&mut self, now: Time, position: Position, kind: ErrorKind) {
         let connection = self.slab.at_mut(position);
         let unanswered = connection.ledger == Ledger::Software && is_unanswered(connection);

@@ -85,7 +85,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Whether a packet can only be of a splice's connection to a backend that is gone: its port is the pool's, and the
-    /// backend serves no service of layer 4. Whoever leaves it to the kernel would leave the next connection's to it too.
+    /// backend serves no service of layer 4. Leaving it to the kernel would leave the next connection's to it too.
     fn is_of_forgotten_back(&self, key: &FlowKey) -> bool {
         let Some(number) = self.backends.at(&key.source, key.protocol) else { return false };
         let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group();

@@ -55,7 +55,7 @@ impl Stateless {
         }
     }
 
-    /// The same of a plain packet.
+    /// The backend that the flow of a client's plain packet goes to now.
     #[inline(always)]
     fn choose_plain(&self, balancer: &Balancer, ends: Ends) -> Option<Target> {
         match self {
@@ -259,7 +259,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// The same of one whose flow is known.
+    /// A plain packet of this flow is rewritten and counted if it has a way; `None`, and nothing has happened, if not.
     #[inline(always)]
     fn readdress<F: Frame>(
         &self,

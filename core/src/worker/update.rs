@@ -47,7 +47,7 @@ pub struct Update {
     backend_statistics: Box<[BackendStatistics]>,
     /// Numbers that backends have who are not those of before: their counters start anew.
     pub fresh: Vec<u16>,
-    /// The same for services.
+    /// Numbers that services have that are not those of before: their counters start anew.
     pub fresh_services: Vec<u16>,
     /// Connections to end, beside those of disabled backends, by backend number.
     pub ended: Vec<(u16, Which)>,

@@ -18,7 +18,7 @@ fn read(bytes: &[u8]) -> Result<Option<usize>, BadChunk> {
     Ok(Some(taken))
 }
 
-/// The same, fed in pieces; empty ones among them.
+/// How a body ends that is fed in pieces, empty ones among them.
 fn read_cut(mut bytes: &[u8], pieces: impl IntoIterator<Item = usize>) -> Result<Option<usize>, BadChunk> {
     let mut chunks = Chunks::default();
     let mut pieces = pieces.into_iter();

@@ -14,7 +14,7 @@ pub(super) fn counts(request: &Request<'_>) -> bool {
     matches!(request.method, Method::Trace | Method::Options)
 }
 
-/// How many times `request` may be forwarded; `None`: any number. 0: whoever has it answers it. Only TRACE and OPTIONS
+/// How many times `request` may be forwarded; `None`: any number. 0: its recipient answers it. Only TRACE and OPTIONS
 /// count; a number that is too large for us stands for the largest.
 ///
 /// # Errors

@@ -55,7 +55,7 @@ impl<'a> Out<'a> {
         self.at += length;
     }
 
-    /// A name from the configuration, of which nobody promises that it fits in a field: what does not becomes `_`.
+    /// A name from the configuration, which may hold bytes that do not fit in a field: each of them becomes `_`.
     pub(in super::super) fn name(&mut self, name: &str) {
         for &byte in name.as_bytes() {
             let plain = (byte.is_ascii_graphic() || byte == b' ') && !matches!(byte, b'"' | b'\\');

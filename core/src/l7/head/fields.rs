@@ -109,8 +109,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether the field `name` (in any case) is for the next hop only: one of those RFC 9110 (7.6.1) lists, or named
-    /// in `Connection`. `Transfer-Encoding` is one of them: whoever sends a chunked body on as it came must write it
-    /// again. `Host` and `Content-Length` never are.
+    /// in `Connection`. `Transfer-Encoding` is one of them: a caller that sends a chunked body on as it came must write
+    /// it again. `Host` and `Content-Length` never are.
     pub fn is_hop_by_hop(&self, name: &[u8]) -> bool {
         let listed = match name.len() {
             2 => name.eq_ignore_ascii_case(b"te"),

@@ -80,7 +80,7 @@ fn without_scheme(whole: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether this is a host (a name, an IPv4 address, an IPv6 address in brackets), maybe with a colon and a port number.
-/// Neither may be empty, and there is no user information: nobody sends any of these but to confuse.
+/// Neither may be empty, and there is no user information: a client sends any of these only to confuse.
 pub(super) fn is_authority(bytes: &[u8]) -> bool {
     if let [b'[', rest @ ..] = bytes {
         let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };

@@ -19,7 +19,7 @@ pub(super) fn counts(connections: u32) -> [u32; 3] {
     [connections.max(64), (connections / 16).max(32), (connections / 256).max(16)]
 }
 
-/// A buffer that is in use. Not Clone: whoever has it gives it back with [`Buffers::release`].
+/// A buffer that is in use. Not Clone: its owner gives it back with [`Buffers::release`].
 #[derive(Debug)]
 pub(super) struct Buffer {
     size: u8,
@@ -103,7 +103,7 @@ impl Buffers {
         self.take_between(0, room)
     }
 
-    /// The same, of a size from this one on.
+    /// An empty buffer with room for `room` bytes, or else the largest free one whose size has number `least` or above.
     fn take_between(&mut self, least: usize, room: usize) -> Option<Buffer> {
         self.take(room.min(SIZES[2])).or_else(|| {
             let smaller = (least..SIZES.len()).rev().filter(|&size| SIZES[size] < room);
@@ -123,7 +123,7 @@ impl Buffers {
         &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
     }
 
-    /// The same, to change it.
+    /// What is in it, to be changed.
     pub(super) fn bytes_mut(&mut self, buffer: &Buffer) -> &mut [u8] {
         let length = buffer.len();
         &mut self.room(buffer)[..length]

@@ -167,8 +167,8 @@ impl Splices {
     }
 
     /// Asks a client whether it has reset its connection: if so, it has none, and says that with the right number. At most
-    /// twice a second, as Linux does, so that nobody can tell from how often others are asked that he has guessed near;
-    /// and no more often than answers are sent in all (RFC 5961, 7).
+    /// twice a second, as Linux does, so that an attacker cannot tell from how often others are asked that its guess
+    /// was near; and no more often than answers are sent in all (RFC 5961, 7).
     fn challenge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         if cx.now < front.challenge_after || !cx.answers.admits(cx.now) {
@@ -184,7 +184,7 @@ impl Splices {
         let (position, number) = (entry.front, entry.number);
         let is_stale = entry.is_stale();
         let again = self.unanswered(back);
-        // While the engine leads to its port, nobody else may have that.
+        // While the engine leads to its port, no other connection may have that port.
         let ruled = position.and_then(|position| self.fronts.get(position)).is_some_and(|front| front.rules != 0);
         self.remove_back(cx, back, ruled);
         let Some(front) = position.and_then(|position| self.fronts.get_mut(position)) else { return };
@@ -322,7 +322,7 @@ impl Splices {
         let closes = segment.has(FIN) && segment.payload_end() == entry.peer.expected && !entry.peer.has_closed;
         let surplus = segment.payload > 0 && before(entry.peer.expected, segment.payload_end());
         if surplus {
-            // Nobody has asked for it: whoever got the next response would get this instead.
+            // No client has asked for it: the client that is to get the next response would get this instead.
             self.reset_back(cx, back);
             return self.lost_back(cx, back);
         }

@@ -60,7 +60,7 @@ impl Splices {
         self.read(cx, position);
     }
 
-    /// The same where the ends close: both have sent FIN and acknowledged the other's.
+    /// Ends the exchange where the ends close, if it is over: both have sent FIN and acknowledged the other's.
     fn conclude_endless<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };

@@ -91,7 +91,7 @@ impl Splices {
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
         let mut backend = chosen.and_then(of);
         if front.exchange.tries > 0 && backend.is_some_and(|backend| backend.number == front.exchange.backend) {
-            // Whoever chooses by the client's address would choose the one that has just failed, again and again.
+            // A balancer that goes by the client's address would choose the one that has just failed, again and again.
             let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
             let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
             backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);

@@ -57,7 +57,7 @@ pub enum BackState {
     Connecting,
     /// A front has it.
     Attached,
-    /// Nobody has it; it can be taken.
+    /// No front has it; it can be taken.
     Idle,
     /// We have closed, and wait for the backend.
     Closing,
@@ -192,7 +192,7 @@ pub(super) struct Exchange {
     pub(super) response_floor: u32,
     /// One past the last number of the request, once all of it has been seen.
     pub(super) request_end: Option<u32>,
-    /// The same of the response.
+    /// One past the last number of the response, once all of it has been seen.
     pub(super) response_end: Option<u32>,
     /// The client's connection ends with it.
     pub(super) close_front: bool,
@@ -379,7 +379,7 @@ impl Front {
         self.ledger != Ledger::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
-    /// The same of the backend's.
+    /// Whether the engine may carry bytes of the backend's that software does not see.
     pub(super) fn downloads_by_engine(&self) -> bool {
         self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
     }

@@ -1,8 +1,8 @@
 //! What requests tell of the backends they went to: passive health checks of HTTP services.
 //!
 //! A backend that takes connections up may still fail whatever is asked of it, so what speaks for it is a response, not a
-//! handshake. Clients have a part in it: one may ask for what a backend cannot answer. Whoever acts on these numbers should
-//! ask for failures in a row.
+//! handshake. Clients have a part in it: one may ask for what a backend cannot answer. A caller that acts on these
+//! numbers should ask for failures in a row.
 //!
 //! What does not count, neither way: a client that goes away or does not finish its request, a connection that had been used
 //! before and was closed while the next request was on its way, a head that is no response or too long for us, and whatever

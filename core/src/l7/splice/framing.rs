@@ -77,7 +77,7 @@ impl Framing {
         self.write(buffers, chunks, (start, bytes))
     }
 
-    /// The same, without forgetting anything.
+    /// Notes as [`Framing::note`] does, but forgets nothing.
     fn write(&mut self, buffers: &mut Buffers, chunks: Chunks, (start, bytes): (u32, &[u8])) -> bool {
         let (had, last, first) = (self.records.as_ref().map_or(0, Buffer::len), self.last, self.first);
         let last_length =
@@ -223,7 +223,7 @@ fn runs(mut records: &[u8]) -> impl Iterator<Item = Run<'_>> {
 }
 
 /// Tells the stretches of `bytes` that are to be remembered, each with where it begins, up to the body's end or to what is
-/// wrong in it. Of the chunk that they begin in, `first` bytes are remembered; returns the same of that they end in.
+/// wrong in it. `first` bytes of the chunk that they begin in are remembered; returns the count for the one at the end.
 fn around(mut chunks: Chunks, mut first: u8, bytes: &[u8], mut tell: impl FnMut(usize, &[u8])) -> u8 {
     let (mut from, mut at) = (0, 0);
     while at < bytes.len() {

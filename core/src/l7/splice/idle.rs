@@ -1,4 +1,4 @@
-//! Connections to backends that nobody uses now, by backend and size, the youngest first.
+//! Connections to backends that no front uses now, by backend and size, the youngest first.
 
 use super::entry::Back;
 use super::sizes::Size;

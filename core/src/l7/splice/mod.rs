@@ -12,10 +12,10 @@
 //! # Invariants
 //! - A number is passed on only if its place in the other stream is certain: everything before an exchange is acknowledged
 //!   when it begins.
-//! - An acknowledgement of bytes that we own, or that stand for bytes we own, reaches nobody before we know that those
+//! - An acknowledgement of bytes that we own, or that stand for bytes we own, reaches no peer before we know that those
 //!   are delivered.
 //! - A back is another front's only when no rule of the engine leads to it any more.
-//! - Whatever is dropped, somebody sends again: the sender what is his, a timer (`timers.rs`) what is ours.
+//! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if it is ours.
 
 mod buffers;
 mod close;
@@ -255,7 +255,7 @@ impl Splices {
         }
     }
 
-    /// The same for a back.
+    /// Looks at a back at `when` at the latest.
     fn stamp_back(&mut self, position: u32, when: Time) {
         let Some(back) = self.backs.get_mut(position) else { return };
         if when < back.stamped {

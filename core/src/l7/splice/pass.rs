@@ -95,7 +95,7 @@ fn upto((left, right): (u32, u32), end: Option<u32>) -> Option<(u32, u32)> {
 }
 
 /// Whether a bare acknowledgement (`at` says where things are in it) says all that the frame `last` says, and more: that
-/// is a bare one of the same connection, too, of less. One after the other in a burst they tell whoever gets them no more
+/// is a bare one of the same connection, too, of less. One after the other in a burst they tell their receiver no more
 /// than the last does, and cost a way each: a client acknowledges every segment of a first flight.
 fn supersedes<F: Frame>(frame: &F, last: &F, at: &Transport) -> bool {
     let (new, old) = (frame.bytes(), last.bytes());

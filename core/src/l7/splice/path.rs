@@ -1,4 +1,4 @@
-//! Ways out that take less than what is sent: segments are cut smaller, which nobody has to be told of.
+//! Ways out that take less than what is sent: segments are cut smaller, of which neither end has to be told.
 
 use super::segment::resegment;
 use super::{Context, Splices};
@@ -48,8 +48,8 @@ impl Splices {
     }
 
     /// A router says that a packet of ours, which began with number `sequence`, was too big for a link: what is ours is sent
-    /// again, in smaller segments; what is not, its sender sends again. Who says it of a number that nobody has under way
-    /// has guessed (RFC 5927, 4.1).
+    /// again, in smaller segments; what is not, its sender sends again. A message about a number that is not under way
+    /// is a guess (RFC 5927, 4.1).
     pub(crate) fn path_is_narrow<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,

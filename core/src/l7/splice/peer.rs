@@ -97,7 +97,7 @@ pub(super) struct Heard {
     pub(super) again: bool,
     /// A part of what we own is there: the rest has its time anew.
     pub(super) progress: bool,
-    /// There is room now for what of it was not sent yet.
+    /// There is room now for bytes that we own and have not sent yet.
     pub(super) more: bool,
 }
 
@@ -129,8 +129,8 @@ impl Peer {
     /// mean anything; the segment is to be dropped.
     pub(super) fn hear(&mut self, now: Time, segment: &Segment, buffers: &mut Buffers) -> Option<Heard> {
         let ack = segment.acknowledgement;
-        // Whoever could acknowledge what was never sent would have its exchange taken for over, and its backend's connection
-        // left to others with numbers that the backend does not know.
+        // A peer that could acknowledge what was never sent would have its exchange taken for over, and its backend's
+        // connection left to others with numbers that the backend does not know.
         if before(ack, self.acknowledged.wrapping_sub(1 << 30)) || before(later(self.sent, self.reach), ack) {
             return None;
         }
@@ -159,7 +159,7 @@ impl Peer {
             let limit = self.acknowledged.wrapping_add(self.window);
             heard.more = before(owned.sent, owned.end()) && before(owned.sent, limit);
             if self.window == 0 && !before(ack, owned.start) {
-                // Whoever says that it takes nothing now has not vanished; how long that may last is not for here.
+                // A peer that says that it takes nothing now has not vanished; how long that may last is not for here.
                 owned.tries = owned.tries.min(owned.tries_max - 1);
             }
         }

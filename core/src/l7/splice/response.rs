@@ -59,8 +59,8 @@ impl Splices {
                     return self.head(cx, Arrived { frame, at, segment, position, back }, (skip, seen));
                 }
                 Seen::Bad => return self.bad_response(cx, position),
-                // An interim response is ours to deliver too: as long as no head follows, nobody else could tell where
-                // in the client's numbers it lies.
+                // An interim response is ours to deliver too: as long as no head follows, only we can tell where in the
+                // client's numbers it lies.
                 Seen::Partial | Seen::Interim { .. } => {}
             }
         }
@@ -90,7 +90,7 @@ impl Splices {
         buffer.is_none_or(|buffer| self.buffers.has_room(buffer, bytes))
     }
 
-    /// There is no room for the head that has been gathered: what of it was acknowledged is kept, the rest comes again.
+    /// There is no room for the head that has been gathered: the acknowledged part is kept, the rest comes again.
     fn let_wait(&mut self, back: u32) {
         let Some(entry) = self.backs.get_mut(back) else { return };
         let Some(mut input) = entry.input.take() else { return };
@@ -206,7 +206,7 @@ impl Splices {
         true
     }
 
-    /// The same without sending it.
+    /// Makes the first bytes of the scratch buffer ours as [`Splices::own_for_client`] does, but sends nothing.
     fn keep_for_client<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -258,7 +258,7 @@ impl Splices {
         };
         let length = response.bytes.len();
         let is_interim = response.status < 200 && response.status != 101;
-        // Behind a 101 nothing is read any more: one that nobody has asked for would let the client past the routes.
+        // Behind a 101 nothing is read any more: one that the client has not asked for would let it past the routes.
         let is_unasked = response.status == 101 && !exchange.upgrade;
         if is_unasked || !edit::can_go_to(&response, exchange.version) {
             return Seen::Bad;
@@ -271,7 +271,7 @@ impl Splices {
                 &none
             }
         };
-        // Where both ends close behind it, nobody has to find the end of the last chunk.
+        // Where both ends close behind it, the end of the last chunk need not be found.
         let is_last = exchange.close_front && !response.keep_alive;
         let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
         let behind = bytes.get(length..).unwrap_or_default();

@@ -84,8 +84,8 @@ impl Splices {
         let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
         // Rules that lead to another back go first.
         let same_back = front.rules == 0 || front.rule_key == back.key;
-        // Whoever has something of ours still to acknowledge may do so with a number that the engine takes: software would
-        // send it again and again, and give up.
+        // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
+        // software would send it again and again, and give up.
         let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
         let settled = !owns && front.up.is_settled() && same_back;
         // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
@@ -106,7 +106,7 @@ impl Splices {
             if u64::from(backend.sequence_length) < least + u64::from(room) {
                 return self.let_go(cx, position);
             }
-            // Into less than a segment nobody sends.
+            // A backend does not send into a window of less than a segment.
             if room >= u32::from(front.peer.mss) {
                 return;
             }
@@ -160,7 +160,7 @@ impl Splices {
             front.answers_due = wanted.count_ones() as u8;
             if ways == Ways::Down {
                 // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
-                // numbers that nobody translates.
+                // numbers that are not translated.
                 front.exchange.request_floor = client.sequence;
             }
             front.rule_key = keys[1];

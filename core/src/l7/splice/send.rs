@@ -72,7 +72,7 @@ impl Splices {
         let acknowledgement = match front.state {
             // What goes through is acknowledged by the backend alone.
             FrontState::Joined => front.peer.told,
-            // Nor what waits for one: what of it does not fit behind a longer head is sent again.
+            // Nor what waits for one: the part that does not fit behind a longer head is sent again.
             FrontState::Waiting => front.peer.told,
             _ => later(front.peer.told, front.peer.expected),
         };
@@ -129,7 +129,7 @@ impl Splices {
         emit(cx, &own, [&[], &[]]);
     }
 
-    /// The same to a backend.
+    /// Acknowledges to a backend what we have.
     pub(super) fn acknowledge_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(back) = self.backs.get(position) else { return };
         let own = self.own_of_back(back, ACK, back.peer.sent);
@@ -151,7 +151,7 @@ impl Splices {
         self.send_to_front(cx, position, Part::All);
     }
 
-    /// The same, after what the client has just said.
+    /// Sends what we own to a client, all or the part not sent yet, if what the client has just said calls for it.
     pub(super) fn go_on_to_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
         if heard.again {
             cx.statistics.http.retransmitted += 1;
@@ -177,12 +177,12 @@ impl Splices {
         }
     }
 
-    /// The same to a backend.
+    /// Sends what we own to a backend, from the first byte it has not acknowledged on, as far as its window goes.
     pub(super) fn send_owned_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.send_to_back(cx, position, Part::All);
     }
 
-    /// The same, after what the backend has just said.
+    /// Sends what we own to a backend, all or the part not sent yet, if what the backend has just said calls for it.
     pub(super) fn go_on_to_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
         if heard.again {
             cx.statistics.http.retransmitted += 1;

@@ -59,7 +59,7 @@ pub(super) fn fits(front: &Front, back: &Back, from: Direction) -> bool {
     }
 }
 
-/// Whether what an exchange still has to carry fits whoever gets it. Acknowledgements fit everybody.
+/// Whether what an exchange still has to carry fits its receiver. Acknowledgements fit every receiver.
 pub(super) fn fit(front: &Front, back: &Back) -> bool {
     let up = matches!(front.exchange.request, Message::Bytes { .. } | Message::Endless);
     let down = matches!(front.exchange.response, Message::Bytes { .. } | Message::Endless);

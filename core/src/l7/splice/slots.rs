@@ -76,7 +76,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The same, to change.
+    /// The entry there, if there is one, to be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, position: u32) -> Option<&mut T> {
         match self.entries.get_mut(position as usize) {

@@ -15,7 +15,7 @@ use crate::worker::Drop;
 
 /// How far from what a client has sent a number may be that is not of an older connection between the same ends.
 const NEAR: u32 = 1 << 24;
-/// The same while the engine carries packets that software does not see: a guard's longest range more.
+/// [`NEAR`] while the engine carries packets that software does not see: a guard's longest range more.
 const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
 
 impl Splices {
@@ -131,8 +131,9 @@ impl Splices {
         self.take(cx, frame, at, segment, position);
     }
 
-    /// The same if the front has left its back to others: numbers of this client's mean nothing there any more, but an
-    /// acknowledgement that says nothing new is enough for a backend to know that its probe was needless (RFC 8985, 7.4.2).
+    /// Lets the backend know that the client got something twice, if the front has left its back to others. Numbers of
+    /// this client's mean nothing there any more, but an acknowledgement that says nothing new is enough for a backend
+    /// to know that its probe was needless (RFC 8985, 7.4.2).
     fn report<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, bytes: &[u8], at: &Transport, position: u32) {
         let Some((back, generation)) = self.fronts.get(position).and_then(|front| front.left) else { return };
         let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();

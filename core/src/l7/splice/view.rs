@@ -1,8 +1,8 @@
-//! What is told of connections to whoever asks: copies of a few entries at a time, in order of their places.
+//! What a caller is told of connections: copies of a few entries at a time, in order of their places.
 //!
-//! The worker makes them between two turns, so what it takes is bounded: [`LOOKED_MAX`] places, whoever lies there, and
-//! nothing is allocated. Entries never move, so a connection that lives from the first look to the last is seen once. A
-//! connection to a backend that a client's has at the moment is told with that one, not by itself.
+//! The worker makes them between two turns, so what it takes is bounded: [`LOOKED_MAX`] places, whatever lies there,
+//! and nothing is allocated. Entries never move, so a connection that lives from the first look to the last is seen
+//! once. A connection to a backend that a client's has at the moment is told with that one, not by itself.
 
 use super::Splices;
 use super::close::IDLE_TIMEOUT;
@@ -84,7 +84,7 @@ impl SplicedState {
         match self {
             SplicedState::Client(state) => state.name(),
             SplicedState::Backend(BackState::Connecting) => "connecting",
-            // Between two requests of nobody.
+            // No front has it: it is between two requests.
             SplicedState::Backend(BackState::Attached | BackState::Idle) => "idle",
             SplicedState::Backend(BackState::Closing) => "closing",
             SplicedState::Backend(BackState::TimeWait) => "time-wait",
@@ -175,7 +175,7 @@ pub enum SplicedPath {
     Chunked,
     /// It ends with its connection, and too little of it has gone through to be worth it.
     Endless,
-    /// The same, and one end has closed.
+    /// It ends with its connection, and one end has closed.
     Closing,
     /// Fewer bytes are to come than are worth it: so many.
     Small(u64),

@@ -42,7 +42,8 @@ impl House {
         frames.first().map(ends)
     }
 
-    /// The same from the backend; whether it reached the client as from the VIP.
+    /// A packet of the backend's, by way of a worker unless the engine has it; whether it reached the client as from
+    /// the VIP.
     pub(super) fn backend_sends(
         &mut self,
         (source, backend): (Endpoint, Endpoint),

@@ -57,7 +57,7 @@ pub(super) struct Restart {
     pub(super) workers: u16,
     pub(super) capacity: usize,
     pub(super) snapshot: Arc<Snapshot>,
-    /// How long nobody is there.
+    /// How long no process is there.
     pub(super) away: Duration,
 }
 
@@ -149,7 +149,7 @@ impl House {
         adopted
     }
 
-    /// The same without asking for anything yet.
+    /// A crash whose next process adopts, but asks for nothing yet.
     pub(super) fn adopt(&mut self, restart: Restart) -> Adopted {
         let mut memory: Vec<_> = self.workers.drain(..).map(|worker| worker.slab.into_memory()).collect();
         self.now = self.now + restart.away;
@@ -163,7 +163,7 @@ impl House {
         adopted
     }
 
-    /// The same process conditions as before.
+    /// The next process finds the same conditions as the last.
     pub(super) fn as_before(&self) -> Restart {
         Restart {
             workers: self.answers.len() as u16,
@@ -243,7 +243,7 @@ impl House {
         }
     }
 
-    /// Workers and engine talk until nobody has anything to say.
+    /// Workers and engine talk until neither has anything to say.
     pub(super) fn settle(&mut self) {
         for number in 0..self.workers.len() {
             loop {

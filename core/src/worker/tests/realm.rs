@@ -97,7 +97,7 @@ impl Realm {
         stage.reload(Snapshot::new(services.into(), pool), |update| update.fresh = fresh);
     }
 
-    /// Adds a backend whose number nobody has, and whose end nobody ever had.
+    /// Adds a backend whose number no backend has, and whose end no backend ever had.
     fn add(&mut self, stage: &Stage, ipv6: bool, service: &mut Service) -> Option<u16> {
         let statistics = &stage.worker().statistics().backends;
         let is_free = |&number: &u16| {

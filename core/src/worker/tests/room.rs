@@ -44,7 +44,7 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
         house.client_sends(clients[next], ACK);
         house.settle();
         assert_eq!((house.of(clients[next]).ledger, house.engine.len()), (Ledger::Offloaded, 8));
-        // Whoever comes after them begins with what the engine really holds.
+        // The process that comes after this one begins with what the engine really holds.
         house.crash(house.as_before());
         house.check();
         house.outlive();

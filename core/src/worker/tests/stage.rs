@@ -517,7 +517,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// The same with another TCP header, and the right checksum for that.
+/// The packet with another TCP header, and the right checksum for that.
 pub(super) fn with_tcp(mut packet: Packet, change: impl FnOnce(&mut [u8])) -> Packet {
     let l4 = transport(&packet).l4;
     change(&mut packet.data[l4..]);

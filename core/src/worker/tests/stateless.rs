@@ -129,7 +129,7 @@ fn icmp_errors_reach_the_side_that_sent_the_packet() {
         let Ok(Parsed::IcmpError(error)) = wire::parse(told.bytes()) else { panic!("no ICMP error") };
         assert_eq!((error.source, error.destination), (client.address, backend.address));
         assert_eq!((error.quoted.source, error.quoted.destination), (backend, client));
-        // an error about somebody else's packet
+        // an error about a packet that did not come by here
         let other = packet(end(ipv6, 201, 5), end(ipv6, 202, 6), Way::Data(10));
         assert_eq!(stage.send_frame(complaint(&other, router)).frames[0].meta().egress, Egress::GiveBack);
     }

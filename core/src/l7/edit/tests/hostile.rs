@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Names that mean something to somebody, disguised in all the ways that are still names.
+/// Names of fields that have a meaning, disguised in all the ways that are still names.
 fn name() -> impl Strategy<Value = String> {
     let known = prop::sample::select(std::vec![
         "x-forwarded-for",
@@ -89,7 +89,7 @@ fn listed(fields: &[(String, String)]) -> Vec<String> {
     lists.flat_map(|(_, list)| list.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-/// What should be left of `fields`, of those that nobody sets or drops.
+/// What should be left of `fields`, of those that Hairpin neither sets nor drops.
 fn left(fields: &[(String, String)], ours: &[&str]) -> BTreeMap<String, Vec<String>> {
     let listed = listed(fields);
     let hop = ["connection", "keep-alive", "proxy-connection", "te", "upgrade"];

@@ -40,7 +40,7 @@ fn sticky(http: &mut Http) {
 const OWNED: [u64; 7] = [200, 600, 1400, 3000, 6200, 12_600, 20_600];
 /// And then the connection is given up.
 const GIVEN_UP: u64 = 28_600;
-/// The same of what closes a connection, for which there are 10 s.
+/// When what closes a connection is sent again. There are 10 s for it.
 const CLOSING: [u64; 5] = [200, 600, 1400, 3000, 6200];
 
 #[test]

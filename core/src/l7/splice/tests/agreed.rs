@@ -41,7 +41,7 @@ fn a_backend_that_agrees_to_less_is_reset_and_another_tried() {
     }
 }
 
-/// Nobody else can serve, or nobody else may.
+/// No other backend can serve, or no other backend may.
 #[test]
 fn a_backend_that_agrees_to_less_serves_where_no_other_is_to() {
     let less = Abilities { scale: None, sack: false, ..USUAL };

@@ -76,7 +76,7 @@ fn what_the_backend_sends_is_carried_and_what_the_client_sends_comes_by() {
     let up = only(client.repeats(&mut stage, client.next, &block, b""));
     let edge = |number: u32| number.wrapping_sub(client.expected).wrapping_add(backend.next).to_be_bytes();
     assert_eq!(up.options[4..12], [edge(edges[0]), edge(edges[1])].concat(), "translated here");
-    // It sends its request again, which was lost on nobody: the backend would say so in numbers of its own.
+    // The client sends its request again, which was not lost: the backend would say so in numbers of its own.
     let told = only(client.repeats(&mut stage, client.next.wrapping_sub(10), &[], b"le.org\r\n\r\n"));
     assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next));
     // All of it: the next request waits until the rule is gone.

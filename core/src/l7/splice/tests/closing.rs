@@ -381,7 +381,7 @@ fn a_client_resets_in_every_state() {
 
 #[test]
 fn a_backend_resets_in_every_state() {
-    // Before the response: 502; in the middle of it: the client's connection breaks too; behind it: nobody minds.
+    // Before the response: 502; in the middle of it: the client's connection breaks too; behind it: nothing is sent.
     for state in 0..3 {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
@@ -409,7 +409,7 @@ fn a_backend_resets_in_every_state() {
 
 #[test]
 fn whoever_vanishes_is_forgotten() {
-    // After each step of an exchange, nobody says anything any more.
+    // After each step of an exchange, neither end says anything any more.
     for steps in 0..6 {
         let mut stage = Stage::new(|_| {});
         let mut client = Script::client(&mut stage, 1000);

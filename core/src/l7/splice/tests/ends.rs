@@ -23,7 +23,7 @@ fn is_reset(sent: &[Sent], script: &Script) -> bool {
 enum State {
     /// The request's body is on its way.
     Uploading,
-    /// The same in chunks.
+    /// A request's body in chunks is on its way.
     Chunked,
     /// A part of the response's head is there.
     Head,
@@ -31,9 +31,9 @@ enum State {
     Interim,
     /// A part of a response of known length has gone to the client.
     Body,
-    /// The same in chunks.
+    /// A part of a response in chunks has gone to the client.
     Chunks,
-    /// The same of one that the end of the connection ends.
+    /// A part of a response that the end of the connection ends has gone to the client.
     Endless,
     Tunnel,
 }
@@ -169,7 +169,7 @@ fn a_backend_resets_what_nobody_uses() {
         assert!(far.is_empty() && stage.worker.splices().1 == 1, "{state}: {far:?}");
         assert!(backend.says(&mut stage, RST, b"").is_empty(), "{state}");
         assert_eq!(stage.worker.splices().1, 0, "{state}");
-        // Nobody minds.
+        // The client's next request reaches a backend.
         let syn = only(client.sends(&mut stage, REQUEST));
         let (mut backend, sent) = Script::backend(&mut stage, &syn);
         assert_eq!(backend.receives(&sent), REQUEST);
@@ -282,7 +282,7 @@ fn both_vanish_in_every_state() {
             assert_eq!(stage.worker.splices().0, 1);
             stage.wait(Duration::from_secs(8 * 3600));
         }
-        // What nobody acknowledges any more.
+        // A byte that the client does not acknowledge any more.
         backend.sends(&mut stage, "x");
         stage.over();
         assert!(stage.worker.poll_timeout(stage.now).is_none(), "{state:?}: nothing is left to be done");

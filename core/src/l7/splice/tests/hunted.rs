@@ -59,7 +59,7 @@ fn a_body_is_the_engines_only_when_the_client_has_the_head_that_is_ours() {
 #[test]
 fn a_request_is_sent_again_over_a_new_connection_also_when_rules_have_to_go_first() {
     let mut stage = Stage::new(|_| {});
-    // Another connection to the same backend, that nobody uses.
+    // Another connection to the same backend, which becomes idle.
     let (mut other, mut idle, _) = asked(&mut stage, 2000, REQUEST);
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     other.gets(&only(idle.sends(&mut stage, RESPONSE)));

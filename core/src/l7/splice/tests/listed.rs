@@ -145,7 +145,7 @@ fn pages_have_every_connection_once() {
         stage.worker.look_at_splices(stage.now, view.place, &mut next);
         assert_eq!((next[0].place, next[0].client, next[0].backend), (view.place, view.client, view.backend));
     }
-    // Nobody has room for what is told.
+    // The caller has no room for what is told.
     assert_eq!(stage.worker.look_at_splices(stage.now, 0, &mut Vec::new()), Some(0));
     assert_eq!(stage.worker.look_at_splices(stage.now, 2 * SPLICES_MAX, &mut Vec::with_capacity(1)), None);
     assert_eq!(stage.worker.look_at_splices(stage.now, u32::MAX, &mut Vec::with_capacity(1)), None);

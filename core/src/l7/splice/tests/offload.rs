@@ -109,7 +109,7 @@ fn what_a_link_on_the_way_takes_only_in_smaller_pieces_comes_back_from_the_engin
         complete(&mut stage, Completion::Installed(down.id));
         let far = if to_client { &client } else { &backend };
         let (way, next) = ((far.peer, far.own), far.expected);
-        // Of numbers that nobody has under way: somebody has guessed.
+        // Errors about numbers that are not under way are guesses.
         for guess in [next.wrapping_sub(100_000), next.wrapping_add(1 << 30)] {
             assert!(too_big(&mut stage, way, 1300, guess).is_empty());
         }

@@ -1,5 +1,5 @@
-//! Keep-alives (RFC 9293, 3.8.4): a number before the next one, without data or with a byte of anything. Whoever asks gets
-//! an answer, in every state, and the byte goes nowhere where it could do harm.
+//! Keep-alives (RFC 9293, 3.8.4): a number before the next one, without data or with a byte of anything. The end that
+//! asks gets an answer, in every state, and the byte goes nowhere where it could do harm.
 
 use super::stage::{Script, Sent, Stage};
 use super::{REQUEST, RESPONSE, asked, only};

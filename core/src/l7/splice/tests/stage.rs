@@ -230,7 +230,7 @@ impl Stage {
         self.arrives_with(own, &[], bytes)
     }
 
-    /// The same with options.
+    /// A segment with options arrives; what the worker sends for it.
     pub(super) fn arrives_with(&mut self, own: &Own, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
         self.comes(Stage::frame(own, options, bytes))
     }
@@ -324,7 +324,7 @@ impl Script {
         Script::client_with(stage, port, 5000, USUAL)
     }
 
-    /// The same with a first number and abilities of its own.
+    /// A client that has a connection, with this first number and these abilities.
     pub(super) fn client_with(stage: &mut Stage, port: u16, first: u32, abilities: Abilities) -> Script {
         let own = end(!stage.vip.address.is_ipv4(), 10, port);
         let mut client = Script { own, peer: stage.vip, next: first, expected: 0, window: 1000 };
@@ -345,7 +345,7 @@ impl Script {
         Script::backend_with(stage, syn, 900_000, Abilities { scale: Some(9), ..USUAL })
     }
 
-    /// The same with a first number and abilities of its own.
+    /// A backend with this first number and these abilities, which takes up the connection whose SYN this is.
     pub(super) fn backend_with(stage: &mut Stage, syn: &Sent, first: u32, abilities: Abilities) -> (Script, Vec<Sent>) {
         assert_eq!(syn.segment.flags, SYN, "{syn:?}");
         let expected = syn.segment.sequence.wrapping_add(1);
