@@ -81,7 +81,7 @@ mod with_dpdk {
     #[derive(Debug, Serialize)]
     struct Engine {
         turn: &'static str,
-        /// The same in a plane that has other ports too, as far as this one can tell.
+        /// `turn` in a plane that has other ports too, as far as this port can tell.
         turn_between_ports: Option<&'static str>,
         changes: &'static str,
         groups: bool,

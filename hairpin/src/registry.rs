@@ -3,8 +3,8 @@
 //!
 //! Connections, counters and rules know services and backends by number. So a number stays with its service (address,
 //! port and protocol) and its backend (service, address and port) as long as the configuration has them or connections
-//! need them; what has been removed is remembered with all that it takes to serve those. Numbers that nobody has had
-//! are given before those that are free again, whose counters must start anew.
+//! need them; what has been removed is remembered with all that it takes to serve those. Numbers that were never
+//! given come before those that are free again, whose counters must start anew.
 //!
 //! Beside the numbers stands what was changed by hand: it holds until it is taken back, or the configuration says
 //! something else about that backend than it did.
@@ -46,7 +46,7 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// Nobody has a number.
+    /// No service and no backend has a number.
     fn default() -> Registry {
         let (services, backends) = (BTreeMap::new(), BTreeMap::new());
         Registry { version: VERSION, services_used: 0, backends_used: 0, services, backends }
@@ -73,7 +73,7 @@ impl Registry {
         })
     }
 
-    /// Writes it to `path`, for root only: whoever reads there finds this or what was there before, whole.
+    /// Writes it to `path`, for root only: a reader of `path` finds this or what was there before, whole.
     ///
     /// # Errors
     /// It cannot be written; what was there before still is.

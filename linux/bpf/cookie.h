@@ -190,7 +190,7 @@ static __always_inline __u32 read_offer(struct syn *syn, __u32 length, const boo
 	return syn->sack << 6 | syn->scale << 2 | class;
 }
 
-/* Whether no host, or one of ours, can have sent a packet from there: nobody is to be answered. */
+/* Whether no host, or one of ours, can have sent a packet from there: such a packet is not answered. */
 static __always_inline bool is_nobody(const union meeting *of, const bool ipv6)
 {
 	const __u64 *words = of->words;
@@ -316,7 +316,7 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 	barrier_var(length);
 	if (length > SYN_ACK_LENGTH_MAX)
 		return TC_ACT_SHOT;
-	/* An unfinished checksum stays unfinished: whoever finishes it looks for it in the same place. */
+	/* An unfinished checksum stays unfinished: the kernel or device that finishes it looks in the same place. */
 	if (checksum_state(skb) != CHECKSUM_PARTIAL)
 		pseudo = ~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)tcp, length, pseudo));
 	tcp->check = pseudo;
@@ -368,7 +368,7 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 	__be32 numbers[2];
 	__u64 hash;
 
-	/* While nobody is there to serve, nobody is to be made believe so. The ends are never NULL. */
+	/* While no process serves, no client is to be made to believe that one does. The ends are never NULL. */
 	if (!control_now || !syn || !source || !destination || is_absent(control_now))
 		return UNDECIDED;
 	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), numbers, sizeof(numbers)))

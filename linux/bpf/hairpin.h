@@ -29,8 +29,8 @@ struct flow_v6 {
 	__u8 protocol, zero[3];
 }; /* 40 bytes */
 
-/* A rule's `flags`. The lower four bits are set by whoever installs it and never change; the others are BPF's own, but
- * ACTIVE may be asked for: then there is no hand-over. */
+/* A rule's `flags`. The lower four bits are set by the process that installs it and never change; the others are BPF's
+ * own, but ACTIVE may be asked for: then there is no hand-over. */
 enum rule_flags {
 	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
 	RULE_NUMBERS = 2,  /* TCP: what is done to numbers, and to which, stands in `numbers_v4` / `numbers_v6`, same key */
@@ -163,8 +163,8 @@ enum event {
 	EVENT_POLICED_BACKEND,  /* dropped by the policer, from a backend */
 	EVENT_FRAGMENT,         /* fragment to a VIP or pool address, dropped */
 	EVENT_MALFORMED,        /* truncated or impossible headers to a VIP or pool address, dropped */
-	EVENT_ABSENT_DROP,      /* nobody serves the workers: dropped */
-	EVENT_ABSENT_PASS,      /* nobody serves the workers: left to the kernel */
+	EVENT_ABSENT_DROP,      /* no process serves the workers: dropped */
+	EVENT_ABSENT_PASS,      /* no process serves the workers: left to the kernel */
 	EVENT_LOCAL_SOCKET,     /* from a backend's end, but a local socket wants it */
 	EVENT_PASS_RULE,        /* left to the kernel by a Pass rule */
 	EVENT_RULE_FLAGS,       /* rule hit, but SYN, FIN or RST: to the worker */

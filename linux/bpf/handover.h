@@ -12,7 +12,7 @@
 #define ABSENT_DROP 1
 #define ABSENT_DROP_ALL 2
 
-/* Whether nobody serves the workers: the process has not written its heartbeat in time. */
+/* Whether no process serves the workers: the process has not written its heartbeat in time. */
 static __always_inline bool is_absent(const struct control *control)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -21,7 +21,7 @@ static __always_inline bool is_absent(const struct control *control)
 	return now > control->heartbeat_ns && now - control->heartbeat_ns > control->heartbeat_timeout_ns;
 }
 
-/* Hands the frame to a worker, under a mark and with a ticket; or, if nobody is there, does what is configured then. */
+/* Hands the frame to a worker, under a mark and with a ticket; or, without a process, does what is configured then. */
 __noinline int to_worker(struct __sk_buff *skb, __u32 worker)
 {
 	struct control *control_now = single(&control);

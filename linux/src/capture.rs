@@ -1,5 +1,6 @@
-//! Looking at packets on an interface as they come in and go out, whoever carries them: the kernel shows a packet to
-//! packet sockets before tc ingress, that is before a rule or a worker translates it, and again when it is sent, after.
+//! Looking at packets on an interface as they come in and go out, whether a worker or a rule carries them: the kernel
+//! shows a packet to packet sockets before tc ingress, that is before a rule or a worker translates it, and again when
+//! it is sent, after.
 //!
 //! A filter in the kernel chooses packets by address before anything is copied. Packets that are not chosen are not
 //! touched, but each is looked at (and each one sent is cloned first), so a capture costs every packet of the interface
@@ -120,7 +121,7 @@ impl Capture {
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = control.0.len() as _;
-        // SAFETY: the message describes memory that lives through the call and that nobody else uses.
+        // SAFETY: the message describes memory that lives through the call and that nothing else uses.
         let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
         let Ok(length) = usize::try_from(length) else {
             let error = io::Error::last_os_error();
@@ -152,7 +153,7 @@ impl Capture {
         }
     }
 
-    /// Packets that the filter let through so far but that found no room, as nobody read fast enough.
+    /// Packets that the filter let through so far but that found no room, as the caller did not read fast enough.
     pub fn lost(&mut self) -> u64 {
         // SAFETY: plain integers.
         let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
@@ -192,7 +193,7 @@ fn socket(index: u32, filter: &Filter) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut program = filter::program(&filter.hosts, filter.snap_length);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };

@@ -116,7 +116,7 @@ impl Control {
     /// worker with a later ticket, which is published when that packet is done, and the fence moves there; `until`
     /// bounds it in any case. A publication is of the last packet, not one more packet, so lost ones are not missed
     /// later. And the 24 bits tell before from after as long as fewer than 2^23 packets of a worker and CPU are lost in
-    /// a row; with more, a rule takes over at once, which is right, as there is nobody left to wait for.
+    /// a row; with more, a rule takes over at once, which is right, as there is no packet left to wait for.
     pub fn forget_known(&self) {
         for cell in self.known {
             // Reading first leaves memory that is zero already alone.
@@ -138,7 +138,7 @@ impl Control {
     }
 
     /// Draws the key of the next epoch of SYN cookies, once it is time ([`Cookies::renewal`]); to be called every few
-    /// minutes or more often. Whether it has. Until the next epoch begins nobody uses that key, so it does not matter
+    /// minutes or more often. Whether it has. Until the next epoch begins that key is not used, so it does not matter
     /// that it is not written at once, nor that two processes may do so. If an epoch passes without a call, as while
     /// there is no process, the key of the one before the last is used again: it is as secret as it was. Keys that were
     /// shared ([`Control::share_cookies`]) give way to own ones at once.
@@ -188,7 +188,7 @@ impl Control {
         }
     }
 
-    /// Takes element `index` of `queries`, unless somebody has it.
+    /// Takes element `index` of `queries`, unless it is taken.
     pub(crate) fn query_slot(self: &std::sync::Arc<Control>, index: usize) -> Option<QuerySlot> {
         let taken = self.queries_taken.get(index)?;
         if taken.swap(true, Ordering::Acquire) {
@@ -229,7 +229,7 @@ impl QuerySlot {
 
     /// Writes the keys of the next query, as many as fit.
     pub(crate) fn write_keys(&mut self, keys: &[u8]) {
-        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        // SAFETY: within the element; no other thread uses it, and the kernel only while a query runs.
         unsafe {
             let into = (&raw mut (*self.element()).keys).cast::<u8>();
             std::ptr::copy_nonoverlapping(keys.as_ptr(), into, keys.len().min(size_of_val(&(*self.element()).keys)));
@@ -238,7 +238,7 @@ impl QuerySlot {
 
     /// Writes the values of the next query's rules, as many as fit, beside their keys.
     pub(crate) fn write_rules(&mut self, rules: &[u8]) {
-        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        // SAFETY: within the element; no other thread uses it, and the kernel only while a query runs.
         unsafe {
             let into = (&raw mut (*self.element()).rules).cast::<u8>();
             std::ptr::copy_nonoverlapping(rules.as_ptr(), into, rules.len().min(size_of_val(&(*self.element()).rules)));
@@ -248,14 +248,14 @@ impl QuerySlot {
     /// Writes the numbers of the next query's rule number `index`.
     pub(crate) fn write_numbers(&mut self, index: usize, numbers: &abi::Numbers) {
         let index = index.min(abi::RULE_OPS_MAX - 1);
-        // SAFETY: within the element; nobody else uses it, and the kernel only while a query runs.
+        // SAFETY: within the element; no other thread uses it, and the kernel only while a query runs.
         unsafe { (&raw mut (*self.element()).numbers[index]).write(*numbers) }
     }
 
     /// What the last query found about its rule number `index`.
     pub(crate) fn counters(&self, index: usize) -> abi::RuleCounters {
         let index = index.min(abi::RULE_OPS_MAX - 1);
-        // SAFETY: within the element; nobody else uses it, and no query runs; any value is valid.
+        // SAFETY: within the element; no other thread uses it, and no query runs; any value is valid.
         unsafe { (&raw const (*self.element()).counters[index]).read_volatile() }
     }
 }

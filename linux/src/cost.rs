@@ -61,7 +61,7 @@ pub struct NumbersCost {
     pub plain_ns: Vec<f64>,
     /// Sequence and acknowledgement numbers moved.
     pub moved_ns: Vec<f64>,
-    /// The same under a guard.
+    /// Sequence and acknowledgement numbers moved, under a guard.
     pub guarded_ns: Vec<f64>,
 }
 

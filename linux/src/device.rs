@@ -129,7 +129,7 @@ pub fn forwarding(name: &str, family: Family) -> io::Result<bool> {
     fs::read_to_string(&path).map(|text| text.trim() != "0").map_err(|e| about(e, "cannot read", &path))
 }
 
-/// Sets whether packets that come in on `name` are forwarded; returns how it was, for whoever restores it.
+/// Sets whether packets that come in on `name` are forwarded; returns how it was, for the caller to restore.
 ///
 /// IPv6: an interface that forwards no longer takes router advertisements unless its `accept_ra` is 2.
 pub fn set_forwarding(name: &str, family: Family, on: bool) -> io::Result<bool> {
@@ -250,11 +250,11 @@ fn control_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The same error with what failed, and on what.
+/// `error` with what failed, and on what.
 pub(crate) fn about(error: io::Error, what: &str, on: &str) -> io::Error {
     let kind = match error.raw_os_error() {
         Some(libc::ENODEV) => io::ErrorKind::NotFound,

@@ -54,7 +54,7 @@ fn map(size: usize) -> *mut u8 {
     let start = start.cast::<u8>();
     let before = start.addr().next_multiple_of(HUGE_PAGE_BYTES) - start.addr();
     // SAFETY: `before` is at most `spare`, so the aligned address lies in the mapping, with `bytes` from there on; what
-    // is unmapped lies in it as well, before and behind that, and nobody has it.
+    // is unmapped lies in it as well, before and behind that, and nothing refers to it.
     unsafe {
         let aligned = start.add(before);
         unmap(start, before);
@@ -69,7 +69,7 @@ fn map(size: usize) -> *mut u8 {
 /// Unmaps `bytes` from `start` on; nothing if they are none.
 ///
 /// # Safety
-/// They are a part of a mapping made by [`map`] that nobody uses any more.
+/// They are a part, no longer used, of a mapping made by [`map`].
 unsafe fn unmap(start: *mut u8, bytes: usize) {
     if bytes != 0 {
         // SAFETY: as the caller promises. A failure (the kernel may run out of mappings) leaves unused memory mapped.
@@ -80,22 +80,22 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// Makes the mapping of `old` bytes at `start` one for `new` bytes without moving it; whether that could be done.
 ///
 /// # Safety
-/// `start` came from [`map`], for `old` bytes, and if fewer are wanted, nobody uses the rest.
+/// `start` came from [`map`], for `old` bytes, and if fewer are wanted, the rest is no longer used.
 unsafe fn resize(start: *mut u8, old: usize, new: usize) -> bool {
     let (Some(old), Some(new)) = (mapped_bytes(old), mapped_bytes(new)) else { return false };
     if new > old {
-        // SAFETY: the mapping is the caller's; it stays where it is, and what it grows over belongs to nobody.
+        // SAFETY: the mapping is the caller's; it stays where it is, and what it grows over is not mapped.
         let grown = unsafe { libc::mremap(start.cast(), old, new, 0) } != libc::MAP_FAILED;
         return grown;
     }
-    // SAFETY: what lies behind `new` bytes is a part of the mapping that nobody uses.
+    // SAFETY: what lies behind `new` bytes is an unused part of the mapping.
     unsafe { unmap(start.add(new), old - new) };
     true
 }
 
-// SAFETY: every method hands a layout to the same of two allocators, since which of them depends on the layout only. The
-// system's is one. Mappings are unique, live until they are unmapped, are large enough, and are aligned to
-// `HUGE_PAGE_BYTES`, which is what `is_large` asks of a layout. Nothing here panics or allocates.
+// SAFETY: every method hands a layout to one of two allocators, always to the same one, since the choice depends on the
+// layout only. The system's is one. Mappings are unique, live until they are unmapped, are large enough, and are
+// aligned to `HUGE_PAGE_BYTES`, which is what `is_large` asks of a layout. Nothing here panics or allocates.
 unsafe impl GlobalAlloc for LargePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
@@ -128,7 +128,7 @@ unsafe impl GlobalAlloc for LargePages {
         match (is_large(layout), is_large(new_layout)) {
             // SAFETY: the caller's promise.
             (false, false) => return unsafe { System.realloc(start, layout, new_size) },
-            // SAFETY: it came from `map`; behind the new size nobody uses it.
+            // SAFETY: it came from `map`; what lies behind the new size is no longer used.
             (true, true) if unsafe { resize(start, layout.size(), new_size) } => return start,
             _ => {}
         }

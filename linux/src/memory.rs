@@ -50,7 +50,7 @@ impl Mapping {
             .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Has the kernel put memory behind its first `bytes`, so that nobody waits for it who touches them.
+    /// Has the kernel put memory behind its first `bytes`, so that a thread that touches them does not wait for it.
     pub(crate) fn populate(&self, bytes: usize) {
         // SAFETY: the range is part of the mapping.
         unsafe { populate(self.start.as_ptr(), bytes.min(self.bytes)) };
@@ -64,13 +64,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and whoever holds pointers into it keeps it alive.
+        // SAFETY: the mapping is ours alone, and each holder of pointers into it keeps it alive.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Has the kernel put memory behind `bytes` from `start` on: whoever touches them first waits otherwise, for a huge page about 0.25
-/// ms, and 5 in a virtual machine that never had it before (by `perf record`, 2026-11-25). Nothing becomes of it before Linux 5.14, or without memory.
+/// Has the kernel put memory behind `bytes` from `start` on: otherwise the thread that touches them first waits, for a
+/// huge page about 0.25 ms, and 5 in a virtual machine that never had it before (by `perf record`, 2026-11-25). Nothing
+/// becomes of it before Linux 5.14, or without memory.
 ///
 /// # Safety
 /// They are part of a mapping, and `start` is aligned to a page. What is in them stays.
@@ -89,8 +90,8 @@ pub(crate) unsafe fn populate(start: *mut u8, bytes: usize) {
 /// A `T` all of whose bytes are zero must be a valid value.
 pub unsafe fn zeroed<T: 'static>(count: usize) -> io::Result<&'static mut [T]> {
     let start = lasting(count, size_of::<T>(), align_of::<T>())?;
-    // SAFETY: aligned and long enough, never unmapped, nobody else has a pointer to it, and zeroes are valid values of
-    // `T` by this function's own contract.
+    // SAFETY: aligned and long enough, never unmapped, no other code has a pointer to it, and zeroes are valid values
+    // of `T` by this function's own contract.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), count) })
 }
 

@@ -57,7 +57,7 @@ pub struct Options {
     pub rules_v6_max: u32,
     /// IPv4 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v4_sparse: bool,
-    /// The same for IPv6 rules.
+    /// IPv6 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v6_sparse: bool,
     /// How programs are attached to devices.
     pub attach: AttachMode,

@@ -258,7 +258,7 @@ impl SharedTable {
     }
 
     /// # Safety
-    /// Nobody else uses the regions as long as the slices are in use, and the mapping outlives them.
+    /// No other code uses the regions as long as the slices are in use, and the mapping outlives them.
     unsafe fn slices(&self) -> Vec<&'static mut [Slot<Connection>]> {
         let start = first_slot(&self.mapping);
         let count = self.header.slots_per_worker as usize;
@@ -284,7 +284,7 @@ impl SharedTable {
         let start = first_slot(&ManuallyDrop::new(mapping));
         let count = self.header.slots_per_worker as usize;
         let view = |worker: u16| {
-            // SAFETY: as in `slices`; the mapping is never unmapped, and nobody can write through it.
+            // SAFETY: as in `slices`; the mapping is never unmapped, and no code can write through it.
             unsafe { View::at(start.add(usize::from(worker) * count), count) }
         };
         let views: Vec<View<Connection>> = (0..self.header.workers).map(view).collect();
@@ -296,7 +296,7 @@ impl SharedTable {
     /// place of the old one at `path` in one step, at the end.
     ///
     /// What does not fit is dropped and counted: established connections go first, then other live ones, then those on
-    /// their way out (their rules are found without them). What the engine holds of dropped ones is nobody's.
+    /// their way out (their rules are found without them). What the engine holds of dropped ones has no owner.
     ///
     /// # Errors
     /// As [`SharedTable::create`]; the old one stays as it was. Also if `old` is in use.
@@ -312,7 +312,7 @@ impl SharedTable {
         check_room(path, used, 0)?;
         check_room(path, header.file_bytes()? as u64, if old.path == path { used } else { 0 })?;
         let table = SharedTable::make(path, header)?;
-        // SAFETY: nobody else has them, and they are dropped before the tables are.
+        // SAFETY: no other code has them, and they are dropped before the tables are.
         let (from, to) = unsafe { (old.slices(), table.slices()) };
         let dropped = deal(from, to, worker_of);
         table.take_place()?;
@@ -323,7 +323,7 @@ impl SharedTable {
 impl Drop for SharedTable {
     fn drop(&mut self) {
         if !self.given_out {
-            // SAFETY: once, at the end; nobody has a reference into it.
+            // SAFETY: once, at the end; no code has a reference into it.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
     }

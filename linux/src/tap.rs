@@ -170,7 +170,7 @@ fn is_here(fd: &OwnedFd) -> io::Result<bool> {
     if namespace < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) }).metadata()?;
     let here = std::fs::metadata("/proc/thread-self/ns/net")?;
     Ok((namespace.dev(), namespace.ino()) == (here.dev(), here.ino()))
@@ -330,7 +330,7 @@ impl TapIo {
 
     /// Reads one packet; errors negated.
     fn read(&self, frame: &mut TapFrame) -> isize {
-        // SAFETY: the frame has room for so many bytes there, and nobody else uses it.
+        // SAFETY: the frame has room for so many bytes there, and no other code uses it.
         let read = || unsafe { libc::read(self.tap.fd.as_raw_fd(), frame.packet().cast(), TapFrame::PACKET_BYTES_MAX) };
         uninterrupted(read)
     }

@@ -1,9 +1,9 @@
 //! `hairpin capture`: packets of chosen connections, as pcapng.
 //!
-//! A packet socket on each interface sees every packet before and after translation, whoever carries it. Which packets
-//! belong to chosen connections only the instance knows: once a second it is asked for the connections that fit, and
-//! packets that may be theirs wait until then ([`queue`]). So the first packets of a new connection are not missed, and
-//! packets are written in the order in which they were seen.
+//! A packet socket on each interface sees every packet before and after translation, whether a worker or a rule
+//! carries it. Which packets belong to chosen connections only the instance knows: once a second it is asked for the
+//! connections that fit, and packets that may be theirs wait until then ([`queue`]). So the first packets of a new
+//! connection are not missed, and packets are written in the order in which they were seen.
 
 mod chosen;
 mod file;
@@ -60,7 +60,7 @@ pub(crate) struct Wish {
 /// Captures until the wish is fulfilled, or a signal ends it.
 ///
 /// # Errors
-/// Nobody answers at `socket`, an interface cannot be listened on, or the file cannot be written.
+/// No instance answers at `socket`, an interface cannot be listened on, or the file cannot be written.
 pub(crate) fn run(socket: &Path, query: &Query, wish: &Wish) -> Result<()> {
     if wish.write == "-" && std::io::stdout().is_terminal() {
         bail!(
@@ -125,9 +125,9 @@ fn comment(status: &Status, query: &Query) -> String {
 struct Asker<'a> {
     socket: &'a Path,
     query: &'a Query,
-    /// None while nobody answers.
+    /// None while no instance answers.
     client: Option<Client>,
-    /// Whether it has been said that nobody answers.
+    /// Whether it has been said that no instance answers.
     silent: bool,
 }
 

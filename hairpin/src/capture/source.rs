@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Packets between the threads and whoever writes them; when there are more, the sockets' buffers fill, and what then
-/// is lost the kernel counts.
+/// Packets between the threads that read them and the thread that writes them; when there are more, the sockets'
+/// buffers fill, and the kernel counts the packets that are lost then.
 pub(super) const CHANNEL: usize = 4096;
 /// How soon a thread sees that it is over.
 const TICK: Duration = Duration::from_millis(100);
@@ -78,7 +78,7 @@ impl Sources {
     /// Ends it; `messages` is what was not taken. Packets that each socket has lost.
     pub(super) fn stop(self, messages: Receiver<Message>) -> Vec<u64> {
         self.over.store(true, Ordering::Relaxed);
-        // Whoever waits for room gives up.
+        // Threads that wait for room give up.
         drop(messages);
         self.threads.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
     }

@@ -45,7 +45,7 @@ impl Filter {
         Ok(())
     }
 
-    /// The same as a query, without a limit.
+    /// The filter as a query, without a limit.
     pub(super) fn query(&self) -> Query {
         Query {
             client: self.client.clone(),

@@ -49,7 +49,7 @@ enum Action {
         /// Take over from the process that started this one. (`hairpin upgrade` does this.)
         #[arg(long, hide = true)]
         take_over: bool,
-        /// Start this program, to take over, as a process of nobody's here, and end. (`hairpin upgrade` does this.)
+        /// Start this program, to take over, as an orphan process, and end. (`hairpin upgrade` does this.)
         #[arg(long, hide = true, value_name = "PROGRAM", requires = "take_over")]
         as_orphan: Option<PathBuf>,
     },

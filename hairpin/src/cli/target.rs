@@ -58,7 +58,7 @@ impl Target {
 /// A connection to the instance behind `socket`.
 ///
 /// # Errors
-/// Nobody is there, or it may not be used.
+/// No instance answers there, or the socket may not be used.
 pub(crate) fn connect(socket: &Path) -> Result<Client> {
     match Client::connect(socket)? {
         Some(client) => Ok(client),

@@ -15,7 +15,7 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tr
     for draft in drafts {
         let service = &draft.service;
         if service.kind.is_group() {
-            // Nobody listens there.
+            // A group does not listen.
         } else if let Some(first) = ends.get(&(service.endpoint, service.protocol)) {
             let what = format!("two services listen on {}", service.endpoint);
             let line = sink.line(first.listen.start);

@@ -1,7 +1,7 @@
 //! Reads `[[service.group]]`: backends that routes lead to.
 //!
-//! A group is a service of its own in the snapshot, to which nobody connects: its end is its service's address, with a
-//! port that no service has.
+//! A group is a service of its own in the snapshot, to which no client connects: its end is its service's address, with
+//! a port that no service has.
 
 use super::l7::OWN;
 use super::reader::Table;

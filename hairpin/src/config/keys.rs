@@ -54,7 +54,7 @@ fn from_file(path: &Path) -> Result<Keys, Wrong> {
     parse(&bytes)
 }
 
-/// Whether nobody but root and this user can read and change the file.
+/// Whether only root and this user can read and change the file.
 fn check(file: &File, path: &Path) -> Result<(), Wrong> {
     let facts = file.metadata().map_err(|error| (format!("cannot examine it: {error}"), String::new()))?;
     if !facts.is_file() {

@@ -322,7 +322,7 @@ impl<'a> Table<'a> {
         self.sink.error(at, what, remedy);
     }
 
-    /// The same, where it is only doubtful.
+    /// Reports what is doubtful about something in this table.
     pub(super) fn warning(&self, at: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
         self.sink.warning(at, what, remedy);
     }

@@ -117,7 +117,7 @@ pub struct Settings {
     pub drain_limit: Duration,
     /// Which connections are offloaded.
     pub policy: PolicyChoice,
-    /// The same with its numbers.
+    /// The policy with its numbers.
     pub offload: Choice,
     /// Where the socket and the lock file are.
     pub control_directory: PathBuf,

@@ -166,7 +166,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the instance at `path`; `None` if nobody answers there.
+    /// Connects to the instance at `path`; `None` if no instance answers there.
     ///
     /// # Errors
     /// The socket is there, but may not be used.

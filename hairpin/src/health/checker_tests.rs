@@ -124,7 +124,7 @@ fn an_update_keeps_state_and_drops_what_is_gone() {
     assert_eq!((after.health, after.since), (Health::Down, before.since));
     assert!(after.checks >= before.checks);
     assert_eq!(checker.states().len(), 2);
-    // Where it lives now somebody listens: unknown at first, which counts as up, and then up.
+    // At its new address a server listens: unknown at first, which counts as up, and then up.
     checker.update(vec![target(2, server.address, Check::Tcp)]).unwrap();
     assert_eq!(available(&checker), [2]);
     eventually("up at its new address", || state(&checker, 2).health == Health::Up);

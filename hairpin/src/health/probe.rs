@@ -72,7 +72,7 @@ async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failur
         return Err(Failure::Backend(format!("no connection within {}", text(target.timeout))));
     };
     let stream = connected.map_err(|error| io_failure(&error))?;
-    // Where nobody listens on this host, TCP can connect a port drawn at random with itself.
+    // Where no process listens on this host, TCP can connect a port drawn at random with itself.
     if stream.local_addr().ok() == Some(target.address) {
         return Err(Failure::Backend("connection refused".into()));
     }

@@ -33,7 +33,7 @@ impl Progress {
         let text = text();
         if self.is_terminal {
             let width = text.chars().count();
-            // Nobody reads it if it cannot be written.
+            // Progress that cannot be written has no reader.
             let _ = write!(std::io::stderr(), "\r{text}{:1$}", "", self.width.saturating_sub(width));
             self.width = width;
         } else {

@@ -216,7 +216,7 @@ impl RunArguments {
     }
 }
 
-/// What is no good, or was left out, because somebody else had the processors; nothing if they were there.
+/// What is no good, or was left out, because other threads had the processors; empty if the processors were free.
 fn starved(results: &Results<'_>) -> String {
     let (repetitions, cells) = (results.starved, results.starved_cells());
     if repetitions + cells == 0 {

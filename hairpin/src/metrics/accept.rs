@@ -19,7 +19,7 @@ struct Client {
     task: JoinHandle<()>,
 }
 
-/// Aborts what it holds when it goes, so that nobody is served after the server has stopped.
+/// Aborts what it holds when it goes, so that no client is served after the server has stopped.
 struct Clients(Vec<Client>);
 
 impl Drop for Clients {
@@ -28,7 +28,7 @@ impl Drop for Clients {
     }
 }
 
-/// Serves whoever connects, for ever.
+/// Serves every client that connects, for ever.
 pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<Source>) {
     // Only a runtime without I/O would refuse.
     let Ok(listener) = TcpListener::from_std(listener) else { return };

@@ -4,10 +4,10 @@
 //! what `hairpin status -o json` prints. Everything comes from one [`Status`]: [`families`] says which metric is which
 //! number of it, and `docs/metrics.md` is written from there.
 //!
-//! Whoever can reach the address can read, nobody can change anything. Clients are hostile until shown otherwise: every
-//! size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet path, because all of
-//! this lives on two threads of its own at low priority: `metrics`, which talks, and `metrics-status`, which waits for
-//! statuses and writes them down.
+//! A client that can reach the address can read; no client can change anything. Clients are hostile until shown
+//! otherwise: every size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet
+//! path, because all of this lives on two threads of its own at low priority: `metrics`, which talks, and
+//! `metrics-status`, which waits for statuses and writes them down.
 
 mod accept;
 mod counts;
@@ -50,7 +50,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It waits for nobody, so this takes no time. If it panicked there is nothing left to stop.
+            // The thread waits for no other, so this takes no time. If it panicked there is nothing left to stop.
             let _ = thread.join();
         }
     }
@@ -77,7 +77,7 @@ where
         .context("cannot start the metrics server")?;
     let (stop, stopped) = oneshot::channel();
     let body = move || {
-        // Serving at the priority of whoever started the thread is no disaster.
+        // Serving at the priority of the thread that started this one is no disaster.
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async move {
             let accepting = tokio::spawn(accept::accept(listener, Arc::new(Source::new(status))));
@@ -85,7 +85,7 @@ where
             let _ = stopped.await;
             accepting.abort();
         });
-        // A status that is still being made is nobody's any more; do not wait for it.
+        // No client is left to receive a status that is still being made; do not wait for it.
         runtime.shutdown_background();
     };
     let thread = std::thread::Builder::new().name("metrics".into()).spawn(body);

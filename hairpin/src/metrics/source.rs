@@ -76,7 +76,7 @@ type Awaited = watch::Receiver<Option<Arc<Made>>>;
 struct Latest {
     made: Option<Arc<Made>>,
     running: Option<Awaited>,
-    /// All that somebody may still be reading.
+    /// All that clients may still be reading.
     alive: Vec<Weak<Made>>,
 }
 
@@ -110,7 +110,7 @@ impl Source {
         Ok(Bytes::from_owner(Written(made, format)))
     }
 
-    /// The same, not written down.
+    /// A status not older than about [`FRESH`], not written down; the error says why there is none.
     pub(super) async fn status(&self) -> Result<Arc<Status>, String> {
         self.fresh().await?.status.clone()
     }
@@ -131,7 +131,7 @@ impl Source {
         made.clone().ok_or_else(|| "there is no status".to_string())
     }
 
-    /// Has a status made. Whoever asked for it may lose patience: it is made all the same, for the next one.
+    /// Has a status made, for the next client too: the one that asked may lose patience, and it is made all the same.
     fn start(&self, latest: &mut Latest) -> Awaited {
         let (sender, receiver) = watch::channel(None);
         latest.running = Some(receiver.clone());
@@ -145,7 +145,7 @@ impl Source {
             latest.alive.push(Arc::downgrade(&made));
             latest.made = Some(Arc::clone(&made));
             drop(latest);
-            // Nobody may be waiting any more.
+            // The clients that waited may have gone.
             sender.send_replace(Some(made));
         });
         receiver

@@ -25,9 +25,9 @@ pub struct Merged {
     pub fresh_services: Vec<u16>,
     /// Backends that have a number which another one had.
     pub fresh_backends: Vec<u16>,
-    /// Numbers of services that nobody has any more; some may be in use again, then they are `fresh`.
+    /// Numbers that no service has any more; some may be in use again, then they are `fresh`.
     pub freed_services: Vec<u16>,
-    /// Numbers of backends that nobody has any more.
+    /// Numbers that no backend has any more.
     pub freed_backends: Vec<u16>,
     /// What was changed by hand and is over, because the configuration says something else now; a sentence each.
     pub notes: Vec<String>,
@@ -42,7 +42,7 @@ impl Merged {
         (state != BackendState::Removed).then_some(settings)
     }
 
-    /// Whether somebody looks after the backend's health.
+    /// Whether checks or clients' failures decide the backend's health.
     pub fn is_checked(&self, backend: u16) -> bool {
         let disabled = |(_, backend): (&Service, &Backend)| backend.state == BackendState::Disabled;
         let looked_after =
@@ -51,7 +51,7 @@ impl Merged {
     }
 }
 
-/// Numbers that can be given: first those that nobody has had, then those that are free again.
+/// Numbers that can be given: first those that were never given, then those that are free again.
 struct Numbers {
     used: u32,
     max: u32,
@@ -64,7 +64,7 @@ impl Numbers {
         Numbers { used, max: max as u32, free: free.into_iter() }
     }
 
-    /// A number, and whether somebody else had it.
+    /// A number, and whether it was given before.
     fn next(&mut self) -> Option<(u16, bool)> {
         if self.used < self.max {
             self.used += 1;
@@ -303,7 +303,7 @@ fn by_identity(services: &BTreeMap<u16, ServiceEntry>) -> HashMap<Identity<'_>, 
 const STILL: &str =
     "connections of then may still be there; try again when they have ended, which `drain_limit` bounds";
 
-/// Whether nobody needs the number of a backend that the configuration has not.
+/// Whether the number of a backend that is not in the configuration is no longer needed.
 pub(super) fn is_over(number: u16, entry: &BackendEntry, connections: &dyn Fn(u16) -> u64, now_unix_s: u64) -> bool {
     let long = |since: u64| now_unix_s.saturating_sub(since) >= KEPT_S;
     entry.since_unix_s.is_some_and(long) && connections(number) == 0

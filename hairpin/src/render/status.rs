@@ -22,7 +22,7 @@ pub fn status(status: &Status, width: Option<usize>) -> String {
     status_at(status, now, width)
 }
 
-/// The same at a moment, in seconds since 1970.
+/// The whole status as tables, at the time `now`, in seconds since 1970.
 fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     let mut out = String::new();
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s as u64));
@@ -171,7 +171,7 @@ fn is_checked(backend: &BackendStatus) -> bool {
     !matches!(&*backend.health.state, "" | "unchecked")
 }
 
-/// A backend's state, what its health makes of it, and whether somebody has set it.
+/// A backend's state, what its health makes of it, and whether it was set by hand.
 fn state(backend: &BackendStatus) -> String {
     let mut state = backend.state.clone();
     if backend.health.state == "down" {

@@ -187,7 +187,7 @@ fn driven(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Resul
     Ok(Some((Box::new(plane), steering)))
 }
 
-/// The same without DPDK: reading the configuration has refused it.
+/// `None`: without DPDK, reading the configuration has refused a plane that drives its ports itself.
 #[cfg(not(feature = "dpdk"))]
 fn driven(_: &Settings, _: &Snapshot, _: Steering) -> Result<Option<(Box<dyn Plane>, Steering)>> {
     Ok(None)

@@ -44,8 +44,8 @@ impl Fill {
     }
 }
 
-/// What a reading says about it; the peak is kept by whoever asks. Workers do not lend each other room, so the fullest
-/// one counts.
+/// What a reading says about it; the caller keeps the peak. Workers do not lend each other room, so the fullest one
+/// counts.
 pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacityStatus {
     let statistics = || reading.workers.iter().map(|worker| &worker.statistics);
     let fill = statistics().map(|s| Fill::of(s.connections_now + s.passes_now, s.connections_max)).max();

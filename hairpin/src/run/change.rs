@@ -109,7 +109,7 @@ impl Keeper {
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
         let snapshot = Arc::new(merged.snapshot.clone());
-        // Known numbers first, so that whoever comes after a crash knows them too.
+        // Known numbers first, so that a process that starts after a crash knows them too.
         registry.save(&Record::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
         let ways = self.plane.ways(&snapshot)?;
@@ -224,7 +224,7 @@ fn same_file(named: Option<&Path>, own: &Path) -> std::result::Result<(), String
 }
 
 /// Backends whose connections end: those of a service that speaks another protocol from now on, and of one that spliced
-/// and is no more, whose requests nobody can route any longer.
+/// and is no more, whose requests can no longer be routed.
 fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
     let mut ended = Vec::new();
     for (number, was) in before.services.iter().enumerate().filter(|(_, was)| was.state == ServiceState::Active) {

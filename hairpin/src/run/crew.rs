@@ -144,7 +144,7 @@ impl Crew {
         self.members.iter().map(|member| &*member.shared)
     }
 
-    /// The same, for those who outlast the crew.
+    /// What each worker shares, for holders that outlast the crew.
     pub(crate) fn handles(&self) -> Vec<Arc<Shared>> {
         self.members.iter().map(|member| Arc::clone(&member.shared)).collect()
     }
@@ -177,7 +177,7 @@ impl Crew {
         self.end();
     }
 
-    /// The same; there are no workers afterwards.
+    /// Ends all workers, as `stop` does; the crew has no workers afterwards.
     pub(crate) fn end(&mut self) {
         // Those that wait for their beginning see that it will not come.
         self.members.iter_mut().for_each(|member| drop(member.gate.take()));

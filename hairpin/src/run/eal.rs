@@ -1,4 +1,4 @@
-//! DPDK, started once in a process, by whoever needs it first: the dpdk plane, or a table of its own.
+//! DPDK, started once in a process, by its first user: the dpdk plane, or a table of its own.
 
 use anyhow::{Context, Result};
 use hairpin_dpdk::{Eal, EalOptions};

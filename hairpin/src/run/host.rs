@@ -19,10 +19,10 @@ pub(crate) fn require_rights() -> Result<()> {
     Ok(())
 }
 
-/// The nice value of the process's threads. Workers do what softirq does for the kernel's own forwarding, so whoever a
-/// packet wakes must not interrupt them at once; but far ahead of everybody they would be woken for every single packet
-/// and never see a batch. Measured with `make bench BENCH=connections` on two cores shared with clients and servers, new
-/// connections per second at nice 0: 30 k, -2: 34 k, -4: 36 k, -6: 34 k, -8: 30 k, -20: 22 k.
+/// The nice value of the process's threads. Workers do what softirq does for the kernel's own forwarding, so a process
+/// that a packet wakes must not interrupt them at once; but far ahead of all others they would be woken for every
+/// single packet and never see a batch. Measured with `make bench BENCH=connections` on two cores shared with clients
+/// and servers, new connections per second at nice 0: 30 k, -2: 34 k, -4: 36 k, -6: 34 k, -8: 30 k, -20: 22 k.
 const NICE: i32 = -4;
 
 /// Puts this thread, and those it starts from now on, a little ahead of ordinary ones.
@@ -41,7 +41,7 @@ pub(crate) fn drop_rights(needed: CapabilitySet) -> Result<()> {
     rustix::thread::set_capabilities(None, sets).context("cannot give up capabilities")
 }
 
-/// `N` words that nobody else knows.
+/// `N` words that no other process knows.
 pub(crate) fn secret<const N: usize>() -> Result<[u64; N]> {
     let mut words = [0u64; N];
     for word in &mut words {

@@ -63,7 +63,7 @@ impl Lock {
         }
     }
 
-    /// The lock that another process holds and has passed on: whoever has its descriptor holds it.
+    /// The lock that another process holds and has passed on: each process that has its descriptor holds it.
     pub(crate) fn received(file: OwnedFd, socket: &Path) -> Result<Lock> {
         let mut lock = Lock { file: file.into(), path: socket.with_extension("lock") };
         lock.sign().with_context(|| format!("cannot use the lock file {}", lock.path.display()))?;
@@ -79,7 +79,7 @@ impl Lock {
 
     /// Lets go of the lock and removes its file, and the directory if nothing else is in it.
     pub(crate) fn remove(self) {
-        // Removed while it is held, so that nobody can lock a file that is about to go.
+        // Removed while it is held, so that no process can lock a file that is about to go.
         let _ = std::fs::remove_file(&self.path);
         if let Some(directory) = self.path.parent() {
             let _ = std::fs::remove_dir(directory);

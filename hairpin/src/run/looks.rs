@@ -1,6 +1,6 @@
 //! Looking at connections of HTTP and TLS services. They lie in the workers' own memory, so the workers are asked: one look
-//! a turn at most, each a bounded number of places, into memory of whoever asks. Workers wait for nobody here, and pay one
-//! load a turn while nobody asks.
+//! a turn at most, each a bounded number of places, into memory of the thread that asks. Workers wait for no thread
+//! here, and pay one load a turn while no thread asks.
 
 use hairpin_core::l7::splice::{LOOKED_MAX, SplicedConnection};
 use std::collections::VecDeque;
@@ -52,12 +52,12 @@ impl Looks {
         answered.recv_timeout(LOOK_PATIENCE).ok()
     }
 
-    /// Whether somebody asks.
+    /// Whether a look waits for the worker.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// The worker answers whoever asked first, if nobody is just asking.
+    /// The worker answers the look that has waited longest, unless a thread is just adding one.
     pub(crate) fn answer(&self, look: impl FnOnce(u32, &mut Vec<SplicedConnection>) -> Option<u32>) {
         let mut waiting = match self.waiting.try_lock() {
             Ok(waiting) => waiting,
@@ -69,7 +69,7 @@ impl Looks {
         drop(waiting);
         if let Some(Look { start, mut found, answer }) = first {
             let next = look(start, &mut found);
-            // Whoever no longer waits does not want it.
+            // A thread that no longer waits does not want the answer.
             let _ = answer.try_send(Looked { found, next });
         }
     }
@@ -111,7 +111,7 @@ mod tests {
     fn a_worker_that_does_not_answer_is_not_waited_for_forever_nor_asked_by_ever_more() {
         let looks = Looks::default();
         assert!(looks.ask(0, || ()).is_none());
-        // What waits is left; the worker may answer it, and nobody hears.
+        // The look still waits; the worker may answer it, and no thread receives the answer.
         assert!(looks.is_asked());
         for _ in 0..LOOKS_MAX {
             let (answer, _) = sync_channel(1);

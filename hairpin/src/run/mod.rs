@@ -86,7 +86,7 @@ enum Message {
     End(End),
     /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file.
     Reload(Option<(Option<PathBuf>, Asked<Changes>)>),
-    /// Somebody wants to know the status.
+    /// A client of the control socket, or the metrics server, requests the status.
     Status(Asked<Status>),
     /// What would a configuration change?
     Diff { text: String, file: String, answer: Asked<Changes> },
@@ -297,7 +297,7 @@ impl Served {
         if flush && flushed.is_ok() {
             lock.remove();
         } else if !matches!(result, Ok(End::HandedOver { .. })) {
-            // Nobody answers there any more.
+            // No process answers there any more.
             let _ = std::fs::remove_file(&socket);
         }
         match result? {

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 fn tell(states: &[NotifyState<'_>]) {
-    // Nobody listening is fine.
+    // It is fine if no service manager listens.
     let _ = sd_notify::notify(states);
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<
     checker.states().into_iter().map(status).collect()
 }
 
-/// The health of a backend that nobody checks.
+/// The health of a backend that is not checked.
 pub(crate) fn unchecked(failed: u64, requests_failed: BTreeMap<String, u64>) -> HealthStatus {
     HealthStatus {
         state: "unchecked".to_string(),

@@ -49,7 +49,7 @@ pub(crate) enum Order {
 /// What a worker's thread shares with the rest of the process.
 pub(crate) struct Shared {
     stop: AtomicBool,
-    /// Somebody waits for news.
+    /// Another thread waits for news.
     asked: AtomicBool,
     /// There are orders.
     ordered: AtomicBool,
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     orders: Mutex<VecDeque<Order>>,
     /// What others want to see of its connections.
     looks: Looks,
-    /// What the worker has no use for any more, to be freed by somebody with time.
+    /// What the worker has no use for any more, to be freed by another thread that has time.
     retired: Mutex<Vec<Retired>>,
 }
 
@@ -187,7 +187,7 @@ pub(crate) trait Device: FrameIo {
     /// Lets time pass: what is to be done without a frame. Called once a turn, does a bounded amount.
     fn advance(&mut self, now: Time);
 
-    /// Waits for frames, until somebody wakes the worker by `wake`, or for so long at most. May return sooner.
+    /// Waits for frames, until another thread wakes the worker by `wake`, or for so long at most. May return sooner.
     fn wait(&mut self, wake: &OwnedFd, at_most: Option<Duration>) -> Result<()>;
 
     /// Goes by other addresses and routes from now on.
@@ -254,7 +254,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
         }
         publisher.dirty |= busy;
         publisher.publish_if_due(now, shared, &turner);
-        // Whoever asks once may ask again at once; a turn in between costs little.
+        // A thread that asks once may ask again at once; a turn in between costs little.
         if !busy && !asked {
             turner.io.wait(&shared.wake, publisher.sleep_at_most(now, &turner))?;
         }

@@ -16,7 +16,7 @@ use hairpin_core::worker::Worker;
 
 /// How often a worker that ends tries to send what it still has.
 const FINISH_TRIES: usize = 1000;
-/// The same for connections that end with it, some at a time.
+/// How often a worker that ends tries to reset the connections that end with it, some at a time.
 const ABANDON_TRIES: usize = 20_000;
 
 /// The last ticket of one CPU whose frame the worker has finished with.

@@ -229,7 +229,7 @@ fn silence_of_an_offloaded_connection_is_judged_by_samples() {
     assert_eq!(turner.worker.statistics().connections_now, 1);
     for ms in (timeout + 1000..2 * timeout).step_by(50) {
         turn(&mut turner, ms);
-        // Nobody may wake the thread for a while: what is asked of the engine in a turn is handed over in it.
+        // It may be a while until the thread is woken: what is asked of the engine in a turn is handed over in it.
         assert!(turner.worker.poll_op().is_none());
     }
     assert_eq!(turner.worker.statistics().connections_now, 0);

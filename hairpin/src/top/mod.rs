@@ -31,7 +31,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Shows the instance behind `socket` until a key or a signal ends it, or the terminal has gone.
 ///
 /// # Errors
-/// Nobody answers there, or standard output is no terminal.
+/// No instance answers there, or standard output is no terminal.
 pub(crate) fn run(socket: &Path) -> Result<()> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("`hairpin top` needs a terminal; `hairpin status --watch` writes the same to anything");

@@ -21,7 +21,7 @@ pub(super) enum News {
     Away(String),
 }
 
-/// Starts asking; ends when nobody listens any more.
+/// Starts asking; ends when the receiver has been dropped.
 pub(super) fn begin(socket: PathBuf) -> Result<Receiver<News>> {
     let (sender, receiver) = sync_channel(CHANNEL);
     std::thread::Builder::new().name("top".into()).spawn(move || poll(&socket, &sender))?;

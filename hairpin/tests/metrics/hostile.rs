@@ -194,7 +194,7 @@ fn large_status() -> Status {
 #[test]
 fn clients_that_do_not_read_are_cut_off() {
     let server = server(large_status());
-    // As many as there are places, each being answered: nobody gives way to the next one.
+    // As many as there are places, each being answered: no client gives way to the next one.
     let mut stuck: Vec<Client> = (0..32).map(|_| Client::connect(server.address())).collect();
     for client in &mut stuck {
         client.send("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n");

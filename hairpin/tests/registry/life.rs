@@ -56,8 +56,8 @@ fn of_bits(bits: u16) -> Option<Plan> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Over any life: numbers are unique, stay as long as they are needed, are never somebody else's before they are
-    /// freed, and nothing stays that nobody needs.
+    /// Over any life: numbers are unique, stay as long as they are needed, are never given to another
+    /// before they are freed, and none stays that is not needed.
     #[test]
     fn numbers_are_kept_over_any_life(steps in steps()) {
         let place = Place::new("life");
@@ -100,7 +100,7 @@ proptest! {
             let unique: BTreeSet<u16> = found.values().map(|(_, number)| *number).collect();
             prop_assert_eq!(unique.len(), found.len());
             for (end, number) in &found {
-                // As before, or new and nobody's before.
+                // As before, or new and never given before.
                 match known.get(end) {
                     Some(before) if !merged.freed_backends.contains(&before.1) => prop_assert_eq!(before, number),
                     _ => prop_assert!(!had.contains(&number.1)),

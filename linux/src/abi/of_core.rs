@@ -67,7 +67,7 @@ impl End {
 }
 
 impl RuleHead {
-    /// A rule nobody has used yet.
+    /// A rule that no packet has used yet.
     pub fn of(rule: &Rule, worker: u8) -> RuleHead {
         let mut flags = 0;
         if rule.fate == Fate::Pass {
@@ -96,7 +96,7 @@ impl RuleHead {
 }
 
 impl RuleV4 {
-    /// A rule nobody has used yet.
+    /// A rule that no packet has used yet.
     pub fn of(rule: &Rule, worker: u8) -> RuleV4 {
         RuleV4 {
             head: RuleHead::of(rule, worker),
@@ -107,7 +107,7 @@ impl RuleV4 {
 }
 
 impl RuleV6 {
-    /// A rule nobody has used yet.
+    /// A rule that no packet has used yet.
     pub fn of(rule: &Rule, worker: u8) -> RuleV6 {
         RuleV6 {
             head: RuleHead::of(rule, worker),

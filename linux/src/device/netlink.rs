@@ -109,7 +109,7 @@ impl Netlink {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor that nothing else owns.
         Ok(Netlink(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

@@ -156,7 +156,7 @@ fn adopt_programs(options: &Options, pins: &Pins, maps: &Maps, block: &Block, op
     }
     let object = object::load(open, &constants, Some(maps))?;
     let programs = Programs::of(&object)?;
-    // Whoever comes after a crash in between is not to take a mixture for one set.
+    // A process that starts after a crash in between must not take a mixture for one set.
     block.programs.store(0, Ordering::SeqCst);
     for (name, program) in programs.named() {
         pins.pin_program(program.as_fd(), name)?;

@@ -127,7 +127,7 @@ fn tcx(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attach
     let link = unsafe {
         libbpf_sys::bpf_link_create(raw(program), ifindex as i32, libbpf_sys::BPF_TCX_INGRESS, std::ptr::null())
     };
-    // SAFETY: libbpf has just opened it, and nobody else has it.
+    // SAFETY: libbpf has just opened it, and nothing else owns it.
     let link = unsafe { OwnedFd::from_raw_fd(checked(link)?) };
     let path = links.join(format!("tcx-{ifindex}"));
     super::pins::pin(link.as_raw_fd(), &path)?;
@@ -175,7 +175,7 @@ fn clsact(
         Err(error) => return Err(error),
     };
     let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
-    // Noted before the filter is there: one that nobody knows of would stay for ever.
+    // Noted before the filter is there: one that no process knows of would stay for ever.
     match before {
         Some((noted, _)) if noted != marker => fs::rename(noted, &marker)?,
         Some(_) => {}

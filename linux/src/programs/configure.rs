@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 impl Plane {
     /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
-    /// then what is no longer there goes, whoever has put it in.
+    /// then what is no longer there goes, whichever process has put it in.
     pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
         let ends = ends(snapshot);
         let ends: HashMap<&[u8], &[u8]> = ends.iter().map(|(end, roles)| (end.bytes(), roles.bytes())).collect();

@@ -14,7 +14,7 @@ pub(super) fn any(ifindex: u32, parent: u32) -> io::Result<bool> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let message = dump(ifindex, parent);
     // SAFETY: the pointer and the length describe `message`.

@@ -96,7 +96,7 @@ pub(super) struct Constants {
 }
 
 impl Constants {
-    /// With a mark that nobody else uses: random, not zero.
+    /// With a mark that no other program uses: random, not zero.
     pub(super) fn fresh(options: &Options) -> Constants {
         let mark = RandomState::new().hash_one(std::process::id()) as u32 | 1;
         Constants::with_mark(options, mark)

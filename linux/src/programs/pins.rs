@@ -99,7 +99,7 @@ impl Pins {
             let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH;
             // SAFETY: the path is a C string that lives through the call.
             let unmounted = unsafe { libc::umount2(place.as_ptr(), flags) } == 0;
-            // Somebody else may be about to use it.
+            // Another process may be about to use it.
             if unmounted {
                 let _ = fs::remove_dir(own);
             }
@@ -192,7 +192,7 @@ pub(super) fn open(path: &Path) -> Result<OwnedFd> {
     // SAFETY: the path is a C string that lives through the call.
     let fd = checked(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) });
     let fd = fd.with_context(|| format!("cannot open {}", path.display()))?;
-    // SAFETY: libbpf has just opened it, and nobody else has it.
+    // SAFETY: libbpf has just opened it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

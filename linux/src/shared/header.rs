@@ -157,7 +157,7 @@ fn padded<const N: usize>(text: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// FNV-1a: against accidents, not against malice. Whoever can write the file could end the process anyway.
+/// FNV-1a: against accidents, not against malice. A user who can write the file could end the process anyway.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

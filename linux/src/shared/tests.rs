@@ -188,7 +188,7 @@ fn what_does_not_fit_is_not_begun() {
 /// A table of two workers with established connections 0 to 5, embryonic ones 6 to 11 and ones that go 12 to 15.
 fn filled(path: &Path) -> SharedTable {
     let table = SharedTable::create(path, &header(2, 100)).unwrap();
-    // SAFETY: nobody else uses the regions, and the slabs are gone at the end.
+    // SAFETY: no other code uses the regions, and the slabs are gone at the end.
     let mut slabs: Vec<_> = unsafe { table.slices() }.into_iter().map(Slab::new).collect();
     // The least important ones come first.
     for port in (0..16u16).rev() {

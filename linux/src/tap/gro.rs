@@ -6,8 +6,8 @@
 //! super-packets of what was written in several parts (a server that corks sends whole segments first, and then the
 //! rest). Joined they cost all of that once. Only what can be cut into the same segments again is joined: same headers,
 //! sequence numbers and identifications that follow, checksums that are right or still to be filled in (the kernel
-//! computes new ones, and a broken segment must not be mended). PSH alone moves, to the last: what it asks for, that
-//! nobody waits for more, is so for all of them.
+//! computes new ones, and a broken segment must not be mended). PSH alone moves, to the last: it asks the receiver
+//! not to wait for more, and that holds for all of them.
 
 use super::{header, mark};
 use hairpin_core::flow::Protocol;

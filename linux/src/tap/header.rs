@@ -75,7 +75,7 @@ impl Offload {
     /// and how segments are cut: a worker may have made the frame itself, made a super-packet of an ordinary one, or put
     /// another packet in the place of the one that came. Of all others that is what it said when they came, because it may
     /// be about a packet inside the packet. Segments as long as the payload are none. `None`: frame and description
-    /// contradict each other - a checksum to be filled in nobody knows where, segments of what cannot have any.
+    /// contradict each other - a checksum to be filled in at no known place, segments of what cannot have any.
     pub(crate) fn encode(&self, frame: &[u8], meta: &Meta) -> Option<[u8; BYTES]> {
         let mut header = [0; BYTES];
         let partial = meta.checksum == Checksum::Partial;

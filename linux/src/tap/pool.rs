@@ -45,7 +45,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool of `buffers`, of which nobody waits for the memory of the first [`AHEAD`].
+    /// A pool of `buffers`; no thread waits for the memory of the first [`AHEAD`].
     pub(super) fn new(buffers: usize) -> io::Result<Rc<Pool>> {
         let memory = Mapping::zeroed(buffers.max(1) * STRIDE)?;
         memory.populate(AHEAD * STRIDE);
@@ -60,7 +60,7 @@ impl Pool {
     /// An empty frame, if a buffer is free.
     pub(super) fn take(self: &Rc<Pool>) -> Option<TapFrame> {
         let buffer = self.free.borrow_mut().pop()?;
-        // SAFETY: a free buffer belongs to nobody else; it is aligned to a cache line and longer than a `Head`.
+        // SAFETY: a free buffer has no other owner; it is aligned to a cache line and longer than a `Head`.
         unsafe { buffer.write(Head { meta: Meta::default(), length: 0, offload: Offload::default() }) };
         Some(TapFrame { buffer, pool: Rc::clone(self) })
     }
@@ -163,7 +163,7 @@ impl Frame for TapFrame {
         if fits {
             let head = self.head_mut();
             head.length = length as u32;
-            // Where the checksum goes is forgotten once it lies outside: whoever writes new contents says Complete.
+            // Where the checksum goes is forgotten once it lies outside: a writer of new contents says Complete.
             head.offload.truncate(length);
         }
         fits

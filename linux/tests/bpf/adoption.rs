@@ -346,7 +346,7 @@ fn a_qdisc_of_our_own_is_still_known_to_be_after_adoptions() {
         for _ in 0..3 {
             attach(&mut adopted(&options), &left, &right);
         }
-        // Somebody takes ours away; it is made anew.
+        // The test deletes our qdisc; it is made anew.
         command("tc", &["qdisc", "delete", "dev", "left", "clsact"]);
         attach(&mut adopted(&options), &left, &right);
         assert_eq!(attached(), (0, 1));
@@ -358,7 +358,7 @@ fn a_qdisc_of_our_own_is_still_known_to_be_after_adoptions() {
             }
         };
         no_qdisc();
-        // One that was somebody else's is gone with its owner; then it is ours.
+        // A qdisc that was there before is not ours. The test deletes it; the one made anew is ours.
         command("tc", &["qdisc", "add", "dev", "left", "clsact"]);
         attach(&mut Plane::load(&options, STEERING).unwrap(), &left, &right);
         attach(&mut adopted(&options), &left, &right);

@@ -62,12 +62,12 @@ fn cookies(rig: &Rig) -> Cookies {
     rig.plane.control().cookies()
 }
 
-/// The same with the time: a point at which neither clock is about to go on to another count.
+/// The time, at a point at which neither clock is about to go on to another count.
 fn at_ease() -> Time {
     at_ease_by(0)
 }
 
-/// The same by a clock that is so far ahead.
+/// The time, at a point at which a clock that is `ahead_ns` ahead is not about to go on to another count.
 fn at_ease_by(ahead_ns: u64) -> Time {
     loop {
         let now = cpu::now();
@@ -119,7 +119,7 @@ fn answers_are_cores() {
             let mut frame = packet.to(rig.left.mac).frame();
             frame[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
             let (at, whole) = (parsed(&frame), frame.len());
-            // A wrong checksum; but nobody reads the one of a SYN with data.
+            // A wrong checksum; but the one of a SYN with data is not read.
             let harmed = harm == 0 && at.payload == at.end;
             if harmed {
                 frame[at.l4 + 8] ^= 1;
@@ -283,7 +283,7 @@ fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
             for packet in &packets {
                 assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()), "{packet:?}");
             }
-            // But a SYN is answered whoever seems to send it.
+            // But a SYN is answered whatever its source address is.
             assert_eq!(offer(&rig, &Packet { flags: SYN, ..bare.clone() }), (REDIRECT, None, vec!["cookie-sent"]));
             for flags in [SYN | FIN, SYN | RST] {
                 assert_eq!(offer(&rig, &Packet { flags, ..bare.clone() }).2, ["malformed"]);
@@ -527,7 +527,7 @@ fn agreed(socket: &std::net::TcpStream) -> Agreed {
     Agreed { options: info[5], scales: info[6], mss: u32::from_ne_bytes(info[16..20].try_into().unwrap()) }
 }
 
-/// Clients with the kernel's TCP in a namespace of their own; nobody is behind the programs.
+/// Clients with the kernel's TCP in a namespace of their own; no worker is behind the programs.
 #[test]
 fn a_kernels_client_connects() {
     in_namespace(|| {

@@ -104,7 +104,7 @@ fn holds_everything() {
     engine.submit(cpu::now(), RuleOp::Install(rule())).unwrap();
     engine.flush(cpu::now());
     println!("it stands");
-    // Until the end: nobody writes here.
+    // Until the end: the test writes nothing here.
     std::io::stdin().read_exact(&mut [0]).unwrap_err();
 }
 

@@ -69,8 +69,8 @@ fn a_checksum_of_zero_comes_out_alike() {
     });
 }
 
-/// The same with a socket buffer that knows the sum of its bytes (CHECKSUM_COMPLETE): the kernel compares after the
-/// run.
+/// Random packets in a socket buffer that knows the sum of its bytes (CHECKSUM_COMPLETE): the kernel compares after
+/// the run.
 #[test]
 fn the_sum_a_socket_buffer_knows_is_kept_right() {
     in_namespace(|| {

@@ -282,7 +282,7 @@ fn what_cannot_be_replaced_stays_as_it_was() {
         let mut engine = rig.plane.engine(0).unwrap();
         install(&mut engine, rule(1, 0, None));
         assert_eq!(send(&rig), Outcome::Sent(1, 1000));
-        // Somebody has taken all the room that numbers have.
+        // The test takes all the room that numbers have.
         let stray = |n: u16| FlowV4::of(&v4(CLIENT, n, VIP, 80, Protocol::Tcp));
         let value = Numbers::zeroed();
         let maps = rig.plane.maps();

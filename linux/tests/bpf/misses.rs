@@ -338,7 +338,7 @@ fn truncated_packets_are_malformed() {
                 assert_eq!((run.verdict, counted), (SHOT, [("malformed", 1)].into()));
             }
         }
-        // The same elsewhere is the kernel's to judge.
+        // A truncated packet to another address is the kernel's to judge.
         let frame = Packet::new(v4(CLIENT, 1, [10, 1, 0, 1], 80, Protocol::Tcp)).to(rig.left.mac).frame();
         untouched(&rig, &frame[..50]);
     });

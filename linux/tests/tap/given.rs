@@ -46,7 +46,7 @@ fn take(socket: BorrowedFd<'_>) -> OwnedFd {
     let mut rights = Rights([0; 24]);
     let mut message = message(&mut parts, &mut rights);
     // SAFETY: the parts describe memory that lives through the call; the header is looked at only if it is there; the
-    // descriptor is fresh, and nobody else owns it.
+    // descriptor is fresh, and nothing else owns it.
     unsafe {
         assert_eq!(libc::recvmsg(socket.as_raw_fd(), &mut message, 0), 1, "{}", io::Error::last_os_error());
         let header = libc::CMSG_FIRSTHDR(&message);
@@ -76,7 +76,7 @@ fn given_to_another_process_it_loses_no_frame() {
         let (mut here, there) = UnixStream::pair().unwrap();
         let mut other = child::start("given::takes_a_device", OwnedFd::from(there));
         give(&here, io.tap().as_fd());
-        // It says when it has it; until then, and between the two, nobody reads.
+        // It says when it has it; until then, and between the two, no process reads.
         here.read_exact(&mut [0]).unwrap();
         send(&link, 50..70);
         drop(io);

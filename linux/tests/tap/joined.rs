@@ -76,7 +76,7 @@ fn goes_as_they_are(io: &mut TapIo, peer: &Link, batch: &mut Batch<TapFrame>, jo
     goes_as(io, peer, batch, &frames, joined);
 }
 
-/// The same where the wire must show these `frames`.
+/// Sends a burst; the wire must show `frames`, and `joined` of its frames must have gone together.
 fn goes_as(io: &mut TapIo, peer: &Link, batch: &mut Batch<TapFrame>, frames: &[Vec<u8>], joined: u64) {
     let before = io.counters();
     let (count, bytes) = (batch.len(), batch.iter().map(|frame| frame.bytes().len()).sum::<usize>());

@@ -73,7 +73,7 @@ impl Link {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0) };
         assert!(fd >= 0);
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor that nothing else owns.
         let link = Link(unsafe { OwnedFd::from_raw_fd(fd) });
         link.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1);
         link.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
@@ -148,7 +148,7 @@ impl Link {
             libc::iovec { iov_base: (&raw mut header).cast(), iov_len: size_of::<Vnet>() },
             libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() },
         ];
-        // SAFETY: the parts describe memory that lives through the call and nobody else uses.
+        // SAFETY: the parts describe memory that lives through the call and nothing else uses.
         let length = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_ptr(), 2) };
         frame.truncate(usize::try_from(length).ok()?.checked_sub(size_of::<Vnet>())?);
         Some((header, frame))

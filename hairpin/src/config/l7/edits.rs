@@ -15,7 +15,7 @@ pub(super) fn requests(table: &Table<'_>, section: &'static Section) -> HeadEdit
     read(&table.table("request_headers", section), Field::parse)
 }
 
-/// The same for responses'.
+/// The changes to responses' heads that a table gives, and what the file says there.
 pub(super) fn responses(table: &Table<'_>, section: &'static Section) -> HeadEdits {
     read(&table.table("response_headers", section), Field::parse_response)
 }

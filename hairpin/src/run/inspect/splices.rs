@@ -49,7 +49,7 @@ impl Inspector {
         self.each_spliced(&self.snapshot(), (0, 0), Instant::now(), |_, connection| {
             match connection.path {
                 SplicedPath::Offloaded => *offloaded += 1,
-                // Nobody waits for one that no client has to be offloaded.
+                // A backend connection that no client has is not counted: it does not wait to be offloaded.
                 _ if connection.client.is_none() => {}
                 path => *reasons.entry(reason(path)).or_default() += 1,
             }

@@ -381,7 +381,7 @@ impl Programs {
         self.control.beat(cpu::now());
     }
 
-    /// The same, for a worker's thread: what serves while this one waits for its turn on a busy machine.
+    /// `beat` as a function for a worker's thread, which serves while this one waits for its turn on a busy machine.
     fn beater(&self) -> impl Fn(Time) + Send + 'static {
         let control = Arc::clone(&self.control);
         move |now| control.beat(now)
@@ -466,7 +466,7 @@ const UNLIMITED: u32 = u32::MAX;
 
 fn options(settings: &Settings) -> Options {
     let linux = &settings.linux;
-    // Nobody can tell packets of connections from others if connections are not tracked.
+    // Packets of connections cannot be told from others if connections are not tracked.
     let is_policed = settings.connection_table.tracks_connections();
     Options {
         instance: settings.instance.clone(),

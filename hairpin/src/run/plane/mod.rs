@@ -160,7 +160,7 @@ pub(crate) trait Plane {
     /// Gives a sign of life.
     fn beat(&self) {}
 
-    /// The same, for another thread.
+    /// `beat` as a function for another thread.
     fn beater(&self) -> Box<dyn Fn(Time) + Send> {
         Box::new(|_| {})
     }

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 /// Requests of which the answer waits at most.
 const WAITING_MAX: usize = 4096;
 
-/// An engine without room. Workers ask it only for what goes by without a policy (flows that are nobody's), and are
-/// refused.
+/// An engine without room. Workers ask it only for rules that no policy decides (to pass flows of no connection), and
+/// are refused.
 #[derive(Debug, Default)]
 pub(super) struct NoEngine {
     answers: VecDeque<Completion>,

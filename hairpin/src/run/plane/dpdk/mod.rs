@@ -352,7 +352,7 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
 }
 
 /// Opens the ports, all with as many queues as each of them has: a worker has one of every port or none, and what comes
-/// into a queue that nobody has is lost.
+/// into a queue that no worker has is lost.
 fn open_all(eal: &Eal, settings: &[PortSettings], workers: u16, pool: &Pool) -> Result<Vec<(Port, PortOptions)>> {
     let mut queues = settings.iter().filter_map(|port| port.queues).chain([workers]).min().unwrap_or(1).max(1);
     let mut opened: Vec<Option<(Port, PortOptions)>> = settings.iter().map(|_| None).collect();
@@ -427,7 +427,7 @@ fn ways<'a>(settings: &DpdkSettings, ports: impl Iterator<Item = &'a Port>, snap
     };
     let plan = Arc::new(Plan::new(&options).context("addresses and routes do not fit together")?);
     let ends = listening().map(|service| (service.endpoint, service.protocol));
-    // Whoever sends packets does not choose what is in there, so nobody can make it slow.
+    // A sender of packets does not choose what is in there, so no sender can make it slow.
     let mut services = std::collections::HashSet::with_hasher(RandomState::with_seed(0));
     services.extend(ends);
     Ok(Ways { plan, services })

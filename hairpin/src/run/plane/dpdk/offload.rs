@@ -36,7 +36,7 @@ fn unwanted(settings: &Settings) -> Option<&'static str> {
 pub(super) struct Engine {
     /// Why there is none, before or instead of probing.
     why_not: Option<String>,
-    /// What was found about each port; none where nobody looked.
+    /// What was found about each port; none where ports were not probed.
     findings: Vec<Findings>,
     agreement: Option<Agreement>,
     rules_max: u32,
@@ -74,7 +74,7 @@ impl Engine {
                 open.push(port);
                 continue;
             }
-            // Nobody uses the ports yet, so rules may be put in to see whether they are taken.
+            // No worker uses the ports yet, so rules may be put in to see whether they are taken.
             let others: Vec<u16> = ids.iter().copied().filter(|id| *id != port.id()).collect();
             let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create), &others);
             let probed = probed.with_context(|| {

@@ -17,7 +17,7 @@ pub(super) enum Way {
         io: PortIo,
         /// What others want to send.
         relayed: Option<RingReceiver>,
-        /// What of it found no room yet.
+        /// Frames of others that the ports had no room for yet.
         waiting: Box<Batch<Mbuf>>,
         /// What is known of the ports' links.
         links: Arc<Links>,
@@ -120,8 +120,8 @@ impl Way {
     }
 }
 
-/// Sends; what finds no room stays in the batch, unless it is for a port whose link is down: nobody else is to wait for
-/// that one's return.
+/// Sends; what finds no room stays in the batch, unless it is for a port whose link is down: frames for other ports
+/// must not wait for that link's return.
 fn send(io: &mut PortIo, batch: &mut Batch<Mbuf>, (links, cut_off): (&Links, &mut u64)) {
     io.transmit(batch);
     if !batch.is_empty() {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(stage.pool.in_use(), 0);
     }
 
-    /// Whoever sends for others does not keep up: what is too much for the ring stays with its worker, and nothing is lost.
+    /// The worker that sends for another falls behind: the other keeps what the ring has no room for; nothing is lost.
     #[test]
     fn what_is_sent_by_another_worker_waits_for_it() {
         let stage = Stage::new(8191);
