@@ -10,11 +10,19 @@ use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to end after it has been asked to.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `usual`, times `HAIRPIN_PATIENCE` (1 unless set, 1 to 100): emulated machines need longer for what programs do.
+pub fn patience(usual: Duration) -> Duration {
+    static TIMES: OnceLock<u32> = OnceLock::new();
+    let told = || std::env::var("HAIRPIN_PATIENCE").ok().and_then(|text| text.parse().ok());
+    usual * (*TIMES.get_or_init(|| told().unwrap_or(1).clamp(1, 100)))
+}
 
 /// A running program. Dropping it asks it to end (SIGTERM), then kills it.
 #[derive(Debug)]
@@ -162,7 +170,7 @@ impl Process {
         self.signal(Signal::SIGTERM);
         // One that stands still would not hear it.
         self.signal_group(Signal::SIGCONT);
-        self.wait(END_TIMEOUT)
+        self.wait(patience(END_TIMEOUT))
     }
 
     /// Memory of it that is resident, with what it shares, in bytes.

@@ -4,7 +4,7 @@ pub mod web;
 
 use crate::command;
 use crate::namespace::{Namespace, Scratch};
-use crate::process::Process;
+use crate::process::{Process, patience};
 use crate::tool::echo::UdpEcho;
 use crate::topology::Topology;
 use anyhow::{Context, Result};
@@ -28,7 +28,7 @@ pub const ECHO_PORT: u16 = 7;
 pub const PAGES: [(&str, usize); 4] = [("1k", 1 << 10), ("128k", 128 << 10), ("10m", 10 << 20), ("100m", 100 << 20)];
 
 /// Longest time a server may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the page `/health` of a server that is well says.
 pub const WELL: &str = "all is well\n";
@@ -75,7 +75,7 @@ impl Servers {
 
     fn await_ports(&mut self, namespace: &Namespace, server: usize, ports: &[u16]) -> Result<()> {
         self.nginx(server)
-            .wait_until(START_TIMEOUT, || listening(namespace.name(), ports))
+            .wait_until(patience(START_TIMEOUT), || listening(namespace.name(), ports))
             .with_context(|| format!("server{server} does not listen on {ports:?}"))
     }
 

@@ -124,7 +124,7 @@ impl<'a> Sink<'a> {
         let of_list = errors.iter().filter(|error| unclosed && error.message().contains("array elements"));
         let goes_on = of_list.map(|error| at(error).start).min();
         if let Some(start) = goes_on {
-            self.error(&(start..start), "the list before this is not closed", "end it with `]`");
+            self.error(&(start..start), "the list before this is not closed, or lacks a comma", "end it with `]`");
         }
         for error in errors.iter().filter(|error| goes_on.is_none_or(|start| at(error).start < start)) {
             self.error(&at(error), error.message(), "");

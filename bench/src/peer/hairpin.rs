@@ -5,7 +5,7 @@ use super::status::Status;
 use super::{START_TIMEOUT, Service, Transport};
 use crate::command;
 use crate::namespace::{CONFIGURATION, Namespace};
-use crate::process::Process;
+use crate::process::{Process, patience};
 use crate::remnants::Remnants;
 use crate::topology::{Family, Topology, pool_address};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 /// How long it may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a configuration may say beside its services.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +117,8 @@ impl Hairpin {
     fn await_status(&mut self) -> Result<()> {
         let (socket, id) = (self.socket(), self.process.id());
         // Another process's answer does not count: the one before may have left its socket.
-        self.process.wait_until(START_TIMEOUT, || control::status(&socket).is_ok_and(|status| status.pid == id))
+        self.process
+            .wait_until(patience(START_TIMEOUT), || control::status(&socket).is_ok_and(|status| status.pid == id))
     }
 
     /// Writes another configuration; the process does not read it yet.
@@ -190,7 +191,7 @@ impl Hairpin {
     pub fn upgrade(&mut self, topology: &Topology, program: &Path) -> Result<()> {
         let old = self.process.id();
         self.tell(topology, &["upgrade", "--program", &program.to_string_lossy()])?;
-        let status = self.process.wait(END_TIMEOUT)?;
+        let status = self.process.wait(patience(END_TIMEOUT))?;
         ensure!(status.success(), "after the upgrade the old process ended with {status}");
         let id = self.status()?.pid;
         ensure!(id != old, "after the upgrade the status is that of the old process");
@@ -204,7 +205,7 @@ impl Hairpin {
     /// Ends it by a signal and waits for that.
     pub fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
         self.process.signal(signal);
-        self.process.wait(END_TIMEOUT)
+        self.process.wait(patience(END_TIMEOUT))
     }
 
     /// Ends it by `hairpin stop`, with what it made if `flush`.
@@ -215,7 +216,7 @@ impl Hairpin {
             stop.arg("--flush");
         }
         command::output(&mut stop)?;
-        self.process.wait(END_TIMEOUT)?;
+        self.process.wait(patience(END_TIMEOUT))?;
         Ok(())
     }
 }
@@ -226,7 +227,7 @@ impl Drop for Hairpin {
         if let Ok(None) = self.process.status() {
             self.process.signal(Signal::SIGINT);
             self.process.signal_group(Signal::SIGCONT);
-            if let Err(error) = self.process.wait(END_TIMEOUT) {
+            if let Err(error) = self.process.wait(patience(END_TIMEOUT)) {
                 eprintln!("{error:#}");
             }
         }

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// Longest time a balancer may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a service carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

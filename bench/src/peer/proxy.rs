@@ -3,7 +3,7 @@
 //! Both get as many threads or processes as there are cores, and the pinning they choose themselves.
 
 use super::{START_TIMEOUT, Service};
-use crate::process::Process;
+use crate::process::{Process, patience};
 use crate::servers::listening;
 use crate::topology::Topology;
 use anyhow::{Context, Result};
@@ -16,7 +16,7 @@ fn cores() -> usize {
 fn wait(topology: &Topology, mut process: Process, services: &[Service]) -> Result<Process> {
     let ports: Vec<u16> = services.iter().map(|service| service.port).collect();
     process
-        .wait_until(START_TIMEOUT, || listening(topology.balancer.name(), &ports))
+        .wait_until(patience(START_TIMEOUT), || listening(topology.balancer.name(), &ports))
         .context("a proxy did not start")?;
     Ok(process)
 }

@@ -2,7 +2,7 @@
 
 use super::{START_TIMEOUT, listening};
 use crate::command;
-use crate::process::Process;
+use crate::process::{Process, patience};
 use crate::topology::Topology;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -36,7 +36,7 @@ fn started(topology: &Topology, server: usize, port: u16, name: &str, command: C
     let namespace = &topology.servers[server - 1];
     let mut process = namespace.start(command, &topology.scratch.file(format!("{name}-{server}.log")))?;
     process
-        .wait_until(START_TIMEOUT, || listening(namespace.name(), &[port]))
+        .wait_until(patience(START_TIMEOUT), || listening(namespace.name(), &[port]))
         .with_context(|| format!("{name} does not listen on port {port} of server{server}"))?;
     Ok(process)
 }

@@ -423,7 +423,10 @@ fn a_syntax_error_hides_no_other_mistake() {
 fn an_unclosed_list_is_one_mistake() {
     let text = "workers = 2\ninterfaces = [\"eth0\"\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n\
                 [timeouts]\ntcp_closed = \"5s\"\n";
-    assert_eq!(said(text), ["t.toml:3:1: error: the list before this is not closed; end it with `]`"]);
+    assert_eq!(
+        said(text),
+        ["t.toml:3:1: error: the list before this is not closed, or lacks a comma; end it with `]`"]
+    );
 }
 
 #[test]
