@@ -1,4 +1,4 @@
-# make build | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | soak | clean
+# make build | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,7 +17,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb
+.PHONY: build test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -152,16 +152,16 @@ bench-papers002: build
 REPRODUCE ?=
 
 reproduce: deps
-	$(CARGO) build --release --package hairpin
-	target/release/hairpin lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
+	$(CARGO) build --release --package hairpin-lab
+	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
 
 # What was carried out of the whole scale, all of it, is kept in results/, and not done again unless REPRODUCE=--fresh.
 reproduce-full: deps
-	$(CARGO) build --release --package hairpin
+	$(CARGO) build --release --package hairpin-lab
 	mkdir -p target/reproduce-full
 	test -e target/reproduce-full/cases.jsonl || \
 		gzip --decompress --stdout results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
-	target/release/hairpin lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
+	target/release/hairpin-lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
 		--document docs/reproduction-full.md $(REPRODUCE)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
@@ -171,17 +171,15 @@ fuzz:
 
 # target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions. The test of the package
 # takes a program that is built quickly, and says which version it is: make deb PROFILE=dev DEB="--deb-version 0.1.0-2"
+# deb-lab makes the laboratory's package, hairpin-lab.
 PROFILE ?= release
 DEB ?=
-BUILT = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 deb: deps
-	$(CARGO) build --profile $(PROFILE) --package hairpin
-	mkdir -p $(BUILT)/completions
-	for shell in bash zsh fish; do \
-		$(BUILT)/hairpin completions $$shell >$(BUILT)/completions/hairpin.$$shell || exit 1; done
-	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked --version ^3
-	$(CARGO) deb --package hairpin --no-build --profile $(PROFILE) $(DEB)
+	scripts/package hairpin $(PROFILE) $(DEB)
+
+deb-lab: deps
+	scripts/package hairpin-lab $(PROFILE) $(DEB)
 
 clean:
 	-target/release/hairpin-bench clean

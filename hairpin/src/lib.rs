@@ -13,7 +13,6 @@ pub mod diff;
 mod fake_flow;
 pub mod health;
 mod json;
-mod lab;
 mod live;
 pub mod metrics;
 mod probe;

@@ -16,7 +16,6 @@ pub mod figure;
 pub mod forward;
 pub mod profile;
 pub mod rate;
-pub mod reading;
 pub mod report;
 pub mod sink;
 pub mod statistics;

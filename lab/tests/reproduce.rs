@@ -1,4 +1,4 @@
-//! `hairpin lab reproduce` at a hundredth of the scale, a few cases of it: the main findings' directions, every file.
+//! `hairpin-lab reproduce` at a hundredth of the scale, a few cases of it: the main findings' directions, every file.
 
 use hairpin_lab::virtual_time::finding::Verdict;
 use hairpin_lab::virtual_time::{

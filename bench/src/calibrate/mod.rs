@@ -1,7 +1,7 @@
 //! `hairpin-bench calibrate`: whether the testbed in virtual time tells what the one of real packets does: `make
 //! bench-calibrate`.
 //!
-//! In each repetition the machine's costs are measured as `hairpin lab calibrate` does it, and real packets over rings at
+//! In each repetition the machine's costs are measured as `hairpin-lab calibrate` does it, and real packets over rings at
 //! other points (`hairpin_lab::calibrate::check`), each right after the costs that are nearest to it; at the end the very
 //! same runs are simulated, each with the costs of its own repetition (a virtual machine is another one minutes later), and
 //! that whose ratio is in the middle counts. What is compared is packets for each second that the device's core is busy,

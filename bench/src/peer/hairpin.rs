@@ -59,19 +59,32 @@ pub struct Hairpin {
 
 /// The program under test: `HAIRPIN_BIN`, or `hairpin` beside this program (tests: two directories up), or the
 /// workspace's release or debug build.
+///
+/// # Errors
+/// There is none.
 pub fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("HAIRPIN_BIN") {
         let path = PathBuf::from(path);
         return if path.exists() { Ok(path) } else { bail!("HAIRPIN_BIN is {}, which is not there", path.display()) };
     }
-    let own = std::env::current_exe()?;
-    let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join("hairpin"));
+    built("hairpin").context("no hairpin program: build it (`cargo build --release -p hairpin`) or set HAIRPIN_BIN")
+}
+
+/// The laboratory's program: `hairpin-lab` where [`program`] finds `hairpin`, but for `HAIRPIN_BIN`.
+///
+/// # Errors
+/// There is none.
+pub fn laboratory() -> Result<PathBuf> {
+    built("hairpin-lab").context("no hairpin-lab program: build it (`cargo build --release -p hairpin-lab`)")
+}
+
+/// The program of this name beside this program (tests: two directories up), or of the workspace's release or debug build.
+fn built(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let built = ["release", "debug"].map(|profile| workspace.join(profile).join("hairpin"));
-    beside
-        .chain(built)
-        .find(|path| path.is_file())
-        .context("no hairpin program: build it (`cargo build --release -p hairpin`) or set HAIRPIN_BIN")
+    let built = ["release", "debug"].map(|profile| workspace.join(profile).join(name));
+    beside.chain(built).find(|path| path.is_file())
 }
 
 impl Hairpin {

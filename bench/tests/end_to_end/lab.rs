@@ -1,12 +1,13 @@
-//! `hairpin lab` as people run it: the program with its options, in processes of their own, what they print and what they
+//! `hairpin-lab` as people run it: the program with its options, in processes of their own, what they print and what they
 //! leave. How fast anything is does not matter here.
 
-use super::dpdk::{PATIENCE, is_built_in};
+use super::dpdk::PATIENCE;
+use super::lane::skip;
 use super::network::trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_bench::command;
 use hairpin_bench::namespace::{Namespace, Scratch, unique_prefix};
-use hairpin_bench::peer::hairpin_program;
+use hairpin_bench::peer::laboratory;
 use hairpin_bench::process::Process;
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -22,6 +23,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("lab: rate finds a rate", rate),
         trial("lab: calibrate writes a profile, train a model", calibrate_and_train),
     ]
+}
+
+/// Whether the program has DPDK. Says so if it has not.
+fn is_built_in() -> Result<bool> {
+    let version = command::output(Command::new(laboratory()?).arg("--version"))?;
+    let found = version.contains("features: dpdk");
+    if !found {
+        skip("ports need a hairpin-lab with DPDK (cargo build -p hairpin-lab --features dpdk)");
+    }
+    Ok(found)
 }
 
 /// Frames a second: few, so that three processes that poll can share two processors.
@@ -43,8 +54,8 @@ impl Bench {
     }
 
     fn command(&self, words: &str) -> Result<Command> {
-        let mut command = self.namespace.command(&hairpin_program()?.to_string_lossy());
-        command.arg("lab").args(words.split_whitespace());
+        let mut command = self.namespace.command(&laboratory()?.to_string_lossy());
+        command.args(words.split_whitespace());
         Ok(command)
     }
 
@@ -106,6 +117,7 @@ fn three_processes() -> Result<()> {
         return Ok(());
     }
     let bench = Bench::new()?;
+    // A bridge that snoops on multicast joins 224.0.0.106 (RFC 4286) and floods its report to the device and the sink.
     bench.namespace.script(
         "for name in gen dut sink; do\n\
            ip link add $name type veth peer name $name-far\n\
@@ -114,7 +126,7 @@ fn three_processes() -> Result<()> {
              ip link set $end up\n\
            done\n\
          done\n\
-         ip link add bridge type bridge\n\
+         ip link add bridge type bridge mcast_snooping 0\n\
          for end in gen-far dut-far sink-far; do\n\
            ip link set $end master bridge\n\
            ip link set $end type bridge_slave learning off\n\

@@ -11,7 +11,6 @@ mod target;
 
 use crate::capture::Wish;
 use crate::config;
-use crate::lab::LabCommand;
 use crate::probe;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -238,11 +237,12 @@ enum Action {
         #[arg(long)]
         flush: bool,
     },
-    /// Measure connection tables and devices on real packets: generator, device under test and sink.
-    #[command(after_help = "Example: hairpin lab run scenarios/smoke.toml")]
+    /// Say where the laboratory is: a program of its own, `hairpin-lab`.
+    #[command(hide = true, disable_help_flag = true, after_help = "Example: hairpin lab")]
     Lab {
-        #[command(subcommand)]
-        command: LabCommand,
+        /// The words that `hairpin-lab` takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
     },
     /// Print a commented configuration file: every field with its default.
     #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
@@ -353,7 +353,10 @@ impl Action {
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),
             Action::Stop { target, flush } => process::stop(&target, flush),
-            Action::Lab { command } => return command.perform(),
+            Action::Lab { words } => {
+                eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));
+                return Ok(ExitCode::from(2));
+            }
             Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
             Action::Man { directory } => pages::manual(directory.as_deref()),
             Action::Names { words } => return names::names(&words),
@@ -361,6 +364,11 @@ impl Action {
         }
         .map(|()| ExitCode::SUCCESS)
     }
+}
+
+/// The command that takes the place of `hairpin lab` with these words.
+fn laboratory(words: &[String]) -> String {
+    ["hairpin-lab"].into_iter().chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {

@@ -4,8 +4,8 @@ use super::service::Draft;
 use super::words::spoken;
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
-use hairpin_lab::reading::At;
-use hairpin_lab::reading::Sink;
+use hairpin_diagnostics::At;
+use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
 
 /// Checks every service by itself and beside the others. `is_tracked`: whether connections are.

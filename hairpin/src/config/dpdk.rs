@@ -6,7 +6,7 @@ use super::words::Word;
 use super::{CheckKind, reference};
 use hairpin_core::config::Pool;
 use hairpin_core::flow::Address;
-use hairpin_lab::reading::{At, Sink};
+use hairpin_diagnostics::{At, Sink};
 use std::net::IpAddr;
 use std::ops::Range;
 

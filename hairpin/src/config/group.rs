@@ -11,7 +11,7 @@ use super::{ServiceSettings, health, reference};
 use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
-use hairpin_lab::reading::{At, Sink};
+use hairpin_diagnostics::{At, Sink};
 
 /// The groups of a service, and their names.
 pub(super) fn read<'a>(

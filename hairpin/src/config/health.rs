@@ -5,7 +5,7 @@ use super::words::Spoken;
 use super::{CheckKind, HealthSettings};
 use crate::health::{Check, HttpCheck, Passive, StatusRanges, Target};
 use hairpin_core::flow::Protocol;
-use hairpin_lab::reading::{At, Sink};
+use hairpin_diagnostics::{At, Sink};
 use std::net::{Ipv4Addr, SocketAddr};
 
 const HTTP_FIELDS: [&str; 5] = ["method", "path", "host", "status", "body"];

@@ -9,7 +9,7 @@ use super::{
 };
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::Method;
-use hairpin_lab::reading::{At, Sink};
+use hairpin_diagnostics::{At, Sink};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 use super::instance::absolute_path;
 use super::reader::Table;
 use hairpin_core::keys::{KEYS_MAX, Keys, Secret};
-use hairpin_lab::reading::Sink;
+use hairpin_diagnostics::Sink;
 use rustix::fs::OFlags;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};

@@ -21,8 +21,8 @@ mod tables;
 pub(crate) mod words;
 
 pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
-pub(crate) use hairpin_lab::reading::nearest;
-pub use hairpin_lab::reading::{Problem, Problems, Severity};
+pub(crate) use hairpin_diagnostics::nearest;
+pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub use print::{markdown, template};
 pub use settings::{
     Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
@@ -32,7 +32,7 @@ pub use tables::TableChoice;
 pub use words::{PlaneChoice, Word};
 
 use hairpin_core::config::{Snapshot, Timeouts};
-use hairpin_lab::reading::{Sink, text_of};
+use hairpin_diagnostics::{Sink, text_of};
 use reader::Table;
 use std::io::ErrorKind;
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::PolicyChoice;
 use super::reader::Table;
 use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{Choice, FirstN, HeavyHitter, Tree};
-use hairpin_lab::reading::Sink;
+use hairpin_diagnostics::Sink;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn model(sink: &Sink<'_>, offload: &Table<'_>) -> Option<Tree> {
     let text = offload.text("model")?;
     let read = match text.value.as_str() {
         "built-in" => {
-            Tree::parse(BUILT_IN).map_err(|wrong| (wrong.to_string(), "name one that `hairpin lab train` wrote"))
+            Tree::parse(BUILT_IN).map_err(|wrong| (wrong.to_string(), "name one that `hairpin-lab train` wrote"))
         }
         path => from_file(Path::new(path)),
     };
@@ -56,7 +56,7 @@ fn model(sink: &Sink<'_>, offload: &Table<'_>) -> Option<Tree> {
 }
 
 fn from_file(path: &Path) -> Result<Tree, (String, &'static str)> {
-    let remedy = "name a file that `hairpin lab train` wrote, or write model = \"built-in\"";
+    let remedy = "name a file that `hairpin-lab train` wrote, or write model = \"built-in\"";
     if !path.is_absolute() {
         return Err(("not an absolute path".to_string(), "start it with `/`, or write model = \"built-in\""));
     }
@@ -65,7 +65,7 @@ fn from_file(path: &Path) -> Result<Tree, (String, &'static str)> {
         return Err((format!("not a file of {TEXT_MAX} bytes or less"), remedy));
     }
     let text = std::fs::read_to_string(path).map_err(|error| (format!("cannot read it: {error}"), remedy))?;
-    Tree::parse(&text).map_err(|wrong| (wrong.to_string(), "correct it, or train it anew with `hairpin lab train`"))
+    Tree::parse(&text).map_err(|wrong| (wrong.to_string(), "correct it, or train it anew with `hairpin-lab train`"))
 }
 
 fn heavy_hitter(offload: &Table<'_>) -> Option<HeavyHitter> {

@@ -2,7 +2,7 @@
 
 use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
 use super::words::Word;
-use hairpin_lab::reading::{At, Sink, described, nearest, one_of};
+use hairpin_diagnostics::{At, Sink, described, nearest, one_of};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, 
 use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
-use hairpin_lab::reading::{At, Sink};
+use hairpin_diagnostics::{At, Sink};
 use std::net::SocketAddr;
 use std::ops::Range;
 

@@ -7,7 +7,7 @@ use super::{PolicyChoice, Settings};
 use hairpin_core::config::{Algorithm, Forwarding};
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::table::Method;
-use hairpin_lab::reading::Sink;
+use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
 use std::ops::Range;
 

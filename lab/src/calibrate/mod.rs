@@ -392,7 +392,7 @@ impl Measured {
         let profile = CoreProfile {
             name: options.name.clone(),
             source: format!(
-                "`hairpin lab calibrate` on {}: packets of 64 bytes, {place}; new flows, ends and rules in memory.",
+                "`hairpin-lab calibrate` on {}: packets of 64 bytes, {place}; new flows, ends and rules in memory.",
                 machine()
             ),
             poll,

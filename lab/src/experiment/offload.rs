@@ -2,8 +2,8 @@
 
 use super::file::beside;
 use super::reader::Table;
-use crate::reading::text_of;
 use crate::testbed::offload::{Offload, Policy};
+use hairpin_diagnostics::text_of;
 use hairpin_sim::nic::Profile;
 use std::path::Path;
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn read_policy(table: &Table<'_>, policy: &str, directory: &Path) -> Option<Poli
             let model = table.text("model").filter(|model| model.value != "built-in");
             let policy = Policy::DecisionTree(model.as_ref().map(|model| beside(directory, &model.value)));
             if let (Err(wrong), Some(model)) = (policy.choice(), model) {
-                let remedy = "name a file that `hairpin lab train` wrote, or write model = \"built-in\"";
+                let remedy = "name a file that `hairpin-lab train` wrote, or write model = \"built-in\"";
                 table.error(&model.span, format!("{wrong:#}"), remedy);
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
 
-use crate::reading::{At, Sink, described, nearest, one_of};
+use hairpin_diagnostics::{At, Sink, described, nearest, one_of};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Display;

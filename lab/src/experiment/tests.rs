@@ -1,10 +1,10 @@
 //! Files, plans, and whole experiments on a modelled testbed.
 
 use super::*;
-use crate::reading::{Problem, Problems};
 use crate::testbed::offload::{Offload, Policy};
 use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Size, Testbed, Trial};
 use anyhow::{Result, bail};
+use hairpin_diagnostics::{Problem, Problems};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -81,7 +81,8 @@ fn tree(model: Option<&PathBuf>) -> Result<Tree> {
     let Some(path) = model else {
         return Tree::parse(BUILT_IN).map_err(|wrong| anyhow!("the model that is built in: {wrong}"));
     };
-    let text = crate::reading::text_of(path, TEXT_MAX as u64).with_context(|| format!("model {}", path.display()))?;
+    let text =
+        hairpin_diagnostics::text_of(path, TEXT_MAX as u64).with_context(|| format!("model {}", path.display()))?;
     Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
 }
 

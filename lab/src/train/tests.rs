@@ -148,7 +148,7 @@ fn the_same_seed_makes_the_same_file_and_a_command_cannot_change_it() {
     let made = |seed| {
         let options = Options { seed, ..options() };
         let trained = train(&origins, &options).unwrap();
-        let text = text::text(&trained, &origins, &options, "hairpin lab train\nlong probability=1 expected=9 flows=9");
+        let text = text::text(&trained, &origins, &options, "hairpin-lab train\nlong probability=1 expected=9 flows=9");
         assert_eq!(Tree::parse(&text).unwrap(), trained.tree);
         assert!(text.lines().all(|line| line.len() <= 120), "{text}");
         text

@@ -14,7 +14,7 @@ const NAMED_MAX: usize = 40;
 pub fn document(gathered: &[Gathered<'_>], circumstances: &Circumstances) -> String {
     let mut text = String::from("# papers/001 in virtual time: what is so here, and what is not\n\n");
     text.push_str(
-        "This page is made by `hairpin lab reproduce`; what it says of findings is decided by the rules beside them ",
+        "This page is made by `hairpin-lab reproduce`; what it says of findings is decided by the rules beside them ",
     );
     text.push_str("in `experiments/*.toml`, by nobody's hand.\n\n");
     for paragraph in about(gathered, circumstances) {

@@ -1,7 +1,7 @@
 //! `decision-tree`: what a connection's first packets look like says whether it is going to be long (papers/001, section
 //! 2.3, of Durner and Kellerer's J48).
 //!
-//! The tree ([`Tree`]) is a text that `hairpin lab train` writes. A connection is judged once, as soon as those of
+//! The tree ([`Tree`]) is a text that `hairpin-lab train` writes. A connection is judged once, as soon as those of
 //! its first packets have come that its way down the tree takes: it is long, and goes to the engine, or short, and stays.
 //! A short one that has had, since then, as many packets as make a long one has refuted that, and goes as well; so does,
 //! after as many, one whose first packets were not seen (they came to another process, or on another worker).

@@ -7,7 +7,7 @@ use hairpin_core::l7::config::Network;
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Conditions, Named, Test};
-use hairpin_lab::reading::{At, described};
+use hairpin_diagnostics::{At, described};
 use std::fmt::Display;
 use std::net::IpAddr;
 use toml::de::DeValue;

@@ -5,7 +5,7 @@ use super::super::reference::Section;
 use super::conditions::parsed;
 use super::{ENTRIES_MAX, bounded};
 use hairpin_core::l7::config::{Field, HeadEdits};
-use hairpin_lab::reading::described;
+use hairpin_diagnostics::described;
 use toml::de::DeValue;
 
 type Parse = fn(&str, &str) -> Result<Field, &'static str>;

@@ -4,7 +4,7 @@ use super::super::nearest;
 use super::super::reader::Table;
 use super::bounded;
 use hairpin_core::l7::config::Group;
-use hairpin_lab::reading::{At, described};
+use hairpin_diagnostics::{At, described};
 
 /// What routes call the service's own backends.
 pub(in super::super) const OWN: &str = "own";

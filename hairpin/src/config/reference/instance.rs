@@ -214,7 +214,7 @@ pub const OFFLOAD: Section = Section {
             Kind::Text,
             Value("built-in"),
             "\"/etc/hairpin/model.tree\"",
-            "With `\"decision-tree\"`: the model, a file that `hairpin lab train` has written (absolute), or \
+            "With `\"decision-tree\"`: the model, a file that `hairpin-lab train` has written (absolute), or \
              `\"built-in\"`.",
         ),
     ],

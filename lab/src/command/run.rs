@@ -1,8 +1,8 @@
-//! `hairpin lab run`: a whole experiment from a file.
+//! `hairpin-lab run`: a whole experiment from a file.
 
 use super::progress::{Progress, about};
+use super::{Output, print};
 use super::{bed, remove_results};
-use crate::cli::{Output, print};
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};

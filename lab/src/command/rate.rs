@@ -1,8 +1,8 @@
-//! `hairpin lab rate`: the highest rate with no more loss than allowed.
+//! `hairpin-lab rate`: the highest rate with no more loss than allowed.
 
 use super::bed;
 use super::progress::Progress;
-use crate::cli::{Output, print};
+use super::{Output, print};
 use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};

@@ -1,7 +1,7 @@
-//! `hairpin lab forward`: a device under test in a process of its own.
+//! `hairpin-lab forward`: a device under test in a process of its own.
 
+use super::Output;
 use super::ports::PortArguments;
-use crate::cli::Output;
 use anyhow::Result;
 use clap::Args;
 use hairpin_lab::testbed::Device;
@@ -42,8 +42,8 @@ impl ForwardArguments {
     #[cfg(feature = "dpdk")]
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{start, told_to_end};
+        use super::print;
         use super::progress::{Progress, running};
-        use crate::cli::print;
         use hairpin_lab::testbed::Trial;
         use hairpin_lab::testbed::ports::forward;
         use hairpin_lab::testbed::rings::device_cores;

@@ -1,8 +1,8 @@
-//! `hairpin lab reproduce`: papers/001's experiments in virtual time.
+//! `hairpin-lab reproduce`: papers/001's experiments in virtual time.
 
+use super::print;
 use super::progress::{Progress, about};
 use super::remove_results;
-use crate::cli::print;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hairpin_lab::report;
@@ -131,7 +131,7 @@ impl ReproduceArguments {
 
     /// As one would type it again.
     fn command(&self) -> String {
-        let mut command = format!("hairpin lab reproduce --scale {}", self.scale);
+        let mut command = format!("hairpin-lab reproduce --scale {}", self.scale);
         if !self.only.is_empty() {
             command.push_str(&format!(" --only {}", self.only.join(",")));
         }

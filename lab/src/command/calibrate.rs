@@ -1,7 +1,7 @@
-//! `hairpin lab calibrate`: what the work of a worker's core costs on this machine.
+//! `hairpin-lab calibrate`: what the work of a worker's core costs on this machine.
 
+use super::print;
 use super::progress::Progress;
-use crate::cli::print;
 use anyhow::{Context, Result};
 use clap::Args;
 use hairpin_lab::calibrate::{Bench, Calibrated, InMemory, Options, calibrate};

@@ -1,6 +1,6 @@
-//! `hairpin lab train`: a model for the policy `decision-tree`, and how good it is.
+//! `hairpin-lab train`: a model for the policy `decision-tree`, and how good it is.
 
-use crate::cli::{Output, print};
+use super::{Output, print};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -98,7 +98,7 @@ impl TrainArguments {
         let trained = train::train(&origins, &options)?;
         if let Some(path) = &self.model {
             let command: Vec<String> = std::env::args().skip(1).collect();
-            let text = text::text(&trained, &origins, &options, &format!("hairpin {}", command.join(" ")));
+            let text = text::text(&trained, &origins, &options, &format!("hairpin-lab {}", command.join(" ")));
             Tree::parse(&text).context("the model that was made cannot be read again")?;
             std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }

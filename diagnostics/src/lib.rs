@@ -1,6 +1,8 @@
 //! Reading TOML that people write (the configuration, experiments), and what is wrong with it: where, what, and what would
 //! be right. Every mistake is told, in the order of the text.
 
+#![forbid(unsafe_code)]
+
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;

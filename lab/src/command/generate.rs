@@ -1,8 +1,8 @@
-//! `hairpin lab generate`: packets from a port, and what comes back.
+//! `hairpin-lab generate`: packets from a port, and what comes back.
 
+use super::Output;
 use super::ports::{PortArguments, ethernet_address};
 use super::source::SourceArguments;
-use crate::cli::Output;
 use anyhow::Result;
 use clap::Args;
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl GenerateArguments {
     #[cfg(feature = "dpdk")]
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{report, start, told_to_end};
+        use super::print;
         use super::progress::{Progress, running};
-        use crate::cli::print;
         use hairpin_lab::testbed::ports::{Back, GenerateOptions, PortSettings, generate};
         use hairpin_lab::testbed::sources::longest;
         use hairpin_lab::testbed::{Device, Trial};

@@ -1,7 +1,7 @@
-//! `hairpin lab sink`: a sink in a process of its own.
+//! `hairpin-lab sink`: a sink in a process of its own.
 
+use super::Output;
 use super::ports::PortArguments;
-use crate::cli::Output;
 use anyhow::Result;
 use clap::Args;
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl SinkArguments {
     #[cfg(feature = "dpdk")]
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{report, start, told_to_end};
+        use super::print;
         use super::progress::{Progress, running};
-        use crate::cli::print;
         use hairpin_lab::testbed::ports::{SinkSettings, sink};
         let settings = SinkSettings {
             port: self.port.settings(self.longest, true)?,

@@ -1,0 +1,220 @@
+//! The command line of `hairpin-lab`.
+
+mod bed;
+mod calibrate;
+mod forward;
+mod generate;
+// Without DPDK there are no ports; what they would be told is checked all the same.
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+mod ports;
+mod progress;
+mod rate;
+mod reproduce;
+mod run;
+mod sink;
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+mod source;
+mod train;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Hairpin's laboratory: a generator, a device under test and a sink on real packets, and modelled ones in virtual time.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin-lab", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "Example: hairpin-lab run scenarios/smoke.toml")]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Measure what the work of a worker's core costs on this machine, as a profile for the testbed in virtual time.
+    ///
+    /// Packets of known flows over rings, by connection table and number of flows; new flows, their ends and rules in
+    /// memory. Without DPDK everything is measured in memory, and the profile says so. About ten minutes.
+    #[command(after_help = "Example: hairpin-lab calibrate -o profiles/cores/this-machine.toml")]
+    Calibrate(Box<calibrate::CalibrateArguments>),
+    /// Search the highest rate that a device carries with no more loss than allowed.
+    ///
+    /// Loads are judged by the majority of several trials (MLRsearch's way; --rfc2544 for one of 60 seconds each). The
+    /// search is repeated, and the mean comes with its 95 % confidence interval.
+    #[command(after_help = "Example: hairpin-lab rate --table cuckoo++ --flows 1000000 --loss 0,0.005")]
+    Rate(Box<rate::RateArguments>),
+    /// Measure a whole experiment, from a file: tables, figures, a page.
+    ///
+    /// What is there already is not measured again: a run that was ended goes on. What the machine has too few cores for
+    /// is left out, and said.
+    #[command(
+        after_help = "Example: hairpin-lab run scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
+    )]
+    Run(Box<run::RunArguments>),
+    /// papers/001's experiments in virtual time: tables, figures, and whether its findings are so.
+    ///
+    /// Everything of experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
+    /// modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is reported,
+    /// and the others go on.
+    #[command(
+        after_help = "Example: hairpin-lab reproduce --scale 0.1 --only matrix,policies\nExit status: 0 all cases came, 1 some did not"
+    )]
+    Reproduce(Box<reproduce::ReproduceArguments>),
+    /// Send packets from a port, and judge what comes back.
+    ///
+    /// Recorded or made-up packets, in an open loop at a set rate or as fast as they are taken. Each carries a number, its
+    /// flow and its time, so that loss, reordering, duplicates, corruption and latency are told packet by packet. Clients
+    /// are 10.0.0.0/8, the service is port 80 of 192.0.2.1 (2001:db8::c000:201).
+    #[command(
+        after_help = "Example: hairpin-lab generate --port net_memif0,socket=/run/m.sock --rate 1Mpps --duration 5s"
+    )]
+    Generate(Box<generate::GenerateArguments>),
+    /// Receive from a port what a generator of another process sends, and judge it.
+    ///
+    /// Both have to be on one machine, whose clock tells latencies, and be given the same seed. It ends when nothing comes
+    /// any more.
+    #[command(after_help = "Example: hairpin-lab sink --port net_af_packet0,iface=veth1 --seed 7 -o json")]
+    Sink(Box<sink::SinkArguments>),
+    /// Be the device under test: send what comes in at a port back out of it.
+    ///
+    /// The basic forwarder checks the IP header and exchanges Ethernet and IP addresses. A balancer is Hairpin's worker
+    /// with nothing offloaded; it answers no ARP here, and sends to where packets came from. It ends when told to.
+    #[command(
+        after_help = "Example: hairpin-lab forward --port net_memif0,role=server,socket=/run/m.sock --device balancer"
+    )]
+    Forward(Box<forward::ForwardArguments>),
+    /// Make a model for the policy decision-tree, and say how good it is.
+    ///
+    /// It learns from capture files, and from made-up connections of given sizes, which of them will be long by their first
+    /// packets. It is judged on what it was not made from: a fifth of the connections at a time, and one file at a time.
+    #[command(after_help = "Examples:\n  hairpin-lab train --traces captures/ --without port --model edge.tree\n  \
+                            hairpin-lab train --sizes web-search.csv --more 100 -o json")]
+    Train(Box<train::TrainArguments>),
+    /// Print the manual page.
+    #[command(after_help = "Example: hairpin-lab man --directory /usr/local/share/man/man1")]
+    Man {
+        /// Write a page for each command into this directory instead.
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
+    /// Print what a shell needs to complete commands and options.
+    #[command(
+        after_help = "Example: hairpin-lab completions bash > /usr/share/bash-completion/completions/hairpin-lab"
+    )]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Whom the output is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Tables.
+    Table,
+    /// JSON.
+    Json,
+}
+
+/// Runs the command line of this process.
+pub(crate) fn main() -> ExitCode {
+    let matches = Command::command().long_version(version()).get_matches();
+    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match command.action.perform() {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The long version: with the features that the program was built with.
+fn version() -> &'static str {
+    if cfg!(feature = "dpdk") {
+        concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: dpdk")
+    } else {
+        concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: none")
+    }
+}
+
+/// Whether the reader of standard output has gone, as in `hairpin-lab rate | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Prints to standard output at once.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    // Standard output keeps an unfinished line, and reports no error when the process ends.
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints the manual page, or writes one for each command into `directory`.
+fn manual(directory: Option<&Path>) -> Result<()> {
+    let Some(directory) = directory else {
+        let mut page = Vec::new();
+        // The pages that are written into a directory do not list `help` either.
+        clap_mangen::Man::new(Command::command().disable_help_subcommand(true)).render(&mut page)?;
+        return print(&String::from_utf8(page).context("a manual page is text")?);
+    };
+    clap_mangen::generate_to(Command::command(), directory)
+        .with_context(|| format!("cannot write manual pages into {}", directory.display()))
+}
+
+/// Prints the completions of `shell`.
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Command::command(), "hairpin-lab", &mut script);
+    print(&String::from_utf8(script).context("a completion script is text")?)
+}
+
+impl Action {
+    fn perform(self) -> Result<ExitCode> {
+        match self {
+            Action::Calibrate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Run(arguments) => arguments.perform(),
+            Action::Reproduce(arguments) => arguments.perform(),
+            Action::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            Action::Man { directory } => manual(directory.as_deref()).map(|()| ExitCode::SUCCESS),
+            Action::Completions { shell } => completions(shell).map(|()| ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Takes away a file of results, if there is one, to begin anew.
+fn remove_results(file: &Path) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("could not remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for command in Command::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}
