@@ -68,11 +68,11 @@ RESTARTS ?= 1000
 
 crashes: deps
 	$(CARGO) build --package hairpin
-	HAIRPIN_CRASHES=$(CRASHES) $(CARGO) test --package hairpin-bench --test end_to_end -- crash:
+	HAIRPIN_CRASHES=$(CRASHES) $(CARGO) test --package hairpin-e2e --test end_to_end -- crash:
 
 restarts: deps
 	$(CARGO) build --package hairpin
-	HAIRPIN_RESTARTS=$(RESTARTS) $(CARGO) test --package hairpin-bench --test end_to_end -- leaks:
+	HAIRPIN_RESTARTS=$(RESTARTS) $(CARGO) test --package hairpin-e2e --test end_to_end -- leaks:
 
 # So many random operations on the tables, each compared with a plain map: also beside other threads.
 OPERATIONS ?= 100000000
@@ -93,7 +93,7 @@ BYTES ?= 1073741824
 
 soak-http: deps
 	$(CARGO) build --package hairpin
-	HAIRPIN_BODY_BYTES=$(BYTES) $(CARGO) test --package hairpin-bench --test end_to_end -- load\ arrives\ whole
+	HAIRPIN_BODY_BYTES=$(BYTES) $(CARGO) test --package hairpin-e2e --test end_to_end -- load\ arrives\ whole
 
 # Mixed HTTP traffic of so many clients for so many minutes, every byte compared, while Hairpin is reloaded every two
 # seconds and backends are drained, disabled and enabled: fails if a byte is wrong or an operation fails that no disabled
@@ -155,18 +155,18 @@ reproduce: deps
 	$(CARGO) build --release --package hairpin-lab
 	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
 
-# What was carried out of the whole scale, all of it, is kept in results/, and not done again unless REPRODUCE=--fresh.
+# What was carried out of the whole scale, all of it, is kept in lab/results/, and not done again unless REPRODUCE=--fresh.
 reproduce-full: deps
 	$(CARGO) build --release --package hairpin-lab
 	mkdir -p target/reproduce-full
 	test -e target/reproduce-full/cases.jsonl || \
-		gzip --decompress --stdout results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
+		gzip --decompress --stdout lab/results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
 	target/release/hairpin-lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
 		--document docs/reproduction-full.md $(REPRODUCE)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:
-	cd fuzz && for target in $$($(CARGO) fuzz list); do \
+	cd tests/fuzz && for target in $$($(CARGO) fuzz list); do \
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
 # target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions. The test of the package
@@ -184,4 +184,4 @@ deb-lab: deps
 clean:
 	-target/release/hairpin-bench clean
 	$(CARGO) clean
-	rm -rf fuzz/target
+	rm -rf tests/fuzz/target

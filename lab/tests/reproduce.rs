@@ -101,9 +101,9 @@ share = 1
 fn directions_hold_and_every_file_is_written() {
     let directory = std::env::temp_dir().join(format!("hairpin-reproduce-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let experiments = [MATRIX, POLICIES].map(|text| Experiment::parse(text).unwrap());
-    let bench = Bench::load(0.01, &root.join("profiles"), &root.join("../shared/data")).unwrap();
+    let bench = Bench::load(0.01, &root.join("profiles"), &root.join("../../shared/data")).unwrap();
     let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
     let effort = Effort { jobs: 2, case_max: Duration::from_secs(300) };
     let mut store = Store::open(&directory).unwrap();

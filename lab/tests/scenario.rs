@@ -24,7 +24,7 @@ fn from_a_file_to_a_page() {
 }
 
 fn load(name: &str) -> Experiment {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../scenarios/{name}.toml"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.toml"));
     Experiment::load(&file).unwrap_or_else(|problems| panic!("{problems}"))
 }
 

@@ -425,7 +425,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn profile() -> CoreProfile {
-        CoreProfile::parse(include_str!("../../../profiles/cores/xeon-5217.toml")).unwrap()
+        CoreProfile::parse(include_str!("../../profiles/cores/xeon-5217.toml")).unwrap()
     }
 
     /// The machine of [`profile`], slower by the factor `times`.

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// Hairpin's laboratory: a generator, a device under test and a sink on real packets, and modelled ones in virtual time.
 #[derive(Debug, Parser)]
 #[command(name = "hairpin-lab", version, arg_required_else_help = true, max_term_width = 100)]
-#[command(after_help = "Example: hairpin-lab run scenarios/smoke.toml")]
+#[command(after_help = "Example: hairpin-lab run lab/scenarios/smoke.toml")]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -37,7 +37,7 @@ enum Action {
     ///
     /// Packets of known flows over rings, by connection table and number of flows; new flows, their ends and rules in
     /// memory. Without DPDK everything is measured in memory, and the profile says so. About ten minutes.
-    #[command(after_help = "Example: hairpin-lab calibrate -o profiles/cores/this-machine.toml")]
+    #[command(after_help = "Example: hairpin-lab calibrate -o lab/profiles/cores/this-machine.toml")]
     Calibrate(Box<calibrate::CalibrateArguments>),
     /// Search the highest rate that a device carries with no more loss than allowed.
     ///
@@ -50,12 +50,12 @@ enum Action {
     /// What is there already is not measured again: a run that was ended goes on. What the machine has too few cores for
     /// is left out, and said.
     #[command(
-        after_help = "Example: hairpin-lab run scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
+        after_help = "Example: hairpin-lab run lab/scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
     /// papers/001's experiments in virtual time: tables, figures, and whether its findings are so.
     ///
-    /// Everything of experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
+    /// Everything of lab/experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
     /// modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is reported,
     /// and the others go on.
     #[command(

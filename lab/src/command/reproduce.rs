@@ -29,10 +29,10 @@ pub(crate) struct ReproduceArguments {
     #[arg(long, value_name = "NUMBER")]
     jobs: Option<usize>,
     /// Experiment files.
-    #[arg(long, value_name = "DIRECTORY", default_value = "experiments")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "lab/experiments")]
     experiments: PathBuf,
     /// Profiles of cards, and of cores in its directory `cores`.
-    #[arg(long, value_name = "DIRECTORY", default_value = "profiles")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "lab/profiles")]
     profiles: PathBuf,
     /// Recordings in its directory `traces`, flow sizes in `flow-sizes`.
     #[arg(long, value_name = "DIRECTORY", default_value = "../shared/data")]

@@ -25,7 +25,7 @@ const REASONS_MAX: usize = 20;
 /// What is measured.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// The experiment file; scenarios/ has some.
+    /// The experiment file; lab/scenarios/ has some.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Where results go; lab-results and the experiment's name, unless given.

@@ -210,7 +210,7 @@ fn mistakes_are_told_with_their_lines() {
 /// A device behind a modelled card, and the mistakes that can be made with one.
 #[test]
 fn a_modelled_card_is_read() {
-    let scenarios = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios"));
+    let scenarios = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios"));
     let with = |device: &str| {
         let head = "name = \"x\"\ncores = [1, 2]\n[source]\ntransport = \"udp\"\n[[device]]\ntable = \"cuckoo++\"\n";
         Experiment::parse("x.toml", &format!("{head}{device}"), scenarios)
@@ -441,7 +441,7 @@ fn what_ends_the_program_each_time_is_not_begun_for_ever() {
 
 #[test]
 fn the_scenarios_are_right() {
-    let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios"));
+    let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios"));
     let mut seen = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

@@ -70,7 +70,7 @@ impl Bench {
             cards: cards.collect::<Result<_>>()?,
             structure,
             sizes: sizes.into_iter().collect(),
-            models: profiles.join("..").join("models"),
+            models: profiles.join("models"),
         })
     }
 

@@ -16,7 +16,7 @@ pub fn document(gathered: &[Gathered<'_>], circumstances: &Circumstances) -> Str
     text.push_str(
         "This page is made by `hairpin-lab reproduce`; what it says of findings is decided by the rules beside them ",
     );
-    text.push_str("in `experiments/*.toml`, by nobody's hand.\n\n");
+    text.push_str("in `lab/experiments/*.toml`, by nobody's hand.\n\n");
     for paragraph in about(gathered, circumstances) {
         push(&mut text, &format!("{paragraph}\n"));
     }
@@ -63,7 +63,10 @@ pub(super) fn about(gathered: &[Gathered<'_>], circumstances: &Circumstances) ->
         .iter()
         .flat_map(|one| &one.experiment.cases)
         .flat_map(|case| {
-            [format!("profiles/cores/{}.toml", case.settings.core), format!("profiles/{}.toml", case.settings.card)]
+            [
+                format!("lab/profiles/cores/{}.toml", case.settings.core),
+                format!("lab/profiles/{}.toml", case.settings.card),
+            ]
         })
         .collect();
     profiles.sort();
@@ -129,7 +132,7 @@ fn cell(text: &str) -> String {
 
 fn experiment(text: &mut String, gathered: &Gathered<'_>) {
     let experiment = gathered.experiment;
-    push(text, &format!("## {} (`experiments/{}.toml`)\n", experiment.title, experiment.name));
+    push(text, &format!("## {} (`lab/experiments/{}.toml`)\n", experiment.title, experiment.name));
     if !experiment.notes.trim().is_empty() {
         push(text, &format!("{}\n", experiment.notes.trim()));
     }

@@ -84,7 +84,7 @@ pub struct Settings {
     pub entries: u32,
     /// Backends.
     pub backends: u16,
-    /// What a core is like: a file of profiles/cores.
+    /// What a core is like: a file of lab/profiles/cores.
     pub core: String,
     /// What the card is like: a file of profiles.
     pub card: String,

@@ -77,14 +77,14 @@ fn mistakes_in_files_are_found() {
 
 #[test]
 fn the_files_that_come_along_are_right() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let experiments = Experiment::load_all(&root.join("experiments")).unwrap();
     let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     for name in ["matrix", "policies", "thresholds", "rates", "insertion", "lifetimes", "expiry", "mixes"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     // Every case's profiles are there.
-    let bench = Bench::load(0.1, &root.join("profiles"), &root.join("../shared/data")).unwrap();
+    let bench = Bench::load(0.1, &root.join("profiles"), &root.join("../../shared/data")).unwrap();
     for case in experiments.iter().flat_map(|experiment| &experiment.cases) {
         assert!(bench.knows(&case.settings), "{}", case.name());
     }
@@ -231,7 +231,7 @@ fn what_came_is_kept_what_failed_is_tried_again_and_a_line_cut_off_is_no_harm() 
 #[test]
 fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let scratch = Scratch::new("failing");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = "name = \"x\"\ntitle = \"X\"\n[settings]\nflows = 100\npps = 1000\nseconds = 0.01\ncore = \"xeon-5217\"\n\
                 [[axis]]\nname = \"core\"\nvalues = [\"xeon-5217\", \"none-such\"]\n";
     let experiments = [Experiment::parse(text).unwrap()];

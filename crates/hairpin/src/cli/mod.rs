@@ -1,0 +1,437 @@
+//! The command line: what there is to say, and who does it.
+
+mod backend;
+mod filter;
+mod listing;
+mod names;
+mod pages;
+mod process;
+mod ready;
+mod target;
+
+use crate::capture::Wish;
+use crate::config;
+use crate::probe;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use filter::Filter;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use target::Target;
+pub(crate) use target::connect;
+
+/// A load balancer for layers 4 and 7 that hands established connections to the kernel's BPF programs.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "`hairpin config` prints every field of the configuration file with its default.")]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Balance connections, in the foreground, until stopped.
+    ///
+    /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGTERM ends the process and leaves everything
+    /// it has made in the kernel, like `hairpin stop`: offloaded connections go on, and the next `run` adopts them all.
+    /// SIGINT (Ctrl-C) ends it and removes everything, like `hairpin stop --flush`.
+    #[command(after_help = "Example: hairpin run -c /etc/hairpin/hairpin.toml")]
+    Run {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+        config: PathBuf,
+        /// Remove what an earlier process has left, connections included, instead of adopting it.
+        #[arg(long)]
+        discard: bool,
+        /// Take over from the process that started this one. (`hairpin upgrade` does this.)
+        #[arg(long, hide = true)]
+        take_over: bool,
+        /// Start this program, to take over, as an orphan process, and end. (`hairpin upgrade` does this.)
+        #[arg(long, hide = true, value_name = "PROGRAM", requires = "take_over")]
+        as_orphan: Option<PathBuf>,
+    },
+    /// Check a configuration file and report every mistake in it.
+    ///
+    /// With --live it also looks at this machine, in this network namespace: whether the interfaces are there, up and have a
+    /// link; who has the VIPs; whether the route to each backend leads out by one of the interfaces; whether pool addresses
+    /// are answered for on the backends' network; which local sockets listen where services do; and whether another instance
+    /// has the same interfaces and services. An error keeps a service or one of its backends from serving, a warning does not.
+    /// `hairpin run` logs all of them as warnings. Run it as root: others do not see other instances.
+    #[command(after_help = "Examples: hairpin validate -c new.toml\n          hairpin validate --live -o json\n\
+                            Exit status: 0 the file is right, and --live found nothing or only warnings; \
+                            1 mistakes in the file, or errors found by --live")]
+    Validate {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+        config: PathBuf,
+        /// Check this machine, too.
+        #[arg(long)]
+        live: bool,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table", requires = "live")]
+        output: Output,
+    },
+    /// Show what an instance is doing: services, backends, health, workers, offload, drops.
+    ///
+    /// With --ready: only whether it is ready. A service is, when the first checks of its backends have come to a verdict, and
+    /// one of them is up; a group of backends is named SERVICE/GROUP.
+    ///
+    /// CONNS are connections that are not over: a connection counts from its first packet, at an HTTP or TLS service from
+    /// the client's first data, until both ends have closed it, one has reset it, or its timeout is over. ENTRIES has those
+    /// in time-wait, too. `hairpin top` and the metrics count connections the same way.
+    #[command(after_help = "Examples: hairpin status --watch=5\n          hairpin status --ready web\n\
+                            Exit status with --ready: 0 ready, 1 not ready, 2 trouble")]
+    Status {
+        #[command(flatten)]
+        target: Target,
+        /// Whether this service is ready, or all are: told by the exit status, and in words where one is not.
+        #[arg(long, value_name = "SERVICE", num_args = 0..=1, conflicts_with = "watch")]
+        ready: Option<Option<String>>,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+        /// Show it again every so many seconds (one, unless given), until interrupted.
+        #[arg(short, long, value_name = "SECONDS", num_args = 0..=1)]
+        #[arg(default_missing_value = "1")]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+        watch: Option<u64>,
+    },
+    /// Watch an instance live: rates, connections, offloaded share, rule latency, workers, backends.
+    ///
+    /// Connections are counted as in `hairpin status`: not those in time-wait.
+    ///
+    /// Keys: q ends; p pauses; s sorts the services and backends by the next column; arrows, Page Up, Page Down, Home
+    /// and End scroll. When the instance goes away the last figures stay, and the view goes on when it is back.
+    #[command(after_help = "Example: hairpin top -i edge")]
+    Top {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List connections.
+    ///
+    /// Listing reads the connection table a page at a time and does not hold up packets; workers tell the connections of
+    /// HTTP and TLS services between packets, some at a time. A connection that lives through the whole listing is listed
+    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, doomed) are listed, too;
+    /// `hairpin status` does not count them.
+    #[command(after_help = "Examples: hairpin connections --service web --software\n          \
+                            hairpin connections --client 203.0.113.0/24 --all -o json")]
+    Connections {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        /// For people or for programs: JSON gives one object a line.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+        /// Connections at most.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+        limit: u64,
+        /// Every connection that fits, however many there are.
+        #[arg(long, conflicts_with_all = ["limit", "count"])]
+        all: bool,
+        /// Only say how many there are.
+        #[arg(long, conflicts_with_all = ["limit", "cursor"])]
+        count: bool,
+        /// Go on where an earlier listing ended, as its last line said.
+        #[arg(long, value_name = "CURSOR")]
+        cursor: Option<u64>,
+    },
+    /// Show what the flow engine holds, and why connections are or are not offloaded.
+    ///
+    /// With any of the filters: the connections that fit, one by one, each with its reason.
+    #[command(after_help = "Examples: hairpin offload\n          hairpin offload --client 203.0.113.7:40112")]
+    Offload {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Change a backend by hand: drain, enable or disable it, or give it another weight.
+    ///
+    /// What is set by hand holds across reloads, restarts and upgrades, until `reset` or until the configuration says
+    /// something else about this backend than it did.
+    #[command(after_help = "Example: hairpin backend drain web 10.0.2.11:8080")]
+    Backend {
+        #[command(subcommand)]
+        command: backend::BackendCommand,
+    },
+    /// Write packets of chosen connections to a pcapng file, before and after translation, in software and offloaded.
+    ///
+    /// It must run where the interfaces are: in the network namespace of the instance. Without filters, all packets to and
+    /// from the services and their backends are written. Packets appear up to a second after they were seen.
+    #[command(
+        after_help = "Examples: hairpin capture --client 203.0.113.7 -w client.pcapng --duration 30s\n          \
+                            hairpin capture --service web -w - | tshark -r -"
+    )]
+    Capture {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        wish: Wish,
+    },
+    /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would carry.
+    ///
+    /// Every thing that rules ask for is tried by itself, and then whole rules; what is missing is told with what the driver
+    /// says and what follows from it. The device is opened for that, and closed again.
+    #[command(after_help = "Example: hairpin probe 0000:03:00.0 --create")]
+    Probe {
+        #[command(flatten)]
+        wanted: probe::Wanted,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Read the configuration file again and apply it, without touching connections.
+    ///
+    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand. It is always the file
+    /// that the instance was started with: -c with another one is refused.
+    #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
+    Reload {
+        #[command(flatten)]
+        target: Target,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Show what a configuration file would change in a running instance.
+    #[command(after_help = "Example: hairpin diff new.toml\nExit status: 0 no change, 1 changes, 2 trouble")]
+    Diff {
+        /// The configuration file to compare with what runs.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        target: Target,
+        /// For people or for programs.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Hand over to a new process, without losing a packet: the way to another version of the program.
+    ///
+    /// The new process reads the configuration file, takes over connections, rules and devices, and then the old one ends.
+    /// If the new one cannot, the old one goes on.
+    #[command(after_help = "Example: hairpin upgrade --program /usr/local/bin/hairpin")]
+    Upgrade {
+        #[command(flatten)]
+        target: Target,
+        /// The program to start; the file the running process was started from, unless given.
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+    },
+    /// End an instance.
+    ///
+    /// Without --flush what it has made stays: offloaded connections go on, and the next `hairpin run` adopts them and all
+    /// others. Until then packets no rule takes are treated as `when_absent` in the configuration says.
+    #[command(after_help = "Example: hairpin stop --flush")]
+    Stop {
+        #[command(flatten)]
+        target: Target,
+        /// Remove every object the instance has made in the kernel, and its connections, even if its process is dead.
+        #[arg(long)]
+        flush: bool,
+    },
+    /// Say where the laboratory is: a program of its own, `hairpin-lab`.
+    #[command(hide = true, disable_help_flag = true, after_help = "Example: hairpin lab")]
+    Lab {
+        /// The words that `hairpin-lab` takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Print a commented configuration file: every field with its default.
+    #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
+    Config {
+        /// Print the reference as Markdown instead (docs/configuration.md).
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Print the manual page.
+    #[command(after_help = "Example: hairpin man --directory /usr/local/share/man/man1")]
+    Man {
+        /// Write a page for each command into this directory instead.
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
+    /// Print what a shell needs to complete commands and options.
+    ///
+    /// In bash, zsh and fish the names of services and backends are completed, too: the script asks the instance for them.
+    #[command(after_help = "Example: hairpin completions bash > /usr/share/bash-completion/completions/hairpin")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the services or backends that fit behind the words of a command line. (Completion scripts ask this.)
+    #[command(hide = true, after_help = "Example: hairpin names -- hairpin backend drain web")]
+    Names {
+        /// The words before the one that is completed, `hairpin` first.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
+}
+
+/// Whom the output is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Tables.
+    Table,
+    /// JSON.
+    Json,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let matches = Command::command().long_version(version()).get_matches();
+    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let trouble = command.action.trouble();
+    match command.action.perform() {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            trouble
+        }
+    }
+}
+
+/// What `--version` says: not in the manual pages, which would be others with each commit.
+fn version() -> &'static str {
+    let features: Vec<&str> = [("dpdk", cfg!(feature = "dpdk")), ("fake-flow", cfg!(feature = "fake-flow"))]
+        .into_iter()
+        .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
+        .collect();
+    let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
+    let commit = option_env!("HAIRPIN_COMMIT").unwrap_or("not recorded");
+    // Once in the life of the process.
+    format!("{}\nfeatures: {features}\ncommit: {commit}", env!("CARGO_PKG_VERSION")).leak()
+}
+
+/// Whether the reader of our output has gone, as in `hairpin status | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+impl Action {
+    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences; so does
+    /// `status --ready`, where 1 is an answer as well.
+    fn trouble(&self) -> ExitCode {
+        ExitCode::from(if matches!(self, Action::Diff { .. } | Action::Status { ready: Some(_), .. }) { 2 } else { 1 })
+    }
+
+    fn perform(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Action::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
+            Action::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
+            Action::Validate { config, live: true, output } => return process::validate_live(&config, output),
+            Action::Validate { config, .. } => process::validate(&config),
+            Action::Status { target, ready: Some(service), output, .. } => {
+                return ready::ready(&target, service.as_deref(), output);
+            }
+            Action::Status { target, output, watch, .. } => listing::status(&target, output, watch),
+            Action::Top { target } => crate::top::run(&target.socket()?),
+            Action::Connections { target, filter, output, limit, all, count, cursor } => {
+                let extent = match (count, all) {
+                    (true, _) => listing::Extent::Count,
+                    (false, true) => listing::Extent::All,
+                    (false, false) => listing::Extent::Limit(limit),
+                };
+                listing::connections(&target, &filter, output, extent, cursor)
+            }
+            Action::Offload { target, filter, output } => listing::offload(&target, &filter, output),
+            Action::Backend { command } => command.perform(),
+            Action::Capture { target, filter, wish } => {
+                filter.check()?;
+                crate::capture::run(&target.socket()?, &filter.query(), &wish)
+            }
+            Action::Probe { wanted, output } => print(&probe::run(&wanted, matches!(output, Output::Json))?),
+            Action::Reload { target, output } => return process::reload(&target, output),
+            Action::Diff { file, target, output } => return process::diff(&file, &target, output),
+            Action::Upgrade { target, program } => process::upgrade(&target, program),
+            Action::Stop { target, flush } => process::stop(&target, flush),
+            Action::Lab { words } => {
+                eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));
+                return Ok(ExitCode::from(2));
+            }
+            Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
+            Action::Man { directory } => pages::manual(directory.as_deref()),
+            Action::Names { words } => return names::names(&words),
+            Action::Completions { shell } => pages::completions(shell),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
+}
+
+/// The command that takes the place of `hairpin lab` with these words.
+fn laboratory(words: &[String]) -> String {
+    ["hairpin-lab"].into_iter().chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    // Standard output keeps an unfinished line to itself, and says nothing when it cannot get rid of it at the end.
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for command in Command::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn an_instance_is_found_by_socket_file_or_name() {
+        let socket = |arguments: &[&str]| {
+            let line = ["hairpin", "status"].iter().chain(arguments);
+            match Command::try_parse_from(line).unwrap().action {
+                Action::Status { target, .. } => target.socket().unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(socket(&[]), Path::new("/run/hairpin/default.sock"));
+        assert_eq!(socket(&["-i", "edge"]), Path::new("/run/hairpin/edge.sock"));
+        assert_eq!(socket(&["--socket", "/x"]), Path::new("/x"));
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/full.toml");
+        assert_eq!(socket(&["-c", example]), Path::new("/run/hairpin/edge.sock"));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for line in [
+            "connections --offloaded --software",
+            "connections --all --count",
+            "connections --all --limit 5",
+            "connections --limit 0",
+            "offload --offloaded --software",
+            "backend weight web web-1",
+            "backend weight web web-1 65536",
+            "backend drain web",
+            "diff",
+            "validate -o json",
+            "capture --count 0",
+            "capture --duration 5",
+            "completions tcsh",
+        ] {
+            let words = std::iter::once("hairpin").chain(line.split(' '));
+            assert!(Command::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The configuration file: read, checked as a whole, and turned into settings and the data plane's snapshot.
+//!
+//! Every mistake of a file is reported at once, each with its line and what would be right; a file with an error
+//! changes nothing. [`mod@reference`] is the one place that names the fields.
+
+mod check;
+mod dpdk;
+mod group;
+mod health;
+mod instance;
+pub(crate) mod keys;
+mod l7;
+mod offload;
+mod print;
+mod reader;
+pub mod reference;
+mod service;
+mod settings;
+mod stateless;
+mod tables;
+pub(crate) mod words;
+
+pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
+pub(crate) use hairpin_diagnostics::nearest;
+pub use hairpin_diagnostics::{Problem, Problems, Severity};
+pub use print::{markdown, template};
+pub use settings::{
+    Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
+    WhenAbsent, socket_path,
+};
+pub use tables::TableChoice;
+pub use words::{PlaneChoice, Word};
+
+use hairpin_core::config::{Snapshot, Timeouts};
+use hairpin_diagnostics::{Sink, text_of};
+use reader::Table;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+/// Where the configuration is unless `-c` says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/hairpin/hairpin.toml";
+/// Services at most (`SERVICES_MAX` of `crates/linux/bpf/hairpin.h`).
+pub const SERVICES_MAX: usize = 1024;
+/// Backends of all services at most (`BACKENDS_MAX` of `crates/linux/bpf/hairpin.h`).
+pub const BACKENDS_MAX: usize = 16_384;
+/// Interfaces at most (`INTERFACES_MAX` of `crates/linux/bpf/hairpin.h`).
+pub const INTERFACES_MAX: usize = 64;
+/// Pool addresses at most.
+pub const POOL_ADDRESSES_MAX: usize = 256;
+/// Bytes of a configuration file at most.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A file's meaning.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The instance's settings.
+    pub settings: Settings,
+    /// What the workers need. Services and backends are numbered as they stand in the file; numbers that stay are given
+    /// by [`crate::registry`].
+    pub snapshot: Snapshot,
+    /// What else is said about each service of the snapshot.
+    pub services: Vec<ServiceSettings>,
+    /// What the file says but probably does not mean.
+    pub warnings: Vec<Problem>,
+}
+
+type Parts = (Settings, Snapshot, Vec<ServiceSettings>);
+
+/// What holds for every service that does not say otherwise.
+struct Common {
+    timeouts: Timeouts,
+    drain_limit: Duration,
+}
+
+/// Reads the file at `path`.
+///
+/// # Errors
+/// All of the file's mistakes, or that it cannot be read.
+pub fn load(path: &Path) -> Result<Config, Problems> {
+    let text = text_of(path, FILE_BYTES_MAX).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::NotFound => "name the configuration with -c FILE (`hairpin config` prints every field)",
+            ErrorKind::InvalidData => "it must be UTF-8 text",
+            _ => "it must be a readable file",
+        };
+        Problems::unreadable(path, format!("cannot read the configuration: {error}"), remedy)
+    })?;
+    parse(&path.display().to_string(), &text)
+}
+
+/// Reads `text`; `file` names it in messages.
+///
+/// # Errors
+/// All of its mistakes.
+pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
+    let sink = Sink::new(file, text);
+    let document = sink.document_in_parts();
+    let read = document.as_ref().and_then(|document| read(&sink, document.get_ref()));
+    let problems = sink.into_problems();
+    match read {
+        Some((settings, snapshot, services))
+            if problems.iter().all(|problem| problem.severity == Severity::Warning) =>
+        {
+            Ok(Config { settings, snapshot, services, warnings: problems })
+        }
+        _ => Err(Problems(problems)),
+    }
+}
+
+fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<Parts> {
+    let top = Table::root(sink, &reference::TOP, document);
+    let limits = top.table("limits", &reference::LIMITS);
+    let common = Common {
+        timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),
+        drain_limit: limits.duration("drain_limit"),
+    };
+    let (keys, keys_file) = keys::read(sink, &top);
+    let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings { keys_file, ..settings });
+    let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
+    let mut services = service::read(sink, &top, &common);
+    if sink.is_in_parts() {
+        // What follows compares one with another, and either may be missing.
+        return None;
+    }
+    let untracked = settings.as_ref().filter(|settings| !settings.connection_table.tracks_connections());
+    if let Some(settings) = untracked {
+        stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
+    }
+    check::services(sink, &services, &pool, untracked.is_none());
+    check::pool(sink, &services, &pool);
+    if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {
+        dpdk::check(sink, dpdk, &services, &pool);
+    }
+    let (services, service_settings) = service::numbered(services);
+    let mut snapshot = Snapshot::new(services, pool.value);
+    snapshot.when_full = limits.choice("when_full").unwrap_or_default();
+    snapshot.keys = keys;
+    Some((settings?, snapshot, service_settings))
+}

@@ -1,0 +1,171 @@
+//! The reference as a commented file and as a documentation page.
+
+use super::reference::{COMMON, Fallback, Field, Kind, PORTS, SECTIONS, SPLICED, Section};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Columns of a commented file's text.
+const COLUMNS: usize = 100;
+
+/// A commented configuration file: every field with its default, those that must be given with an example. What only
+/// HTTP and TLS services have is commented out as a whole, by `#` without a space.
+pub fn template() -> String {
+    let mut out = String::from("# Every field of hairpin.toml. A line that is commented out shows the default.\n");
+    for section in COMMON {
+        let header_mark = if section.header.starts_with("[[") { "" } else { "# " };
+        commented(&mut out, section, [header_mark, "", "# "]);
+    }
+    out.push('\n');
+    comment(
+        &mut out,
+        "",
+        "What follows is for plane = \"dpdk\", in place of `interfaces` and [linux]: take the `#` away from what you need \
+         of it.",
+    );
+    for section in PORTS {
+        commented(&mut out, section, ["#"; 3]);
+    }
+    out.push('\n');
+    comment(
+        &mut out,
+        "",
+        "What follows is for services with protocol = \"http\" or protocol = \"tls\": take the `#` away from what you \
+         need of it.",
+    );
+    for section in SPLICED {
+        commented(&mut out, section, ["#"; 3]);
+    }
+    out
+}
+
+/// A section, with what stands before its header, before fields that must be given and before the others.
+fn commented(out: &mut String, section: &Section, [header, required, optional]: [&str; 3]) {
+    out.push('\n');
+    comment(out, "", section.doc);
+    if !section.header.is_empty() {
+        let _ = writeln!(out, "{header}{}", section.header);
+    }
+    for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+        out.push('\n');
+        comment(out, "", field.doc);
+        if let Kind::Choice(words) = field.kind {
+            for (word, doc) in words {
+                comment(out, "  ", &format!("\"{word}\": {doc}"));
+            }
+        }
+        let _ = match field.fallback {
+            Fallback::Required => writeln!(out, "{required}{} = {}", field.name, field.example),
+            Fallback::Value(_) => writeln!(out, "{optional}{} = {}", field.name, default(field)),
+            Fallback::From(from) => writeln!(out, "{optional}{} = {}    # default: {from}", field.name, field.example),
+        };
+    }
+}
+
+/// The documentation page `docs/configuration.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "<!-- Printed by `hairpin config --markdown`; change crates/hairpin/src/config/reference.rs instead. -->\n\n\
+         # Configuration\n\n\
+         Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
+         refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
+         `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml`,\n\
+         `examples/full.toml`, `examples/http.toml` and `examples/dpdk.toml` are files to start from, and `hairpin config` prints a commented one.\n\
+         HTTP and TLS services are explained in [http.md](http.md), the dpdk plane in [dpdk.md](dpdk.md).\n",
+    );
+    for section in SECTIONS {
+        let title = if section.header.is_empty() { "Top level" } else { section.header };
+        let _ = write!(out, "\n## {}\n\n{}\n\n", escaped(title), wrapped(section.doc, 118));
+        out.push_str("| field | form | default | meaning |\n|---|---|---|---|\n");
+        for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+            let _ = writeln!(out, "| `{}` | {} | {} | {} |", field.name, form(field), fallback(field), meaning(field));
+        }
+    }
+    out
+}
+
+fn fallback(field: &Field) -> String {
+    match field.fallback {
+        Fallback::Required => "required".to_string(),
+        Fallback::Value(_) => format!("`{}`", default(field)),
+        Fallback::From(from) => from.to_string(),
+    }
+}
+
+fn meaning(field: &Field) -> String {
+    let mut out = escaped(field.doc);
+    if let Kind::Choice(words) = field.kind {
+        for (word, doc) in words {
+            let _ = write!(out, "<br>`\"{word}\"`: {doc}.");
+        }
+    }
+    out
+}
+
+/// The default as it would stand in the file.
+fn default(field: &Field) -> String {
+    let Fallback::Value(value) = field.fallback else { return String::new() };
+    match field.kind {
+        Kind::Boolean
+        | Kind::Integer { .. }
+        | Kind::Interfaces
+        | Kind::Addresses
+        | Kind::Networks
+        | Kind::Endpoints => value.to_string(),
+        _ => format!("\"{value}\""),
+    }
+}
+
+fn form(field: &Field) -> String {
+    match field.kind {
+        Kind::Text => "text".to_string(),
+        Kind::Name { length_max } => format!("name, up to {length_max} characters"),
+        Kind::Choice(_) => "one of".to_string(),
+        Kind::Duration { min_ms, max_ms } => {
+            let [min, max] = [min_ms, max_ms].map(|ms| humantime::format_duration(Duration::from_millis(ms)));
+            format!("duration, {min} to {max}")
+        }
+        Kind::Boolean => "`true` or `false`".to_string(),
+        Kind::Integer { min, max } => format!("{min} to {max}"),
+        Kind::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
+        Kind::Interfaces => format!("list of names, such as `{}`", field.example),
+        Kind::Addresses => format!("list of addresses, such as `{}`", field.example),
+        Kind::Ports => "`\"first-last\"`".to_string(),
+        Kind::Listen => "`\"address:port/protocol\"`".to_string(),
+        Kind::Endpoint => "`\"address:port\"`".to_string(),
+        Kind::EndpointOrOff => "`\"address:port\"` or `\"off\"`".to_string(),
+        Kind::Statuses => "numbers and ranges".to_string(),
+        Kind::Endpoints => "list of `\"address:port\"`".to_string(),
+        Kind::Texts => format!("text or list of texts, such as `{}`", escaped(field.example)),
+        Kind::Networks => format!("network or list of networks, such as `{}`", escaped(field.example)),
+        Kind::Map => format!("table, such as `{}`", escaped(field.example)),
+        Kind::Tables => "table".to_string(),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace("[[", "\\[\\[").replace("]]", "\\]\\]").replace('|', "\\|")
+}
+
+fn comment(out: &mut String, indent: &str, text: &str) {
+    for line in wrapped(text, COLUMNS - indent.len()).lines() {
+        let _ = writeln!(out, "# {indent}{line}");
+    }
+}
+
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let word_length = word.chars().count();
+        if length > 0 && length + 1 + word_length > columns {
+            out.push('\n');
+            length = 0;
+        } else if length > 0 {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += word_length;
+    }
+    out
+}

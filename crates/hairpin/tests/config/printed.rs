@@ -1,0 +1,122 @@
+//! What is printed from the reference, and the examples beside it.
+
+use super::good;
+use hairpin::config;
+use hairpin::config::reference::{self, Fallback, Kind};
+use std::path::Path;
+
+#[test]
+fn examples_are_right() {
+    let built_in =
+        if cfg!(feature = "dpdk") { &["minimal", "full", "http", "dpdk"][..] } else { &["minimal", "full", "http"] };
+    for name in built_in {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/{name}.toml"));
+        let config = config::load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!(config.warnings, []);
+    }
+}
+
+#[test]
+fn the_full_examples_show_every_field() {
+    let full = include_str!("../../../../examples/full.toml");
+    let http = include_str!("../../../../examples/http.toml");
+    let of_full = reference::COMMON.iter().map(|section| (section, full));
+    let of_dpdk = reference::PORTS.iter().map(|section| (section, include_str!("../../../../examples/dpdk.toml")));
+    let of_http = reference::SPLICED.iter().map(|section| (section, http));
+    for (section, text) in of_full.chain(of_http).chain(of_dpdk) {
+        for field in section.fields {
+            let shown = match field.kind {
+                // Of another plane than theirs.
+                _ if field.name == "dpdk" => true,
+                // What only HTTP and TLS services have is in the one example, the rest in the other.
+                _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
+                    .contains(&field.name) =>
+                {
+                    http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
+                }
+                Kind::Tables => {
+                    text.contains(&format!("[{}", field.name))
+                        || text.contains(&format!(".{}]", field.name))
+                        || text.contains(&format!("{} = {{", field.name))
+                }
+                _ => text.lines().any(|line| {
+                    line.split('=').next().is_some_and(|key| key.trim_start_matches("# ").trim() == field.name)
+                        || line.contains(&format!("{{ {} = ", field.name))
+                        || line.contains(&format!(", {} = ", field.name))
+                }),
+            };
+            assert!(shown, "{} of {}", field.name, section.place());
+        }
+    }
+}
+
+#[test]
+fn the_template_is_a_right_file_with_every_default() {
+    let config = good(&config::template());
+    assert_eq!(config.warnings, []);
+    let uncommented: String = config::template()
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(rest) if is_field(rest) || reference::COMMON.iter().any(|s| s.header == rest) => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let explicit = good(&uncommented);
+    assert_eq!(format!("{:?}", config.settings), format!("{:?}", explicit.settings));
+    assert_eq!(format!("{:?}", config.snapshot.pool), format!("{:?}", explicit.snapshot.pool));
+}
+
+#[test]
+fn the_template_s_sections_for_http_and_tls_are_right_with_every_default() {
+    let template = config::template();
+    for section in reference::SPLICED {
+        let begins = format!("\n#{}\n", section.header);
+        let (_, rest) = template.split_once(&begins).unwrap_or_else(|| panic!("{}", section.header));
+        let own = rest.split("\n#[").next().unwrap();
+        // Fields with a default, and those that must be given; the others exclude each other.
+        let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
+        let route = if section.header.starts_with("[service.route.") { "[[service.route]]\n" } else { "" };
+        let backend = match section.header {
+            "[[service.group]]" => {
+                "[[service.group.backend]]\naddress = \"10.0.0.2:1\"\n[[service.route]]\ngroup = \"static\"\n"
+            }
+            _ => "",
+        };
+        let protocol = if section.header == "[service.tls]" { "tls" } else { "http" };
+        let text = format!(
+            "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
+             \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{route}{}\n{}\n{backend}",
+            section.header,
+            fields.join("\n"),
+        );
+        let text = text.replace("backends = []\n[[service.group.backend]]", "[[service.group.backend]]");
+        assert_eq!(good(&text).warnings, [], "{text}");
+    }
+}
+
+#[test]
+fn the_page_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let page = std::fs::read_to_string(path).expect("docs/configuration.md");
+    assert!(page == config::markdown(), "run: cargo run -p hairpin -- config --markdown > docs/configuration.md");
+}
+
+#[test]
+fn defaults_and_examples_of_the_reference_are_readable() {
+    for section in reference::SECTIONS {
+        for field in section.fields {
+            assert!(!field.doc.is_empty());
+            if let (Kind::Choice(words), Fallback::Value(default)) = (field.kind, field.fallback) {
+                assert!(words.iter().any(|(word, _)| *word == default), "{}", field.name);
+            }
+        }
+    }
+}
+
+/// Whether the line sets a field to a default that could stand in the file (not one that merely shows an example).
+fn is_field(line: &str) -> bool {
+    let name = line.split(" = ").next().unwrap_or("");
+    let fields = || reference::COMMON.iter().flat_map(|section| section.fields);
+    line.contains(" = ") && fields().any(|f| f.name == name && matches!(f.fallback, Fallback::Value(_)))
+}

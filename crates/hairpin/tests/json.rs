@@ -1,0 +1,187 @@
+//! What commands print as JSON is what docs/json.md says, in both directions.
+
+use hairpin::control::{Answer, Changes, ConnectionView, ExchangeView, OffloadView, Page, Request, SplicedView, serve};
+use hairpin::status::*;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A documented type's fields: name, type, whether it may be missing.
+type Fields = Vec<(String, String, bool)>;
+
+/// The types of docs/json.md.
+fn documented() -> BTreeMap<String, Fields> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let mut types: BTreeMap<String, Fields> = BTreeMap::new();
+    let mut name = None;
+    for line in page.lines() {
+        if let Some(title) = line.strip_prefix("### ") {
+            name = Some(title.to_string());
+            types.insert(title.to_string(), Fields::new());
+        } else if let (Some(name), Some(row)) = (&name, line.strip_prefix("| `")) {
+            let (field, rest) = row.split_once("` | ").unwrap();
+            let kind = rest.split(" | ").next().unwrap();
+            let missing = kind.strip_suffix(", may be missing");
+            types.get_mut(name).unwrap().push((field.into(), missing.unwrap_or(kind).into(), missing.is_some()));
+        }
+    }
+    types
+}
+
+/// What is wrong with `value` as one of type `kind`, at `place`.
+fn check(types: &BTreeMap<String, Fields>, kind: &str, value: &Value, place: &str) -> Result<(), String> {
+    let wrong = || Err(format!("{place}: no {kind}: {value}"));
+    if let Some(kind) = kind.strip_prefix("array of ") {
+        let Some(all) = value.as_array() else { return wrong() };
+        return all.iter().try_for_each(|one| check(types, kind, one, &format!("{place}[]")));
+    }
+    if let Some(kind) = kind.strip_prefix("object of ") {
+        let Some(all) = value.as_object() else { return wrong() };
+        return all.iter().try_for_each(|(name, one)| check(types, kind, one, &format!("{place}.{name}")));
+    }
+    if let Some(kind) = kind.strip_suffix(" or null") {
+        return if value.is_null() { Ok(()) } else { check(types, kind, value, place) };
+    }
+    if let Some((one, other)) = kind.strip_prefix("pair of ").and_then(|kinds| kinds.split_once(" and ")) {
+        let Some([first, second]) = value.as_array().map(Vec::as_slice) else { return wrong() };
+        return check(types, one, first, place).and_then(|()| check(types, other, second, place));
+    }
+    let fits = match kind {
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64(),
+        "number" => value.is_number(),
+        link => {
+            let name = link.strip_prefix('[').and_then(|link| link.split(']').next());
+            let fields = name.and_then(|name| types.get(name)).ok_or(format!("{place}: {kind} is not documented"))?;
+            return fits_fields(types, fields, value, place);
+        }
+    };
+    if fits { Ok(()) } else { wrong() }
+}
+
+fn fits_fields(types: &BTreeMap<String, Fields>, fields: &Fields, value: &Value, place: &str) -> Result<(), String> {
+    let object = value.as_object().ok_or(format!("{place}: no object: {value}"))?;
+    for (name, kind, may_miss) in fields {
+        match object.get(name) {
+            Some(value) => check(types, kind, value, &format!("{place}.{name}"))?,
+            None if *may_miss => {}
+            None => return Err(format!("{place}.{name} is documented and missing")),
+        }
+    }
+    let is_known = |name: &str| name == "schema_version" || fields.iter().any(|(known, ..)| known == name);
+    match object.keys().find(|name| !is_known(name)) {
+        Some(name) => Err(format!("{place}.{name} is not documented")),
+        None => Ok(()),
+    }
+}
+
+/// Every part of a status there can be.
+fn status() -> Status {
+    let count = || BTreeMap::from([("x".to_string(), Count { total: 3, per_s: 1.5 })]);
+    let number = || BTreeMap::from([("x".to_string(), 3)]);
+    let health = HealthStatus { requests_failed: number(), ..HealthStatus::default() };
+    let service = ServiceStatus {
+        group_of: Some("shop".into()),
+        requests: Some(Count::default()),
+        backends: vec![BackendStatus { health, responses: number(), ..BackendStatus::default() }],
+        ..ServiceStatus::default()
+    };
+    let offload = OffloadStatus {
+        engine_detail: "x".into(),
+        engine_counts: number(),
+        engine_lacks: BTreeMap::from([("x".to_string(), "y".to_string())]),
+        not_offloaded: number(),
+        kept: number(),
+        evicted: number(),
+        latency: vec![(0.5, 3)],
+        ..OffloadStatus::default()
+    };
+    Status {
+        interfaces: vec!["eth0".into()],
+        ports: vec![PortStatus { addresses: vec!["192.0.2.1/24".into()], ..PortStatus::default() }],
+        mbufs: Some(BufferStatus::default()),
+        workers: vec![WorkerStatus::default()],
+        services: vec![service, ServiceStatus::default()],
+        offload,
+        http: Some(HttpStatus { responses: count(), refused: count(), ..HttpStatus::default() }),
+        drops: count(),
+        events: count(),
+        ..Status::default()
+    }
+}
+
+fn connections() -> Vec<ConnectionView> {
+    let exchange = Some(ExchangeView { bytes_left: [Some(7), None], ..ExchangeView::default() });
+    let spliced = Some(SplicedView { exchange, ..SplicedView::default() });
+    let source = Some("10.0.9.1:2000".to_string());
+    vec![ConnectionView::default(), ConnectionView { spliced, source, ..ConnectionView::default() }]
+}
+
+fn answer(request: Request) -> Answer {
+    let changes = || Changes { changes: vec!["a".into()], later: vec!["b".into()], warnings: vec!["c".into()] };
+    match request {
+        Request::Status => Answer::Status(Box::new(status())),
+        Request::Connections(_) => Answer::Connections(Page { connections: connections(), matched: 2, next: None }),
+        Request::Offload => {
+            let in_software = vec![("policy".to_string(), 3)];
+            Answer::Offload(Box::new(OffloadView { in_software, ..OffloadView::default() }))
+        }
+        Request::Reload { file: None } | Request::Diff { .. } => Answer::Changes(changes()),
+        _ => Answer::Error("no".into()),
+    }
+}
+
+#[test]
+fn json_is_what_its_page_says() {
+    let directory: PathBuf = std::env::temp_dir().join(format!("hairpin-json-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let socket = directory.join("s");
+    let serving = socket.clone();
+    serve(&serving, answer).unwrap();
+    let file = directory.join("new.toml");
+    std::fs::write(&file, "").unwrap();
+    let types = documented();
+    let diff = format!("diff {}", file.display());
+    let commands = [
+        ("status", "Status", 1),
+        ("status --ready", "Readiness", 1),
+        ("connections", "ConnectionView", 2),
+        ("offload --software", "ConnectionView", 2),
+        ("connections --count", "Counted", 1),
+        ("offload", "OffloadView", 1),
+        ("reload", "Changes", 1),
+        (&*diff, "Changes", 1),
+    ];
+    for (command, kind, lines) in commands {
+        let words = command.split(' ').chain(["-o", "json", "--socket"]);
+        let output = Command::new(env!("CARGO_BIN_EXE_hairpin")).args(words).arg(&socket).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().count(), lines, "{command}: {text} {}", String::from_utf8_lossy(&output.stderr));
+        for line in text.lines() {
+            let value: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(value["schema_version"], 1, "{command}: {line}");
+            check(&types, &format!("[{kind}]"), &value, kind).unwrap_or_else(|wrong| panic!("{command}: {wrong}"));
+        }
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_hairpin"))
+        .args(["reload", "-o", "json", "--socket", "/nonexistent/s"])
+        .output()
+        .unwrap();
+    let value: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(value["schema_version"], 1, "{value}");
+    check(&types, "[Refusal]", &value, "Refusal").unwrap();
+    // Whatever this machine is like, it lacks something of this.
+    let config =
+        "interfaces = [\"no-such0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"192.0.2.2:80\"]\n";
+    std::fs::write(&file, config).unwrap();
+    let words = ["validate", "--live", "-o", "json", "-c"];
+    let live = Command::new(env!("CARGO_BIN_EXE_hairpin")).args(words).arg(&file).output().unwrap();
+    let value: Value = serde_json::from_slice(&live.stdout).unwrap();
+    assert_eq!((live.status.code(), &value["schema_version"]), (Some(1), &Value::from(1)), "{value}");
+    assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 2), "{value}");
+    check(&types, "[LiveReport]", &value, "LiveReport").unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+}

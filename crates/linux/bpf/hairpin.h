@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What the BPF programs and the linux crate (src/abi.rs, the same layouts in Rust) share. Network byte order where a
+ * type says __be; everything else in the machine's own. ARCHITECTURE.md, "The linux plane", says how it is used. */
+#ifndef HAIRPIN_H
+#define HAIRPIN_H
+
+/* To be raised when something here, or in a map, comes to mean something else without looking different. */
+#define ABI_VERSION 2
+
+#define WORKERS_MAX 64
+#define CPUS_MAX 256
+#define INTERFACES_MAX 64
+#define SERVICES_MAX 1024
+#define BACKENDS_MAX 16384
+#define POOL_ADDRESSES_MAX 1024
+#define KNOWN_CELLS (1 << 22)
+#define RULE_OPS_MAX 256
+
+/* Flow keys of the rule maps. */
+struct flow_v4 {
+	__be32 source, destination;
+	__be16 source_port, destination_port;
+	__u8 protocol, zero[3];
+}; /* 16 bytes: with the kernel's hash element header (48) one cache line */
+
+struct flow_v6 {
+	__be32 source[4], destination[4];
+	__be16 source_port, destination_port;
+	__u8 protocol, zero[3];
+}; /* 40 bytes */
+
+/* A rule's `flags`. The lower four bits are set by the process that installs it and never change; the others are BPF's
+ * own, but ACTIVE may be asked for: then there is no hand-over. */
+enum rule_flags {
+	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
+	RULE_NUMBERS = 2,  /* TCP: what is done to numbers, and to which, stands in `numbers_v4` / `numbers_v6`, same key */
+	RULE_ACTIVE = 16,  /* hand-over is done */
+	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
+};
+
+/* The part of a rule that is the same in both families: 56 bytes. */
+struct rule_head {
+	__u64 packets;     /* segments of super-packets counted one by one */
+	__u64 bytes;       /* of IP packets, headers of every segment included */
+	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
+	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest */
+	__u32 egress;      /* ifindex of the way out; 0: not looked up yet */
+	__u32 fence;       /* the ticket to wait for (lower 24 bits) and the CPU that gave it (upper 8): read, written whole */
+	__u8 next_hop[12]; /* destination MAC, source MAC */
+	__u16 mtu;         /* IP bytes the way out takes */
+	__u8 flags;
+	__u8 worker;       /* whose connection it is: gets the packets the rule does not take */
+	__be16 source_port, destination_port; /* the new ones */
+	__u16 total;       /* index into `totals` */
+	__u16 checksum_addresses; /* what new addresses for old add to a sum: RFC 1071 sum of ~old and new, 1 to 0xffff */
+};
+
+struct rule_v4 {
+	struct rule_head head;
+	__be32 source, destination; /* the new ones */
+}; /* 64 bytes: with the element's header and the key two cache lines */
+
+struct rule_v6 {
+	struct rule_head head;
+	__be32 source[4], destination[4];
+	__u64 zero[2];
+}; /* 104 bytes: with the element's header and the key three cache lines */
+
+/* Of a rule with RULE_NUMBERS: what it does to the numbers of its packets, and which packets it takes (struct Guard in
+ * crates/core/src/engine.rs). rewrite.h, "Rules and their numbers", says what `check` is for. */
+struct numbers {
+	__u32 sequence_delta, acknowledgement_delta; /* added, wrapping */
+	__u32 sequence, sequence_length;
+	__u32 acknowledgement, acknowledgement_length;
+	__s32 window_shift; /* -16 to 16: to the left if positive */
+	__u32 guarded;      /* 0: all packets, whatever their numbers */
+	__u64 check;        /* NUMBERS_CHECK over the words before it and what the rule itself says of ends; 0: being written */
+};
+
+/* Number i of the 64-bit words of `numbers` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8), is multiplied
+ * by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum, several do but
+ * once in 2^64. */
+#define NUMBERS_CHECK 0x9e3779b97f4a7c15ULL
+
+/* Ends that concern us, VIPs and backends: key of `ends`. IPv4 as ::ffff:a.b.c.d. */
+struct end {
+	__u8 address[16];
+	__be16 port;
+	__u8 protocol, zero;
+};
+
+enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */,
+		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */ };
+
+struct end_roles {
+	__u16 roles;   /* END_* */
+	__u16 service; /* of END_SERVICE */
+	__u16 backend_service; /* a service END_BACKEND serves */
+	__u16 zero;
+};
+
+/* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed
+ * packets to them are dropped. */
+
+/* A named interface, under its slot in `interfaces`; `slots` tells the slot (__u32) of an ifindex. */
+struct interface {
+	__u32 ifindex; /* 0: none */
+	__u8 address[6];
+	__u8 zero[2];
+};
+
+/* One element, mapped into the process. The first eight bytes stay what they are in every version: by them a process
+ * tells whether it understands the maps that another one has left. */
+struct control {
+	__u32 abi_version;         /* of the meanings, ABI_VERSION; 0: what has been pinned is not complete */
+	__u32 abi_layout;          /* a hash of this file without its comments */
+	__u64 steering_key[2];
+	__u32 workers;             /* 1 to WORKERS_MAX; 0: not configured yet, nothing is a miss of ours */
+	__u32 absent_drop;         /* no process serves the workers: ABSENT_* of handover.h says what becomes of misses */
+	__u64 heartbeat_ns;        /* CLOCK_MONOTONIC, written by the process */
+	__u64 heartbeat_timeout_ns;
+	__u32 policer_backend_pps; /* packets from backends, per CPU and service */
+	__u32 handover_ms;         /* bound of a hand-over */
+	__u64 programs;            /* for the process: a hash of the programs that are pinned; 0: they are being replaced */
+	__u32 give_back_mark;      /* for the process: the constant of the same name in these programs */
+	__u32 network;             /* for the process: the network namespace it all belongs to, by inode number */
+	__u64 cookie_keys[2][2];   /* of SYN cookies: of even and of odd epochs */
+	__u64 cookie_epoch;        /* for the process: the last epoch that has its key */
+	__u64 cookie_ahead_ns;     /* added to CLOCK_MONOTONIC before it is counted: what real time is ahead of it, of keys
+				    * that balancers share; else 0 */
+};
+
+/* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
+struct processed {
+	__u32 ticket[WORKERS_MAX][CPUS_MAX];
+};
+
+/* The tickets this CPU gave last, per worker. One element per CPU. */
+struct tickets {
+	__u32 last[WORKERS_MAX];
+};
+
+/* How many live connections share each cell of the steering hash; 255: many, for good. One element, mapped. */
+struct known {
+	__u8 cells[KNOWN_CELLS];
+};
+
+/* How many packets of no known connection a CPU admits per second and service; 0xffffffff: all. One element, mapped. */
+struct policer_rates {
+	__u32 client_pps[SERVICES_MAX];
+};
+
+/* Token buckets of a CPU: towards a service, and from its backends (index + SERVICES_MAX). */
+struct policer {
+	__u64 last_ns;
+	__u64 tokens; /* millionths of a packet */
+};
+
+/* What became of packets that took no rule. */
+enum event {
+	EVENT_TO_WORKER,        /* handed to a worker, for any of the reasons below or none */
+	EVENT_POLICED_CLIENT,   /* dropped by the policer, towards a service */
+	EVENT_POLICED_BACKEND,  /* dropped by the policer, from a backend */
+	EVENT_FRAGMENT,         /* fragment to a VIP or pool address, dropped */
+	EVENT_MALFORMED,        /* truncated or impossible headers to a VIP or pool address, dropped */
+	EVENT_ABSENT_DROP,      /* no process serves the workers: dropped */
+	EVENT_ABSENT_PASS,      /* no process serves the workers: left to the kernel */
+	EVENT_LOCAL_SOCKET,     /* from a backend's end, but a local socket wants it */
+	EVENT_PASS_RULE,        /* left to the kernel by a Pass rule */
+	EVENT_RULE_FLAGS,       /* rule hit, but SYN, FIN or RST: to the worker */
+	EVENT_RULE_TTL,         /* rule hit, TTL or hop limit used up: to the worker */
+	EVENT_RULE_MTU,         /* rule hit, too big for the way out: to the worker */
+	EVENT_RULE_FENCED,      /* rule hit, hand-over under way: to the worker */
+	EVENT_RULE_NO_ROUTE,    /* rule hit, no route: to the worker */
+	EVENT_RULE_GUARD,       /* rule hit, numbers outside its guard, or just being replaced: to the worker */
+	EVENT_HANDOVER_BOUND,   /* a hand-over ended by its bound */
+	EVENT_SENT,             /* frame from a worker routed out */
+	EVENT_SENT_NO_ROUTE,    /* frame from a worker dropped: no route */
+	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for its way out */
+	EVENT_GIVEN_BACK,       /* frame from a worker given back to the kernel */
+	EVENT_WORKER_MALFORMED, /* frame on a worker device that no worker sent, dropped */
+	EVENT_COOKIE_SENT,      /* SYN to a spliced service, answered with a cookie */
+	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
+	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
+	EVENTS
+};
+
+/* One element per CPU. */
+struct events {
+	__u64 count[EVENTS];
+};
+
+struct total {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* Ethernet destination address of frames on a worker device: what BPF and worker tell each other.
+ * [0] is one of these (locally administered, unicast), [1] the interface's slot; then
+ * MARK_RECEIVED, MARK_GIVE_BACK, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
+ * MARK_TOO_BIG: [2] and [3] 0, [4..6] the MTU, most significant byte first. */
+enum mark {
+	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
+	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for its way out */
+	MARK_ROUTE = 0x12,     /* from the worker: route it */
+	MARK_GIVE_BACK = 0x16, /* from the worker: not ours */
+};
+
+/* Element of `queries`, mapped into the process: one per worker, plus one for everybody else. */
+struct rule_counters {
+	__u64 packets;
+	__u64 bytes;
+	__u32 last_seen;
+	__u32 found; /* 0: there is no such rule; of `rules_put`: why it is not in force (errno), 0: it is */
+};
+
+struct rule_query {
+	struct rule_counters counters[RULE_OPS_MAX]; /* filled in */
+	union {
+		struct flow_v4 v4[RULE_OPS_MAX];
+		struct flow_v6 v6[RULE_OPS_MAX];
+	};
+	union { /* of `rules_put`; `numbers` where a rule has RULE_NUMBERS */
+		struct rule_v4 rule_v4[RULE_OPS_MAX];
+		struct rule_v6 rule_v6[RULE_OPS_MAX];
+	};
+	struct numbers numbers[RULE_OPS_MAX];
+};
+
+/* Argument of the syscall programs `rules_put`, `rules_take`, `rules_sample` and `rules_assign`. */
+struct rule_request {
+	__u32 query; /* which element of `queries` */
+	__u32 count; /* of its keys, 0 to RULE_OPS_MAX */
+	__u32 ipv6;  /* which keys: 0 v4, 1 v6 */
+	__u32 worker; /* of `rules_assign`: the new owner, below WORKERS_MAX; else 0 */
+};
+
+/* The layouts are a contract: src/abi.rs asserts the same. */
+_Static_assert(sizeof(struct flow_v4) == 16 && sizeof(struct flow_v6) == 40, "flow");
+_Static_assert(sizeof(struct rule_head) == 56 && sizeof(struct rule_v4) == 64 && sizeof(struct rule_v6) == 104, "rule");
+_Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fence");
+_Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
+_Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
+_Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
+_Static_assert(sizeof(struct numbers) == 40 && __builtin_offsetof(struct numbers, check) == 32, "numbers");
+_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
+_Static_assert(sizeof(struct control) == 120, "control");
+_Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
+_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 208, "query");
+#endif

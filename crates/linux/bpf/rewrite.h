@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What a rule changes in a packet: the same bytes as Rewrite::apply in crates/core/src/rewrite.rs.
+ *
+ * Checksums are kept in step incrementally (RFC 1624, equation 3). A changed one is never 0xffff, as with the
+ * kernel's bpf_l4_csum_replace: the sum is kept from being 0, so that it folds to 1 to 0xffff. The helper itself is
+ * not used: it is called once per field and costs more than the arithmetic. What it knows and __sk_buff hides,
+ * ip_summed, is read from the socket buffer proper. */
+#ifndef HAIRPIN_REWRITE_H
+#define HAIRPIN_REWRITE_H
+
+#define CHECKSUM_COMPLETE 2
+#define CHECKSUM_PARTIAL 3
+
+struct sk_buff___kernel {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+/* From Linux 6.2 on; the verifier replaces it by a move. */
+extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak;
+
+static __always_inline __u32 checksum_state(struct __sk_buff *skb)
+{
+	if (bpf_ksym_exists(bpf_cast_to_kern_ctx)) {
+		struct sk_buff___kernel *kernel = bpf_cast_to_kern_ctx(skb);
+
+		return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+	}
+	/* The context is the socket buffer; only the verifier does not know it. */
+	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff___kernel *)skb, ip_summed);
+}
+
+/* One's complement sum in 16 bits of up to 2^48; 0 only for 0. */
+static __always_inline __u32 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__u32)(sum & 0xffff) + (__u32)(sum >> 16);
+}
+
+/* What a 32-bit word that became another adds to a sum. */
+static __always_inline __u64 difference(__be32 old, __be32 new)
+{
+	return (__u64)(__u32)~old + (__u32)new;
+}
+
+/* TCP options are walked with bpf_loop, one option a step. What changes from step to step is kept in a map, whose
+ * contents the verifier does not follow: it need not see every way through the options. */
+struct options {
+	__u32 at, end; /* offsets in the frame */
+	__u32 start;   /* of the TCP header */
+	__u32 checks;  /* 1: edges are looked at only */
+	__u32 outside; /* how many were outside the range */
+	__u32 acknowledgement, acknowledgement_length; /* the range */
+	__u32 delta;
+	__u64 sum;
+};
+
+ARRAY(options_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct options, 1, 0);
+
+struct options_walk {
+	struct __sk_buff *skb;
+	struct options *options;
+};
+
+#define OPTIONS_LENGTH_MAX 40
+#define SACK_BLOCKS_MAX 4
+#define OFFSET_MAX 4096 /* above any offset parse() lets through */
+
+/* A word in the frame, to read and write; NULL if it is not in the linear part. */
+static __always_inline void *bytes_at(struct __sk_buff *skb, __u32 at, __u32 length)
+{
+	void *word;
+
+	if (at > OFFSET_MAX)
+		return NULL;
+	word = (void *)(long)skb->data + at;
+	return word + length > (void *)(long)skb->data_end ? NULL : word;
+}
+
+/* One edge of a SACK block. */
+static __always_inline bool translate_edge(struct __sk_buff *skb, struct options *options, __u32 edge)
+{
+	void *word = bytes_at(skb, edge, 4);
+	__be32 old, new;
+	__u32 change;
+
+	if (!word)
+		return false;
+	__builtin_memcpy(&old, word, 4);
+	if (options->checks) {
+		options->outside += bpf_ntohl(old) - options->acknowledgement > options->acknowledgement_length;
+		return true;
+	}
+	new = bpf_htonl(bpf_ntohl(old) + options->delta);
+	__builtin_memcpy(word, &new, 4);
+	/* At an odd offset, every byte counts for the other half of its word. */
+	change = fold(difference(old, new));
+	options->sum += (edge - options->start) & 1 ? __builtin_bswap16(change) : change;
+	return true;
+}
+
+static long translate_option(__u32 index, void *argument)
+{
+	struct options_walk *walk = argument;
+	struct options *options = walk->options;
+	__u32 at = options->at, end = options->end, length;
+	__u8 *option = bytes_at(walk->skb, at, 1);
+
+	if (at >= end || !option || *option == 0)
+		return 1;
+	if (*option == 1) {
+		options->at = at + 1;
+		return 0;
+	}
+	option = bytes_at(walk->skb, at, 2);
+	if (at + 1 >= end || !option)
+		return 1;
+	length = option[1];
+	if (length < 2 || at + length > end)
+		return 1;
+	options->at = at + length;
+	/* Whole blocks only, as the kernel reads them. */
+	if (*option != 5 || (length - 2) % 8)
+		return 0;
+	for (__u32 i = 0; i < 2 * SACK_BLOCKS_MAX; i++) {
+		if (2 + i * 4 >= length)
+			break;
+		if (!translate_edge(walk->skb, options, at + 2 + i * 4))
+			return 1;
+	}
+	return 0;
+}
+
+/* Rules and their numbers. A rule with RULE_NUMBERS lies in two maps, and its parts are not replaced together; nor does
+ * either map promise that what a lookup has found stays what it was: an element that is deleted or replaced may be given
+ * to another key while a packet's program still reads it. So the numbers carry a sum over themselves and over what the
+ * rule says of ends (addresses, ports, their share of a checksum). It is taken over copies, and only copies with the
+ * right sum are used: then deltas, window shift and guard were written together, for just these ends. Whatever else a
+ * packet meets - half of an update, old ends with new numbers, another flow's - it goes to the worker.
+ *
+ * Old and new numbers of a rule are both right, each for what its guard lets through, so it does not matter which of them
+ * a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets of the flow
+ * are inside the worker: rules_put() takes ACTIVE away before it touches the numbers, and here ACTIVE is looked at again
+ * after they have been read. */
+#define CHECK_1 NUMBERS_CHECK
+#define CHECK_2 (CHECK_1 * NUMBERS_CHECK)
+#define CHECK_3 (CHECK_2 * NUMBERS_CHECK)
+#define CHECK_4 (CHECK_3 * NUMBERS_CHECK)
+#define CHECK_5 (CHECK_4 * NUMBERS_CHECK)
+#define CHECK_6 (CHECK_5 * NUMBERS_CHECK)
+#define CHECK_7 (CHECK_6 * NUMBERS_CHECK)
+#define CHECK_8 (CHECK_7 * NUMBERS_CHECK)
+#define CHECK_9 (CHECK_8 * NUMBERS_CHECK)
+
+/* What a rule says of ends: its last bytes. */
+union ends {
+	__u64 words[5]; /* IPv4: two */
+	struct {
+		__be32 ports;
+		__u16 total, checksum_addresses;
+		__be32 addresses[8]; /* the new source's, then the new destination's */
+	};
+};
+
+static __always_inline const union ends *ends_of(const void *rule)
+{
+	return rule + offsetof(struct rule_head, source_port);
+}
+
+_Static_assert(__builtin_offsetof(struct rule_v4, source) == __builtin_offsetof(struct rule_head, source_port) + 8, "ends");
+_Static_assert(__builtin_offsetof(struct rule_v6, source) == __builtin_offsetof(struct rule_v4, source), "ends");
+
+struct numbers_copy {
+	union {
+		__u64 words[4];
+		struct numbers numbers;
+	};
+	union ends ends;
+};
+
+/* The stack has no room for it. */
+ARRAY(numbers_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct numbers_copy, 1, 0);
+
+/* Copies the numbers `there` and the ends of `rule`. False: they are not whole, do not belong together, or are not to be
+ * used yet. */
+static __always_inline bool copy_numbers(struct numbers_copy *copy, const void *there, const void *rule, const bool ipv6)
+{
+	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
+	__u64 check = words[4], sum;
+
+	copy->words[0] = words[0];
+	copy->words[1] = words[1];
+	copy->words[2] = words[2];
+	copy->words[3] = words[3];
+	copy->ends.words[0] = ends[0];
+	copy->ends.words[1] = ends[1];
+	sum = copy->words[0] * CHECK_1 + copy->words[1] * CHECK_2 + copy->words[2] * CHECK_3 + copy->words[3] * CHECK_4 +
+	      copy->ends.words[0] * CHECK_5 + copy->ends.words[1] * CHECK_6;
+	if (ipv6) {
+		copy->ends.words[2] = ends[2];
+		copy->ends.words[3] = ends[3];
+		copy->ends.words[4] = ends[4];
+		sum += copy->ends.words[2] * CHECK_7 + copy->ends.words[3] * CHECK_8 + copy->ends.words[4] * CHECK_9;
+	}
+	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
+}
+
+/* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one below it to
+ * its end; and the acknowledgement number in its own range. */
+static __always_inline bool admits(const struct numbers *numbers, const struct tcphdr *tcp, __u32 payload)
+{
+	__u32 start = bpf_ntohl(tcp->seq) - numbers->sequence;
+
+	if (payload ? start > numbers->sequence_length || payload > numbers->sequence_length - start
+		    : (__u64)(__u32)(start + 1) > (__u64)numbers->sequence_length + 1)
+		return false;
+	return tcp->ack && bpf_ntohl(tcp->ack_seq) - numbers->acknowledgement <= numbers->acknowledgement_length;
+}
+
+/* Walks the options of the TCP header, whose edges `options` says what to do with. */
+static __always_inline void walk_options(struct __sk_buff *skb, struct options *options, __u32 l4)
+{
+	struct options_walk walk = { .skb = skb, .options = options };
+
+	options->at = l4 + sizeof(struct tcphdr);
+	bpf_loop(OPTIONS_LENGTH_MAX, translate_option, &walk, 0);
+}
+
+#define NOT_TRANSLATED (~0ULL)
+
+/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied numbers say, if they
+ * let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and nothing is
+ * changed, if the worker is to have the packet.
+ *
+ * One delta serves all SACK edges: those outside the stretch that the guard is about make the packet the worker's. */
+static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct numbers *numbers)
+{
+	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
+	struct options *options = single(&options_scratch);
+	__u64 sum;
+	__be32 old;
+
+	if (!tcp || !options || (numbers->guarded && !admits(numbers, tcp, payload)))
+		return NOT_TRANSLATED;
+	options->start = l4;
+	options->end = l4 + tcp->doff * 4;
+	options->sum = 0;
+	if (!bytes_at(skb, options->end - 1, 1))
+		return NOT_TRANSLATED;
+	if (tcp->doff > 5) {
+		options->delta = numbers->acknowledgement_delta;
+		if (numbers->guarded) {
+			options->checks = 1;
+			options->outside = 0;
+			options->acknowledgement = numbers->acknowledgement;
+			options->acknowledgement_length = numbers->acknowledgement_length;
+			walk_options(skb, options, l4);
+			if (options->outside)
+				return NOT_TRANSLATED;
+		}
+		options->checks = 0;
+		if (options->delta)
+			walk_options(skb, options, l4);
+	}
+	old = tcp->seq;
+	tcp->seq = bpf_htonl(bpf_ntohl(old) + numbers->sequence_delta);
+	sum = options->sum + difference(old, tcp->seq);
+	if (tcp->ack) {
+		old = tcp->ack_seq;
+		tcp->ack_seq = bpf_htonl(bpf_ntohl(old) + numbers->acknowledgement_delta);
+		sum += difference(old, tcp->ack_seq);
+	}
+	if (numbers->window_shift && !tcp->syn) {
+		__s32 shift = numbers->window_shift;
+		__u32 window = bpf_ntohs(tcp->window);
+		__be16 before = tcp->window;
+
+		window = shift < 0 ? window >> (-shift & 31) : window << (shift & 31);
+		tcp->window = bpf_htons(window > 0xffff ? 0xffff : window);
+		sum += (__u64)(__u16)~before + tcp->window;
+	}
+	return sum;
+}
+
+/* The transport checksum after `addresses` (of the pseudo-header) and `rest` (of the transport header) were added. */
+static __always_inline __u16 updated(__u16 checksum, __u32 state, __u32 addresses, __u64 rest)
+{
+	if (state == CHECKSUM_PARTIAL)
+		return fold((__u64)checksum + addresses);
+	return ~fold((__u64)(__u16)~checksum + addresses + rest + 0xffff);
+}
+
+/* Everything but layer 2 and TCP numbers, whose share of the sum is `numbers`. Returns what the packet's bytes now
+ * sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where
+ * it was, and so does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
+static __always_inline __u64 rewrite(const union ends *to, void *network, void *transport, const struct frame *f,
+				     __u64 numbers, __u32 state, const bool ipv6)
+{
+	__u32 addresses = to->checksum_addresses;
+	__be32 *ports = transport, old_ports = *ports, new_ports = to->ports;
+	__u64 rest, sum = 0;
+	bool covered = true;
+
+	if (ipv6) {
+		struct ipv6hdr *ip = network;
+
+		__builtin_memcpy(&ip->saddr, to->addresses, 16);
+		__builtin_memcpy(&ip->daddr, to->addresses + 4, 16);
+		ip->hop_limit -= hop;
+		sum = (__u64)addresses + bpf_htons((__u16)~(__u16)hop);
+	} else {
+		struct iphdr *ip = network;
+
+		ip->saddr = to->addresses[0];
+		ip->daddr = to->addresses[1];
+		ip->ttl -= hop;
+		ip->check = ~fold((__u64)(__u16)~ip->check + addresses + bpf_htons((__u16)~((__u16)hop << 8)));
+	}
+	*ports = new_ports;
+	rest = difference(old_ports, new_ports);
+	if (f->tcp) {
+		struct tcphdr *tcp = transport;
+
+		tcp->check = updated(tcp->check, state, addresses, rest + numbers);
+	} else {
+		struct udphdr *udp = transport;
+		__u16 checksum = udp->check;
+
+		covered = checksum;
+		if (checksum) {
+			checksum = updated(checksum, state, addresses, rest);
+			udp->check = checksum ? checksum : 0xffff;
+		}
+	}
+	/* A transport checksum takes the addresses' share out again; without one the ports' share stays in. */
+	return sum + (covered ? (__u16)~addresses : rest);
+}
+
+/* What each packet of the flow does to its counters, in the rule and in the total. */
+static __always_inline void account(struct rule_head *rule, const struct frame *f, __u32 gso_size, __u32 gso_segs,
+				    __u32 now)
+{
+	__u32 packets = 1, index = rule->total;
+	__u64 bytes = f->length;
+	struct total *total;
+
+	if (gso_size) {
+		/* Super-packets from a guest do not say how many segments they are. */
+		packets = gso_segs ? gso_segs : (f->length - f->headers + gso_size - 1) / gso_size;
+		if (packets > 1)
+			bytes += (__u64)(packets - 1) * f->headers;
+		else
+			packets = 1;
+	}
+	__sync_fetch_and_add(&rule->packets, packets);
+	__sync_fetch_and_add(&rule->bytes, bytes);
+	if (rule->last_seen != now)
+		rule->last_seen = now;
+	total = bpf_map_lookup_elem(&totals, &index);
+	if (total) {
+		total->packets += packets;
+		total->bytes += bytes;
+	}
+}
+#endif

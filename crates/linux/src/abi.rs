@@ -1,0 +1,412 @@
+//! The layouts that BPF and this crate share: `crates/linux/bpf/hairpin.h` in Rust, with the same assertions on both sides.
+//!
+//! Fields the header calls `__be` are in network byte order, everything else in the machine's own.
+
+mod numbers;
+mod of_core;
+
+pub use numbers::Numbers;
+
+use std::mem::{offset_of, size_of};
+
+/// Of the meanings: raised when something comes to mean something else without looking different (`ABI_VERSION`).
+pub const VERSION: u32 = 2;
+/// Of the layouts: a hash of `crates/linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together
+/// only if it is the same, and [`VERSION`].
+pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
+
+/// FNV-1a of a C file, white space and comments counted as one space.
+const fn layout(text: &[u8]) -> u32 {
+    let (mut hash, mut at, mut space) = (0x811c_9dc5_u32, 0, false);
+    while at < text.len() {
+        if text[at] == b'/' && at + 1 < text.len() && text[at + 1] == b'*' {
+            while at + 1 < text.len() && !(text[at] == b'*' && text[at + 1] == b'/') {
+                at += 1;
+            }
+            at += 2;
+            space = true;
+        } else if text[at].is_ascii_whitespace() {
+            at += 1;
+            space = true;
+        } else {
+            if space {
+                hash = (hash ^ b' ' as u32).wrapping_mul(0x0100_0193);
+                space = false;
+            }
+            hash = (hash ^ text[at] as u32).wrapping_mul(0x0100_0193);
+            at += 1;
+        }
+    }
+    hash
+}
+
+/// Workers at most.
+pub const WORKERS_MAX: usize = 64;
+/// CPUs at most.
+pub const CPUS_MAX: usize = 256;
+/// Named interfaces at most.
+pub const INTERFACES_MAX: usize = 64;
+/// Services at most.
+pub const SERVICES_MAX: usize = 1024;
+/// Backends of all services at most.
+pub const BACKENDS_MAX: usize = 16_384;
+/// Addresses in the full-NAT pool at most.
+pub const POOL_ADDRESSES_MAX: usize = 1024;
+/// Cells of the `known` array; a power of two.
+pub const KNOWN_CELLS: usize = 1 << 22;
+/// Rules of one query at most.
+pub const RULE_OPS_MAX: usize = 256;
+
+/// Bits of a ticket.
+pub const TICKET_BITS: u32 = 24;
+/// Nanoseconds are shifted right by this to become the ticks of a rule's clock (1.05 ms).
+pub const TICK_SHIFT: u32 = 20;
+
+/// Types that are nothing but bytes, all of them: no padding, any value is valid.
+///
+/// # Safety
+/// An implementor is `repr(C)`, has no padding, and is valid for every value of its bytes.
+pub unsafe trait Bytes: Copy + Sized {
+    /// All zeros.
+    fn zeroed() -> Self {
+        // SAFETY: every value of the bytes is valid.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// The bytes.
+    fn bytes(&self) -> &[u8] {
+        slice_bytes(std::slice::from_ref(self))
+    }
+
+    /// The bytes, to change.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the same memory, all of it initialised, any value valid, borrowed as long as `self`.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The value whose first bytes these are; `None` if they are too few.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut value = Self::zeroed();
+        value.bytes_mut().copy_from_slice(bytes.get(..size_of::<Self>())?);
+        Some(value)
+    }
+}
+
+/// The bytes of several values in a row.
+pub fn slice_bytes<T: Bytes>(values: &[T]) -> &[u8] {
+    // SAFETY: the same memory, without padding and all of it initialised, borrowed as long as `values`.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+macro_rules! plain {
+    ($($name:ty),*) => { $(
+        // SAFETY: `repr(C)`, integers and arrays of integers only, and the assertions below leave no room for padding.
+        unsafe impl Bytes for $name {}
+    )* };
+}
+
+/// Key of `rules_v4` and `numbers_v4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub struct FlowV4 {
+    /// Source address.
+    pub source: [u8; 4],
+    /// Destination address.
+    pub destination: [u8; 4],
+    /// Source port.
+    pub source_port: [u8; 2],
+    /// Destination port.
+    pub destination_port: [u8; 2],
+    /// IANA's protocol number.
+    pub protocol: u8,
+    /// Zeros.
+    pub zero: [u8; 3],
+}
+
+/// Key of `rules_v6` and `numbers_v6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub struct FlowV6 {
+    /// Source address.
+    pub source: [u8; 16],
+    /// Destination address.
+    pub destination: [u8; 16],
+    /// Source port.
+    pub source_port: [u8; 2],
+    /// Destination port.
+    pub destination_port: [u8; 2],
+    /// IANA's protocol number.
+    pub protocol: u8,
+    /// Zeros.
+    pub zero: [u8; 3],
+}
+
+/// Fate: leave the packet to the kernel.
+pub const RULE_PASS: u8 = 1;
+/// What is done to numbers, and to which, stands in `numbers_v4` or `numbers_v6` under the same key.
+pub const RULE_NUMBERS: u8 = 2;
+/// Hand-over is done (set by BPF).
+pub const RULE_ACTIVE: u8 = 16;
+/// Hand-over is under way (set by BPF).
+pub const RULE_FENCED: u8 = 32;
+
+/// The part of a rule that is the same in both families.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleHead {
+    /// Packets; segments of super-packets counted one by one.
+    pub packets: u64,
+    /// Bytes of IP packets, headers of every segment included.
+    pub bytes: u64,
+    /// Ticks; 0: never.
+    pub last_seen: u32,
+    /// Ticks: next hop good until; while fenced: hand over at the latest.
+    pub until: u32,
+    /// ifindex of the way out; 0: not looked up yet.
+    pub egress: u32,
+    /// The ticket to wait for and, in the upper 8 bits, the CPU that gave it.
+    pub fence: u32,
+    /// Destination MAC, source MAC.
+    pub next_hop: [u8; 12],
+    /// Bytes of IP packet the way out takes.
+    pub mtu: u16,
+    /// `RULE_*`.
+    pub flags: u8,
+    /// Gets the packets the rule does not take.
+    pub worker: u8,
+    /// New source port.
+    pub source_port: [u8; 2],
+    /// New destination port.
+    pub destination_port: [u8; 2],
+    /// Index into `totals`.
+    pub total: u16,
+    /// What new addresses for old add to a sum, 1 to 0xffff.
+    pub checksum_addresses: u16,
+}
+
+/// Value of `rules_v4`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleV4 {
+    /// What both families have.
+    pub head: RuleHead,
+    /// New source address.
+    pub source: [u8; 4],
+    /// New destination address.
+    pub destination: [u8; 4],
+}
+
+/// Value of `rules_v6`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleV6 {
+    /// What both families have.
+    pub head: RuleHead,
+    /// New source address.
+    pub source: [u8; 16],
+    /// New destination address.
+    pub destination: [u8; 16],
+    /// Zeros.
+    pub zero: [u64; 2],
+}
+
+/// Key of `ends`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct End {
+    /// The address, IPv4 mapped.
+    pub address: [u8; 16],
+    /// The port.
+    pub port: [u8; 2],
+    /// IANA's protocol number.
+    pub protocol: u8,
+    /// Zero.
+    pub zero: u8,
+}
+
+/// A service's VIP and port.
+pub const END_SERVICE: u16 = 1;
+/// A backend's address and port.
+pub const END_BACKEND: u16 = 2;
+/// Of `END_SERVICE`: clients meet SYN cookies.
+pub const END_SPLICED: u16 = 4;
+/// Of `END_SPLICED`: packets of no known connection are answered with RST.
+pub const END_RESETS: u16 = 8;
+
+/// Value of `ends`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct EndRoles {
+    /// `END_*`.
+    pub roles: u16,
+    /// Of `END_SERVICE`: its number.
+    pub service: u16,
+    /// Of `END_BACKEND`: a service it serves.
+    pub backend_service: u16,
+    /// Zero.
+    pub zero: u16,
+}
+
+/// Value of `interfaces`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct InterfaceEntry {
+    /// 0: none.
+    pub ifindex: u32,
+    /// Its MAC address.
+    pub address: [u8; 6],
+    /// Zeros.
+    pub zero: [u8; 2],
+}
+
+/// The element of `control`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ControlBlock {
+    /// [`VERSION`] of what is pinned; 0: it is not complete.
+    pub abi_version: u32,
+    /// [`LAYOUT`] of what is pinned.
+    pub abi_layout: u32,
+    /// Secret of the steering hash.
+    pub steering_key: [u64; 2],
+    /// 1 to [`WORKERS_MAX`]; 0: not configured yet.
+    pub workers: u32,
+    /// What becomes of the workers' packets while no process serves: a number of `programs::Absent`.
+    pub absent_drop: u32,
+    /// CLOCK_MONOTONIC.
+    pub heartbeat_ns: u64,
+    /// How old the heartbeat may be.
+    pub heartbeat_timeout_ns: u64,
+    /// Packets per second from backends of a service that a CPU admits; [`u32::MAX`]: all.
+    pub policer_backend_pps: u32,
+    /// Bound of a hand-over.
+    pub handover_ms: u32,
+    /// A hash of the programs that are pinned; 0: they are being replaced.
+    pub programs: u64,
+    /// The constant of this name in these programs.
+    pub give_back_mark: u32,
+    /// The network namespace it all belongs to, by inode number.
+    pub network: u32,
+    /// Of SYN cookies: of even and of odd epochs.
+    pub cookie_keys: [[u64; 2]; 2],
+    /// The last epoch that has its key.
+    pub cookie_epoch: u64,
+    /// What is added to CLOCK_MONOTONIC for them, modulo 2^64: 0, or what real time is ahead, of keys that are shared.
+    pub cookie_ahead_ns: u64,
+}
+
+/// What a query found out about a rule.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleCounters {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Ticks; 0: never.
+    pub last_seen: u32,
+    /// 0: there is no such rule. Of `rules_put`: 0 if it is in force, else an error number.
+    pub found: u32,
+}
+
+/// Element of `queries`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RuleQuery {
+    /// Filled in by BPF.
+    pub counters: [RuleCounters; RULE_OPS_MAX],
+    /// Keys: [`FlowV6`], or [`FlowV4`] packed into the first part.
+    pub keys: [u8; RULE_OPS_MAX * size_of::<FlowV6>()],
+    /// Of `rules_put`: [`RuleV6`], or [`RuleV4`] packed into the first part.
+    pub rules: [u8; RULE_OPS_MAX * size_of::<RuleV6>()],
+    /// Of `rules_put`, for rules with [`RULE_NUMBERS`].
+    pub numbers: [Numbers; RULE_OPS_MAX],
+}
+
+/// Argument of `rules_put`, `rules_take`, `rules_sample` and `rules_assign`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleRequest {
+    /// Which element of `queries`.
+    pub query: u32,
+    /// How many of its keys.
+    pub count: u32,
+    /// Which keys: 0 v4, 1 v6.
+    pub ipv6: u32,
+    /// Of `rules_assign`: the new owner, below [`WORKERS_MAX`]; else 0.
+    pub worker: u32,
+}
+
+/// Value of `totals`, per CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Total {
+    /// Packets; segments of super-packets counted one by one.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+}
+
+plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, End, EndRoles, InterfaceEntry, ControlBlock);
+plain!(RuleCounters, RuleQuery, RuleRequest, Total, u32, u64);
+
+const _: () = {
+    assert!(size_of::<FlowV4>() == 16 && size_of::<FlowV6>() == 40);
+    assert!(size_of::<RuleHead>() == 56 && size_of::<RuleV4>() == 64 && size_of::<RuleV6>() == 104);
+    assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
+    assert!(offset_of!(RuleHead, checksum_addresses) == 54);
+    assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
+    assert!(size_of::<ControlBlock>() == 120 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
+    assert!(offset_of!(RuleHead, source_port) == 48);
+    assert!(size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
+};
+
+/// What becomes of packets that take no rule: name for people, and whether such packets are dropped. In the order of
+/// `enum event`.
+pub const EVENTS: [(&str, bool); 24] = [
+    ("to-worker", false),
+    ("policed-client", true),
+    ("policed-backend", true),
+    ("fragment", true),
+    ("malformed", true),
+    ("absent-drop", true),
+    ("absent-pass", false),
+    ("local-socket", false),
+    ("pass-rule", false),
+    ("rule-flags", false),
+    ("rule-ttl", false),
+    ("rule-mtu", false),
+    ("rule-fenced", false),
+    ("rule-no-route", false),
+    ("rule-guard", false),
+    ("handover-bound", false),
+    ("sent", false),
+    ("sent-no-route", true),
+    ("sent-too-big", false),
+    ("given-back", false),
+    ("worker-malformed", true),
+    ("cookie-sent", false),
+    // Every handshake ends with one: nothing is lost with it.
+    ("cookie-bare", false),
+    ("cookie-invalid", true),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_are_no_layout() {
+        let plain = layout(b"struct a {\n\t__u32 b;\n};\n");
+        assert_eq!(layout(b"/* x * / */ struct a {\n\t__u32 b; /* y */\n}; /*"), layout(b" struct a { __u32 b; }; "));
+        assert_ne!(plain, layout(b"struct a {\n\t__u64 b;\n};\n"));
+        assert_eq!(plain, layout(b"struct a { __u32 b; };"));
+    }
+
+    #[test]
+    fn the_version_is_the_headers() {
+        let header = include_str!("../bpf/hairpin.h");
+        assert!(header.contains(&format!("#define ABI_VERSION {VERSION}\n")));
+    }
+}

@@ -1,0 +1,281 @@
+//! What a packet on the offloaded path costs, measured by running the ingress program over and over
+//! (`BPF_PROG_TEST_RUN`), beside the least that any program of its kind must do; and how fast rules go in.
+//!
+//! A repetition sees the packet as the one before has left it. So the rules form a cycle, each rewriting the packet
+//! to the next one's key, in an order that has nothing to do with where they lie in memory. The packet would run out
+//! of TTL after some sixty hops: the program is loaded with the constant that TTL is lowered by set to 0. It is read,
+//! subtracted and summed up as ever. Every rule is ACTIVE and has its next hop, as all but one packet per second and
+//! flow find it.
+//!
+//! The reference (`crates/linux/bpf/reference.c`) parses the same headers, looks the same map up and rewrites the key: no
+//! checksums, TTL, counters, next hop or redirect.
+//!
+//! [`measure_numbers`] compares rules of ours with each other, over TCP: those that leave numbers alone, those that move
+//! them, and those that have a guard beside.
+
+use crate::abi::{self, Bytes, Numbers, RULE_ACTIVE, RULE_NUMBERS, RuleV4};
+use crate::programs::{Options, Plane, checked};
+use anyhow::{Context, Result, ensure};
+use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::rewrite::Rewrite;
+use hairpin_core::time::Time;
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+static REFERENCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reference.bpf.o"));
+
+/// What was measured, a number for each repetition.
+#[derive(Clone, Debug, Default)]
+pub struct Cost {
+    /// Nanoseconds a packet costs in `hairpin_ingress`.
+    pub ours_ns: Vec<f64>,
+    /// Nanoseconds a packet costs in the reference.
+    pub reference_ns: Vec<f64>,
+    /// Rules installed per second.
+    pub installs_per_s: Vec<f64>,
+}
+
+/// The middle one of `values`; 0 if there are none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+/// Packets of one measurement: enough that starting it does not count, and every rule has its turn.
+const PACKETS_MIN: usize = 2_000_000;
+
+/// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 144
+/// bytes of kernel memory a rule.
+pub fn measure(rules: usize, repetitions: usize) -> Result<Cost> {
+    ensure!((1..=1 << 24).contains(&rules), "{rules} rules: 1 to 2^24 can be measured");
+    on_a_plane(rules, |plane| measure_with(plane, rules, repetitions))
+}
+
+/// What rules cost that do more and more to numbers, in nanoseconds a packet, for each repetition.
+#[derive(Clone, Debug, Default)]
+pub struct NumbersCost {
+    /// TCP, numbers left alone.
+    pub plain_ns: Vec<f64>,
+    /// Sequence and acknowledgement numbers moved.
+    pub moved_ns: Vec<f64>,
+    /// Sequence and acknowledgement numbers moved, under a guard.
+    pub guarded_ns: Vec<f64>,
+}
+
+/// Measures with `rules` rules of each kind, 1 to 2^22, the kinds in turn, `repetitions` times.
+pub fn measure_numbers(rules: usize, repetitions: usize) -> Result<NumbersCost> {
+    ensure!((1..=1 << 22).contains(&rules), "{rules} rules: 1 to 2^22 can be measured");
+    on_a_plane(3 * rules, |plane| {
+        let kinds = [(0, None), (1, None), (1, Some(GUARD))].map(|(delta, guard)| numbered(rules, delta, guard));
+        for rules in &kinds {
+            activate(plane, rules)?;
+        }
+        let packets = PACKETS_MIN.div_ceil(rules) * rules;
+        let mut cost = NumbersCost::default();
+        for _ in 0..repetitions {
+            let ns = [&mut cost.plain_ns, &mut cost.moved_ns, &mut cost.guarded_ns];
+            for (rules, ns) in kinds.iter().zip(ns) {
+                ns.push(run_ours(plane, &rules[0].key, packets)?);
+            }
+        }
+        Ok(cost)
+    })
+}
+
+/// Measures on a plane with room for so many rules, which is gone afterwards.
+fn on_a_plane<T>(rules: usize, measure: impl FnOnce(&Plane) -> Result<T>) -> Result<T> {
+    let options = Options {
+        instance: format!("cost-{}", std::process::id()),
+        rules_v4_max: rules as u32,
+        rules_v6_max: 1,
+        keep_ttl: true,
+        ..Options::default()
+    };
+    let plane = Plane::load(&options, Steering::by_hash([1, 2], 1))?;
+    let result = measure(&plane);
+    plane.detach()?;
+    result
+}
+
+fn measure_with(plane: &Plane, rules: usize, repetitions: usize) -> Result<Cost> {
+    let cycle = cycle(rules, Protocol::Udp, [192, 0, 2, 1]);
+    let mut cost = Cost::default();
+    for _ in 0..repetitions {
+        cost.installs_per_s.push(install(plane, &cycle)?);
+    }
+    activate(plane, &cycle)?;
+    let maps = plane.maps();
+    let mut open = ObjectBuilder::default().open_memory(REFERENCE).context("the embedded BPF object is damaged")?;
+    for mut map in open.maps_mut().filter(|map| map.name() == "rules_v4") {
+        map.reuse_fd(maps.named("rules_v4")?.as_fd()).context("cannot share the rules with the reference")?;
+    }
+    let object = open.load().context("cannot load the reference program")?;
+    let reference = object.progs().find(|program| program.name() == "reference").context("no reference program")?;
+    let packets = PACKETS_MIN.div_ceil(rules) * rules;
+    for _ in 0..repetitions {
+        cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets)?);
+        cost.ours_ns.push(run_ours(plane, &cycle[0].key, packets)?);
+    }
+    Ok(cost)
+}
+
+/// Nanoseconds a packet that hits a rule takes.
+fn run_ours(plane: &Plane, key: &FlowKey, packets: usize) -> Result<f64> {
+    let before = plane.totals(1)?[0].packets;
+    let ns = run(plane.ingress_program(), key, packets)?;
+    let counted = plane.totals(1)?[0].packets - before;
+    ensure!(counted == packets as u64, "only {counted} of {packets} packets hit a rule: nothing was measured");
+    Ok(ns)
+}
+
+/// Lets everything through that [`frame`] becomes under [`numbered`] rules.
+const GUARD: Guard = Guard {
+    sequence: SEQUENCE - (1 << 24),
+    sequence_length: 1 << 26,
+    acknowledgement: ACKNOWLEDGEMENT - (1 << 24),
+    acknowledgement_length: 1 << 26,
+};
+
+/// A cycle of TCP rules, each of which moves numbers by `delta`; the last one moves them back.
+fn numbered(count: usize, delta: u32, guard: Option<Guard>) -> Vec<Rule> {
+    let last_octet = 10 + delta as u8 * 2 + u8::from(guard.is_some());
+    let mut rules = cycle(count, Protocol::Tcp, [192, 0, 2, last_octet]);
+    let back = delta.wrapping_mul(count as u32 - 1).wrapping_neg();
+    for (at, rule) in rules.iter_mut().enumerate() {
+        let delta = if at == 0 && count > 1 { back } else { delta };
+        (rule.rewrite.sequence_delta, rule.rewrite.acknowledgement_delta) = (delta, delta);
+        rule.guard = guard;
+    }
+    rules
+}
+
+/// `count` rules in an arbitrary order, each rewriting to the next one's key and the last to the first one's.
+fn cycle(count: usize, protocol: Protocol, destination: [u8; 4]) -> Vec<Rule> {
+    let destination = Endpoint::new(Address::from_ipv4(destination), 53);
+    let key = |number: u32| {
+        let [_, a, b, c] = number.to_be_bytes();
+        let source = Endpoint::new(Address::from_ipv4([10, a, b, c]), 1024 + (number % 60_000) as u16);
+        FlowKey { source, destination, protocol }
+    };
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    // Fisher-Yates with a fixed xorshift: the same order every time.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..count).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+    let rule = |position: usize| {
+        let (this, next) = (key(order[position]), key(order[(position + 1) % count]));
+        let rewrite = Rewrite { source: next.source, destination: next.destination, ..Rewrite::default() };
+        Rule { id: RuleId(position as u64), key: this, rewrite, ..Rule::default() }
+    };
+    let mut rules: Vec<Rule> = (0..count).map(rule).collect();
+    // Installed in another order than they are hit in: elements are handed out in order of installation.
+    rules.sort_by_key(|rule| rule.key.source);
+    rules
+}
+
+/// Installs the rules through the engine, a worker's batch at a time, and takes them away again. Returns rules per
+/// second of the installing.
+fn install(plane: &Plane, rules: &[Rule]) -> Result<f64> {
+    const FLUSH: usize = 256;
+    let mut engine = plane.engine(0)?;
+    let mut completions = Completions::new();
+    let now = Time::ZERO;
+    let mut installed = 0;
+    let start = Instant::now();
+    for chunk in rules.chunks(FLUSH) {
+        for rule in chunk {
+            ensure!(engine.submit(now, RuleOp::Install(*rule)).is_ok(), "the engine's queue is full");
+        }
+        engine.flush(now);
+        engine.poll(now, &mut completions);
+        installed += completions.drain(..).filter(|answer| matches!(answer, Completion::Installed(_))).count();
+    }
+    let elapsed = start.elapsed();
+    ensure!(installed == rules.len(), "only {installed} of {} rules went in", rules.len());
+    for chunk in rules.chunks(FLUSH) {
+        for rule in chunk {
+            ensure!(engine.submit(now, RuleOp::Remove { id: rule.id, key: rule.key }).is_ok(), "the queue is full");
+        }
+        engine.flush(now);
+        engine.poll(now, &mut completions);
+        completions.clear();
+    }
+    Ok(rules.len() as f64 / elapsed.as_secs_f64())
+}
+
+/// Puts the rules in as they are once handed over and with a next hop that stays good: device 1 is the loopback.
+fn activate(plane: &Plane, rules: &[Rule]) -> Result<()> {
+    let maps = plane.maps();
+    let (map, numbers) = (maps.named("rules_v4")?, maps.named("numbers_v4")?);
+    let now = (crate::cpu::now().as_nanos() >> abi::TICK_SHIFT) as u32;
+    for rule in rules {
+        let mut value = RuleV4::of(rule, 0);
+        value.head.flags |= RULE_ACTIVE;
+        value.head.until = now.wrapping_add(1 << 30);
+        value.head.egress = 1;
+        value.head.mtu = 1500;
+        let key = abi::FlowV4::of(&rule.key);
+        if value.head.flags & RULE_NUMBERS != 0 {
+            let of_rule = Numbers::of(rule, &value);
+            numbers.update(key.bytes(), of_rule.bytes(), MapFlags::ANY).context("cannot write a rule's numbers")?;
+        }
+        map.update(key.bytes(), value.bytes(), MapFlags::ANY).context("cannot write a rule")?;
+    }
+    Ok(())
+}
+
+/// Of linux/pkt_cls.h.
+const TC_ACT_REDIRECT: u32 = 7;
+
+/// Nanoseconds a run of `program` takes on a packet of `key`, of `packets` in a row.
+fn run(program: BorrowedFd<'_>, key: &FlowKey, packets: usize) -> Result<f64> {
+    let frame = frame(key);
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        repeat: packets as i32,
+        ..Default::default()
+    };
+    let start = Instant::now();
+    // SAFETY: the options and the frame they point to live through the call.
+    checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })
+        .context("cannot run the program")?;
+    let elapsed = start.elapsed();
+    ensure!(options.retval == TC_ACT_REDIRECT, "the program returned {}", options.retval as i32);
+    Ok(elapsed.as_nanos() as f64 / packets as f64)
+}
+
+/// Numbers that [`frame`] starts with over TCP.
+const SEQUENCE: u32 = 0x1234_5678;
+const ACKNOWLEDGEMENT: u32 = 0x9abc_def0;
+
+/// A packet of `key`, in a frame of 64 bytes with its checksum. To the loopback's address, which is all zeros.
+fn frame(key: &FlowKey) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    // 20 bytes of IPv4 header, 50 of packet, TTL 64. The checksums need not be right to be kept in step.
+    frame[14..24].copy_from_slice(&[0x45, 0, 0, 50, 0, 1, 0, 0, 64, key.protocol as u8]);
+    frame[24..26].copy_from_slice(&[0x12, 0x34]);
+    frame[26..30].copy_from_slice(&key.source.address.ipv4_octets());
+    frame[30..34].copy_from_slice(&key.destination.address.ipv4_octets());
+    frame[34..36].copy_from_slice(&key.source.port.to_be_bytes());
+    frame[36..38].copy_from_slice(&key.destination.port.to_be_bytes());
+    match key.protocol {
+        Protocol::Udp => frame[38..42].copy_from_slice(&[0, 30, 0x56, 0x78]),
+        Protocol::Tcp => {
+            frame[38..42].copy_from_slice(&SEQUENCE.to_be_bytes());
+            frame[42..46].copy_from_slice(&ACKNOWLEDGEMENT.to_be_bytes());
+            // 20 bytes of header, ACK, a window, a checksum.
+            frame[46..54].copy_from_slice(&[0x50, 0x10, 0x20, 0, 0x56, 0x78, 0, 0]);
+        }
+    }
+    frame
+}

@@ -1,0 +1,183 @@
+//! The embedded object: its maps and programs as they are loaded, or taken from where they are pinned.
+
+use super::{Options, refusal};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hairpin.bpf.o"));
+
+/// The maps, by what they hold. Handles can be duplicated.
+#[derive(Debug)]
+pub struct Maps(pub(super) HashMap<String, MapHandle>);
+
+impl Maps {
+    /// Those of the object that are pinned; not its sections, which have dots in their names.
+    pub(super) fn of(object: &Object) -> Result<Maps> {
+        let named = |map: libbpf_rs::Map<'_>| {
+            let name = map.name().to_string_lossy().into_owned();
+            let handle = MapHandle::try_from(&map).with_context(|| format!("cannot take a handle of map {name}"))?;
+            Ok((name, handle))
+        };
+        let maps = object.maps().filter(|map| !map.name().to_string_lossy().contains('.'));
+        Ok(Maps(maps.map(named).collect::<Result<_>>()?))
+    }
+
+    /// The map `name` of `crates/linux/bpf/maps.h`.
+    pub fn named(&self, name: &str) -> Result<&MapHandle> {
+        self.0.get(name).with_context(|| format!("there is no map {name}"))
+    }
+}
+
+/// The syscall programs.
+#[derive(Debug)]
+pub(crate) struct Queries {
+    pub(crate) put: OwnedFd,
+    pub(crate) take: OwnedFd,
+    pub(crate) sample: OwnedFd,
+    pub(crate) assign: OwnedFd,
+}
+
+/// The programs.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub(super) ingress: OwnedFd,
+    pub(super) worker: OwnedFd,
+    pub(super) queries: Arc<Queries>,
+}
+
+impl Programs {
+    /// Takes them, by name, from `source`.
+    pub(super) fn from(mut source: impl FnMut(&str) -> Result<OwnedFd>) -> Result<Programs> {
+        Ok(Programs {
+            ingress: source("hairpin_ingress")?,
+            worker: source("hairpin_worker")?,
+            queries: Arc::new(Queries {
+                put: source("rules_put")?,
+                take: source("rules_take")?,
+                sample: source("rules_sample")?,
+                assign: source("rules_assign")?,
+            }),
+        })
+    }
+
+    /// Those of the object.
+    pub(super) fn of(object: &Object) -> Result<Programs> {
+        Programs::from(|name| {
+            let found = object.progs().find(|program| program.name() == name);
+            let program = found.with_context(|| format!("the BPF object has no program {name}"))?;
+            program.as_fd().try_clone_to_owned().with_context(|| format!("cannot keep program {name}"))
+        })
+    }
+
+    /// All of them, by name.
+    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 6] {
+        [
+            ("hairpin_ingress", &self.ingress),
+            ("hairpin_worker", &self.worker),
+            ("rules_put", &self.queries.put),
+            ("rules_take", &self.queries.take),
+            ("rules_sample", &self.queries.sample),
+            ("rules_assign", &self.queries.assign),
+        ]
+    }
+}
+
+/// What the loader sets before it loads: constants to the programs.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Constants {
+    /// What frames given back are marked with.
+    pub(super) give_back_mark: u32,
+    /// What TTL and hop limit are lowered by.
+    pub(super) hop: u8,
+}
+
+impl Constants {
+    /// With a mark that no other program uses: random, not zero.
+    pub(super) fn fresh(options: &Options) -> Constants {
+        let mark = RandomState::new().hash_one(std::process::id()) as u32 | 1;
+        Constants::with_mark(options, mark)
+    }
+
+    /// With the mark of programs that are there.
+    pub(super) fn with_mark(options: &Options, give_back_mark: u32) -> Constants {
+        Constants { give_back_mark, hop: u8::from(!options.keep_ttl) }
+    }
+
+    /// By which programs loaded from the same object with the same constants are known. Not 0. Another build of the
+    /// process may come to another number for the same programs: then they are loaded anew, which does no harm.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        OBJECT.hash(&mut hasher);
+        self.hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+}
+
+/// Opens the object and sizes its maps.
+pub(super) fn open(options: &Options) -> Result<OpenObject> {
+    ensure!(options.rules_v4_max > 0 && options.rules_v6_max > 0, "no room for rules: at least one of each family");
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).context("the embedded BPF object is damaged")?;
+    for mut map in open.maps_mut() {
+        match map.name().to_str() {
+            Some("rules_v4" | "numbers_v4") => map.set_max_entries(options.rules_v4_max)?,
+            Some("rules_v6" | "numbers_v6") => map.set_max_entries(options.rules_v6_max)?,
+            _ => {}
+        }
+        match map.name().to_str() {
+            Some("rules_v4") if options.rules_v4_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
+            Some("rules_v6") if options.rules_v6_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
+            _ => {}
+        }
+    }
+    Ok(open)
+}
+
+/// Sets the constants and loads the object. Maps of `pinned` are used as they are, the others are made.
+pub(super) fn load(mut open: OpenObject, constants: &Constants, pinned: Option<&Maps>) -> Result<Object> {
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.ends_with(".rodata") {
+            // give_back_mark, then hop (crates/linux/bpf/maps.h).
+            let Some([a, b, c, d, hop, ..]) = map.initial_value_mut() else {
+                bail!("the embedded BPF object has other constants than this build expects");
+            };
+            [*a, *b, *c, *d] = constants.give_back_mark.to_ne_bytes();
+            *hop = constants.hop;
+        } else if let Some(there) = pinned.and_then(|maps| maps.0.get(&name)) {
+            map.reuse_fd(there.as_fd()).with_context(|| format!("cannot use map {name}"))?;
+        }
+    }
+    let (loaded, heard) = refusal::listen(|| open.load());
+    loaded.map_err(|error| anyhow!(refusal::reason(&heard, &release(), &error.to_string())))
+}
+
+/// The kernel's.
+fn release() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.map_or_else(|_| "of an unknown release".to_string(), |text| text.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::ProgramType;
+
+    #[test]
+    fn what_the_verifier_refuses_is_in_the_error() {
+        // SAFETY: geteuid cannot fail and changes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let options = Options { rules_v4_max: 16, rules_v6_max: 16, ..Options::default() };
+        let mut open = open(&options).unwrap();
+        // A program of this type gets registers, not a packet.
+        open.progs_mut().find(|program| program.name() == "hairpin_worker").unwrap().set_prog_type(ProgramType::Kprobe);
+        let error = format!("{:#}", load(open, &Constants::with_mark(&options, 1), None).unwrap_err());
+        assert!(error.contains("refuses hairpin_worker") && error.contains("cannot use helper"), "{error}");
+    }
+}

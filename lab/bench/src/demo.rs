@@ -1,0 +1,241 @@
+//! `make demo`: the same traffic once routed by the kernel and once balanced by Hairpin, with its status live;
+//! then HTTP (`http.rs`).
+
+mod http;
+
+use crate::suite::report::metric;
+use anyhow::{Context, Result, ensure};
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use comfy_table::{CellAlignment, Table};
+use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
+use hairpin_e2e::peer::status::ServiceStatus;
+use hairpin_e2e::peer::{self, Kind, Peer, Service, Transport};
+use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_e2e::tool::echo;
+use hairpin_e2e::topology::{Family, Options, Topology, end, server_address, vip};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long each service is driven.
+const DURATION: Duration = Duration::from_secs(4);
+/// The rate of iperf3's UDP, in Mbit/s.
+const UDP_MBIT_S: u32 = 200;
+
+/// How a service is driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// wrk, keep-alive, this page.
+    Wrk(&'static str),
+    /// iperf3, TCP or UDP as the service says.
+    Iperf,
+    /// Datagrams, one after the other on each of 64 sockets.
+    Echo,
+    /// Nothing: iperf3's control connection, the companion of a UDP service.
+    Control,
+}
+
+/// What one service did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    requests_per_s: Option<f64>,
+    bits_per_s: Option<f64>,
+    p99_ms: Option<f64>,
+}
+
+fn services() -> Vec<(Service, Load)> {
+    let full = |name, family| Service {
+        server_port: HTTP_PORT,
+        full_nat: true,
+        balance: "least-connections",
+        ..Service::tcp(name, family, 8080)
+    };
+    // iperf3 needs one server for all connections of a test: each client has its server.
+    let iperf = |name, family| Service { balance: "source-hash", ..Service::tcp(name, family, IPERF_PORTS[0]) };
+    let udp = |service: Service| Service { servers: vec![2], ..service };
+    vec![
+        (Service::tcp("http-ipv4", Family::V4, HTTP_PORT), Load::Wrk("1k")),
+        (Service { balance: "maglev", ..Service::tcp("http-ipv6", Family::V6, HTTP_PORT) }, Load::Wrk("1k")),
+        (full("http-full-nat-ipv4", Family::V4), Load::Wrk("128k")),
+        (iperf("iperf3-tcp-ipv4", Family::V4), Load::Iperf),
+        (iperf("iperf3-tcp-ipv6", Family::V6), Load::Iperf),
+        (udp(Service::udp("iperf3-udp-ipv4", Family::V4, IPERF_PORTS[1])), Load::Iperf),
+        (udp(Service::udp("iperf3-udp-ipv6", Family::V6, IPERF_PORTS[1])), Load::Iperf),
+        (Service::udp("echo-udp-ipv4", Family::V4, ECHO_PORT), Load::Echo),
+        (Service { balance: "power-of-two", ..Service::udp("echo-udp-ipv6", Family::V6, ECHO_PORT) }, Load::Echo),
+        (udp(Service::tcp("iperf3-control-ipv4", Family::V4, IPERF_PORTS[1])), Load::Control),
+        (udp(Service::tcp("iperf3-control-ipv6", Family::V6, IPERF_PORTS[1])), Load::Control),
+    ]
+}
+
+/// Runs the demo: less than two minutes.
+pub fn run() -> Result<()> {
+    println!("A client, a balancer and four servers, each a network namespace, joined by virtual cards.");
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let services = services();
+    let all: Vec<Service> = services.iter().map(|(service, _)| service.clone()).collect();
+
+    println!("\nFirst without a balancer: the same traffic, routed to the servers by the kernel.");
+    // The VIP on every server, and a multipath route: the same pattern of who talks to whom.
+    let same_ports: Vec<Service> = all.iter().filter(|service| service.port == service.server_port).cloned().collect();
+    let mut routed = peer::start(Kind::Multipath, &topology, &same_ports)?;
+    let before = drive(&topology, &mut routed, &services)?;
+    drop(routed);
+
+    println!("\nNow through Hairpin:");
+    let mut ours = peer::start(Kind::Hairpin, &topology, &all)?;
+    let socket = ours.hairpin().context("hairpin was started")?.socket();
+    check_pages(&topology, &services)?;
+    let (done, until) = channel();
+    let live = std::thread::spawn(move || show_live(&socket, &until));
+    let after = drive(&topology, &mut ours, &services);
+    drop(done);
+    live.join().ok().context("the live status panicked")?;
+    let after = after?;
+    // The last counters of the engine are read once a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    let status = ours.hairpin().context("hairpin was started")?.status()?;
+    println!("{}", table(&services, &after, &before, &status.services));
+    drop(ours);
+    http::run(&topology)?;
+    println!("Everything above ran in namespaces and is removed now.");
+    Ok(())
+}
+
+/// One page through each HTTP service must be what the servers have.
+fn check_pages(topology: &Topology, services: &[(Service, Load)]) -> Result<()> {
+    let sent = std::fs::read(topology.scratch.file("pages/10m"))?;
+    for (service, _) in services.iter().filter(|(_, load)| matches!(load, Load::Wrk(_))) {
+        let page = load::curl(&topology.client, topology, &service.listen(), "10m", "page")?;
+        ensure!(std::fs::read(&page.body)? == sent, "10 MB through {} arrived changed", service.name);
+        let server = page.header("x-server").unwrap_or("a server");
+        println!("  curl http://{}/10m: 10 MB from {server}, unchanged", service.listen());
+    }
+    Ok(())
+}
+
+fn drive(topology: &Topology, peer: &mut Peer<'_>, services: &[(Service, Load)]) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for (service, load) in services {
+        let start = Instant::now();
+        let outcome = match load {
+            Load::Wrk(page) => wrk(topology, peer, service, page),
+            Load::Iperf => iperf(topology, peer, service),
+            Load::Echo => echo(topology, peer, service),
+            Load::Control => Ok(Outcome::default()),
+        };
+        let outcome = outcome.with_context(|| format!("{} ({})", service.name, peer.kind().name()))?;
+        if *load != Load::Control {
+            let (requests, bits) = (optional(outcome.requests_per_s, "/s"), optional(outcome.bits_per_s, "bit/s"));
+            let seconds = start.elapsed().as_secs_f64();
+            println!("  {:20} {requests:>10} {bits:>15}   ({seconds:.1} s)", service.name);
+        }
+        outcomes.push(outcome);
+        peer.check()?;
+    }
+    Ok(outcomes)
+}
+
+fn wrk(topology: &Topology, peer: &Peer<'_>, service: &Service, page: &'static str) -> Result<Outcome> {
+    let options = WrkOptions { page, connections: 64, duration: DURATION, close: false };
+    // Without Hairpin ports are not translated.
+    let port = if peer.kind() == Kind::Hairpin { service.port } else { service.server_port };
+    let target = end(vip(service.family), port);
+    let wrk = load::wrk(topology, &vec![target; service.servers.len()], &options)?;
+    ensure!(wrk.errors == 0, "wrk had {} errors", wrk.errors);
+    Ok(Outcome { requests_per_s: Some(wrk.requests_per_s), bits_per_s: Some(wrk.bits_per_s), p99_ms: Some(wrk.p99_ms) })
+}
+
+fn iperf(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
+    let to = match peer.kind() {
+        Kind::Hairpin => vip(service.family),
+        _ => server_address(service.family, service.servers[0]),
+    };
+    let udp_mbit_s = (service.transport == Transport::Udp).then_some(UDP_MBIT_S);
+    let options = IperfOptions { streams: 4, amount: Amount::For(DURATION), udp_mbit_s, reverse: false };
+    let iperf = load::iperf(topology, to, service.port, &options)?;
+    Ok(Outcome { bits_per_s: Some(iperf.bits_per_s), ..Outcome::default() })
+}
+
+fn echo(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
+    let ends = match peer.kind() {
+        Kind::Hairpin => vec![service.listen()],
+        // An echo on a VIP would answer from the server's own address.
+        _ => service.server_ends(),
+    };
+    let to: Vec<SocketAddr> = ends.iter().map(|end| end.parse()).collect::<Result<_, _>>()?;
+    let echo = echo::ask(&topology.client, &to, 0, 64, 512, DURATION)?;
+    ensure!(echo.answered > 0, "no datagram was answered");
+    ensure!(echo.wrong == 0, "{} datagrams came back changed", echo.wrong);
+    Ok(Outcome { requests_per_s: Some(echo.rate), bits_per_s: None, p99_ms: Some(echo.p99_us / 1000.0) })
+}
+
+/// Shows `hairpin status` every two seconds on a terminal, every ten elsewhere, until the other side is dropped.
+fn show_live(socket: &Path, until: &Receiver<()>) {
+    let terminal = std::io::stdout().is_terminal();
+    let every = Duration::from_secs(if terminal { 2 } else { 10 });
+    while let Err(RecvTimeoutError::Timeout) = until.recv_timeout(every) {
+        match peer::status_table(socket) {
+            Ok(status) => println!("\n-- hairpin status, without its lines of backends --\n{}\n", short(&status)),
+            Err(error) => println!("no status: {error:#}"),
+        }
+    }
+}
+
+/// A status without the lines of single backends, which are indented.
+fn short(status: &str) -> String {
+    status.trim_end().lines().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>().join("\n")
+}
+
+fn optional(value: Option<f64>, unit: &str) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{}{unit}", metric(value)))
+}
+
+fn table(services: &[(Service, Load)], ours: &[Outcome], routed: &[Outcome], status: &[ServiceStatus]) -> String {
+    let mut table = Table::new();
+    table.load_style(UTF8_BORDERS_ONLY);
+    table.set_header([
+        "service",
+        "mode",
+        "requests/s",
+        "routed",
+        "bit/s",
+        "routed",
+        "p99 ms",
+        "routed",
+        "offloaded",
+        "connections per backend",
+    ]);
+    let milliseconds = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    for (((service, load), ours), routed) in services.iter().zip(ours).zip(routed) {
+        let status = status.iter().find(|status| status.name == service.name);
+        if *load == Load::Control {
+            continue;
+        }
+        let backends = status.map(|status| {
+            let counts = status.backends.iter().map(|backend| backend.connections_total.to_string());
+            counts.collect::<Vec<_>>().join(" / ")
+        });
+        table.add_row([
+            service.name.to_owned(),
+            format!("{}, {}", if service.full_nat { "full-nat" } else { "nat" }, service.balance),
+            optional(ours.requests_per_s, ""),
+            optional(routed.requests_per_s, ""),
+            optional(ours.bits_per_s, ""),
+            optional(routed.bits_per_s, ""),
+            milliseconds(ours.p99_ms),
+            milliseconds(routed.p99_ms),
+            status.map_or_else(|| "-".to_owned(), |status| format!("{:.1} %", status.offloaded_share * 100.0)),
+            backends.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    for column in 2..9 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string()
+}

@@ -1,0 +1,242 @@
+//! The cases, and the bars they are held to.
+
+use super::Effort;
+use super::pages::SIZES;
+use super::peers::{OTHER_CPU, Peer, Running, Stage};
+use super::processor::Cores;
+use super::resent::Resent;
+use crate::suite::report::{Bar, Row, metric};
+use crate::suite::samples::Samples;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::command;
+use hairpin_e2e::load;
+use hairpin_e2e::tool::paced::{self, Pace};
+use hairpin_e2e::topology::Cards;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+/// Connections of the latency case and of the mix.
+const SOME: usize = 32;
+/// Bytes from which on a page is large.
+const LARGE: usize = 1 << 20;
+/// What starting and ending a peer takes, on average of all, in seconds.
+const AROUND_S: f64 = 0.6;
+/// How much longer than planned wrk may take.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// A page, over connections that stay, or over one each.
+    Page { page: &'static str, bytes: usize, connections: usize, close: bool },
+    /// Pages of web search's sizes.
+    Mix,
+    /// 1 KB at half the rate that nginx reaches.
+    Latency,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) cards: Cards,
+    load: Load,
+}
+
+impl Case {
+    /// Its name.
+    pub(super) fn name(&self) -> String {
+        let cards = self.cards.name();
+        match self.load {
+            Load::Page { page, connections, close, .. } => {
+                format!("{cards} {page} x {connections} {}", if close { "new" } else { "kept" })
+            }
+            Load::Mix => format!("{cards} mix web-search x {SOME} kept"),
+            Load::Latency => format!("{cards} latency 1k x {SOME}, half of nginx's rate"),
+        }
+    }
+
+    /// Whether it belongs to a look.
+    pub(super) fn is_quick(&self) -> bool {
+        match self.load {
+            Load::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),
+            Load::Mix | Load::Latency => true,
+        }
+    }
+
+    /// How much of it is measured, unless told otherwise: so that all cases take some twenty minutes. A second has many
+    /// responses of the small sizes and few of the large ones, where a connection first has to find its speed.
+    pub(super) fn effort(&self) -> Effort {
+        let seconds = |seconds| Duration::from_secs(seconds);
+        match self.load {
+            Load::Page { bytes, .. } if bytes < LARGE => Effort { duration: seconds(1), repetitions: 3 },
+            Load::Page { connections, .. } if connections != SOME => Effort { duration: seconds(2), repetitions: 2 },
+            Load::Page { .. } | Load::Mix => Effort { duration: seconds(2), repetitions: 3 },
+            // The slowest hundredth of a second depends on whether anything held a core up in it: with every peer it lies
+            // between 0.3 and 20 ms, so the median of a few says nothing.
+            Load::Latency => Effort { duration: seconds(1), repetitions: 24 },
+        }
+    }
+
+    /// Seconds that all peers together take, about.
+    pub(super) fn seconds(&self, effort: Effort) -> f64 {
+        let first = if self.load == Load::Latency { effort.duration.as_secs_f64() + AROUND_S } else { 0.0 };
+        let each = effort.duration.as_secs_f64() + AROUND_S;
+        first + (Peer::ALL.len() * effort.repetitions) as f64 * each
+    }
+
+    /// The bars: against whom, and what.
+    fn bars(&self) -> Vec<(Against, Bar)> {
+        let nginx = Against::Peer(Peer::Nginx);
+        match (self.cards, self.load) {
+            (Cards::Wire, Load::Latency) | (Cards::Gso, Load::Latency) => vec![(nginx, Bar::AtMost(1.0))],
+            (Cards::Wire, _) => vec![(nginx, Bar::AtLeast(0.95))],
+            (Cards::Gso, Load::Mix) => vec![(nginx, Bar::AtLeast(1.6))],
+            (Cards::Gso, Load::Page { bytes, .. }) => match bytes {
+                0..=1024 => vec![(Against::Best, Bar::AtLeast(1.1))],
+                1025..=0xffff => vec![(nginx, Bar::AtLeast(1.0))],
+                0x1_0000..=0xf_ffff => vec![(nginx, Bar::AtLeast(1.3))],
+                _ => vec![(Against::Peer(Peer::Nobody), Bar::AtLeast(0.7)), (nginx, Bar::AtLeast(1.8))],
+            },
+        }
+    }
+}
+
+/// What a bar compares with.
+#[derive(Clone, Copy, Debug)]
+enum Against {
+    Peer(Peer),
+    /// The better of the proxies.
+    Best,
+}
+
+/// All cases.
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for cards in [Cards::Gso, Cards::Wire] {
+        for (page, bytes) in SIZES {
+            for connections in [8, 32, 256] {
+                for close in [false, true] {
+                    cases.push(Case { cards, load: Load::Page { page, bytes, connections, close } });
+                }
+            }
+        }
+        cases.push(Case { cards, load: Load::Mix });
+        cases.push(Case { cards, load: Load::Latency });
+    }
+    cases
+}
+
+/// Measures a case: each peer in turn, several times.
+pub(super) fn measure(stage: &Stage, case: &Case, effort: Effort) -> Result<Vec<Row>> {
+    println!("\n{}", case.name());
+    let rate = match case.load {
+        Load::Latency => half_of_nginx(stage, effort)?,
+        _ => 0.0,
+    };
+    let mut samples: BTreeMap<Peer, Samples> = BTreeMap::new();
+    for repetition in 0..effort.repetitions {
+        let mut order = Peer::ALL;
+        if repetition % 2 == 1 {
+            order.reverse();
+        }
+        for peer in order {
+            let mut running = stage.start(peer)?;
+            let value = once(stage, case, effort, peer, rate).with_context(|| peer.name())?;
+            running.check()?;
+            samples.entry(peer).or_default().push(value);
+            // The next one waits until what this one leaves is worked off.
+            drop(running);
+        }
+    }
+    let unit = unit(case.load);
+    let beside: BTreeMap<String, f64> =
+        samples.iter().map(|(peer, samples)| (peer.name().to_owned(), samples.median())).collect();
+    let ours = samples.remove(&Peer::Hairpin).unwrap_or_default();
+    let rows = case.bars().into_iter().map(|(against, bar)| {
+        let against = match against {
+            Against::Peer(peer) => peer,
+            Against::Best => {
+                let median = |peer| beside.get(Peer::name(peer)).copied().unwrap_or(0.0);
+                if median(Peer::Nginx) >= median(Peer::Haproxy) { Peer::Nginx } else { Peer::Haproxy }
+            }
+        };
+        let mut others = beside.clone();
+        others.remove(Peer::Hairpin.name());
+        Row::new(case.name(), unit, &ours, &others, against.name(), bar)
+    });
+    Ok(rows.collect())
+}
+
+fn unit(load: Load) -> &'static str {
+    match load {
+        Load::Page { bytes, .. } if bytes <= 1024 => "/s",
+        Load::Latency => "ms",
+        Load::Page { .. } | Load::Mix => "bit/s",
+    }
+}
+
+/// One measurement of one peer.
+fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Result<f64> {
+    let topology = &stage.topology;
+    let ends = || [&topology.client, &topology.balancer, &topology.servers[0]];
+    let resent = Resent::now(ends())?;
+    let before = Cores::now()?;
+    let (value, rest) = match case.load {
+        Load::Latency => {
+            let times = paced::run(
+                &stage.topology.client,
+                Pace {
+                    to: peer.target(),
+                    page: "1k",
+                    connections: SOME as u32,
+                    per_second: rate,
+                    duration: effort.duration,
+                    cpu: OTHER_CPU.parse()?,
+                },
+            )?;
+            (times.p99_ms, format!("p50 {:.2} ms at {}/s", times.p50_ms, metric(times.per_second)))
+        }
+        load => {
+            let command = wrk(stage, load, peer, effort.duration);
+            let line = command::display(&command);
+            let log = stage.topology.scratch.file("l7-wrk.log");
+            let mut process = stage.topology.client.start(command, &log)?;
+            let status = process.wait(effort.duration + GRACE)?;
+            ensure!(status.success(), "`{line}`: {}", process.log());
+            let result = load::parse_wrk(&process.log()).with_context(|| process.log())?;
+            let value = if unit(load) == "/s" { result.requests_per_s } else { result.bits_per_s };
+            let line = line.split_once("-- ").map_or("", |(_, line)| line).to_owned();
+            (value, format!("p99 {:.1} ms, {} errors; {line}", result.p99_ms, result.errors))
+        }
+    };
+    let cores = Cores::now()?.since(&before);
+    let resent = Resent::now(ends())?.since(&resent);
+    println!("  {:8} {:>9}{} {cores}; {resent}; {rest}", peer.name(), metric(value), unit(case.load));
+    Ok(value)
+}
+
+fn wrk(stage: &Stage, load: Load, peer: Peer, duration: Duration) -> Command {
+    let mut wrk = stage.topology.client.command_on(OTHER_CPU, "wrk");
+    let (page, connections, close) = match load {
+        Load::Page { page, connections, close, .. } => (page, connections, close),
+        Load::Mix | Load::Latency => ("1k", SOME, false),
+    };
+    wrk.args(["-t1", &format!("-c{connections}"), &format!("-d{}s", duration.as_secs().max(1)), "--latency"]);
+    if close {
+        wrk.args(["-H", "Connection: close"]);
+    }
+    if load == Load::Mix {
+        wrk.arg("-s").arg(&stage.mix);
+    }
+    wrk.arg(format!("http://{}/{page}", peer.target()));
+    wrk
+}
+
+/// Half of the requests a second that nginx answers.
+fn half_of_nginx(stage: &Stage, effort: Effort) -> Result<f64> {
+    let load = Load::Page { page: "1k", bytes: 1 << 10, connections: SOME, close: false };
+    let _running: Running = stage.start(Peer::Nginx)?;
+    let peak = once(stage, &Case { cards: stage.topology.cards, load }, effort, Peer::Nginx, 0.0)?;
+    Ok(peak / 2.0)
+}

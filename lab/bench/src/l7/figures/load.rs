@@ -1,0 +1,358 @@
+//! Responses of several sizes, and the web-search mix, through whatever stands between: the counterparts of papers/002,
+//! figures 8 to 10 and 12 and table 3.
+//!
+//! One Hairpin has three services for the same server: one that computes its threshold, one that offloads no body and
+//! one that offloads all of them. Within a repetition each of Hairpin, nginx and none is started once and asked for all
+//! sizes; repetitions go forwards and backwards.
+
+use super::results::{Place, Results};
+use super::{Progress, Sizes};
+use crate::l7::peers::{BALANCER_CPU, OTHER_CPU, Peer, Running, Stage};
+use crate::l7::processor::Cores;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::load::parse_wrk;
+use hairpin_e2e::peer::status::{Status, Traffic};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::servers::HTTP_PORT;
+use hairpin_e2e::tool::paced::{self, Pace};
+use hairpin_e2e::topology::{Cards, Family, vip};
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Parts: requests as fast as they are answered, the mix, requests at half of nginx's rate, and the threshold.
+pub(super) const THROUGHPUT: &str = "throughput";
+pub(super) const MIX: &str = "mix";
+pub(super) const LATENCY: &str = "latency";
+pub(super) const THRESHOLD: &str = "threshold";
+/// Connections, which all stay.
+pub(super) const CONNECTIONS: u32 = 32;
+/// From so many bytes on measurements take twice the time, and requests are counted by their bytes: few end in a second.
+const LARGE: usize = 1 << 20;
+/// How much longer than planned wrk may take.
+const GRACE: Duration = Duration::from_secs(30);
+/// Until counters of rules have reached the status.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Whom clients ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Hairpin as it comes.
+    Auto,
+    /// Every body stays with the worker.
+    Software,
+    /// Every body goes to the engine.
+    Offloaded,
+    Nginx,
+    Nobody,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 5] = [Way::Auto, Way::Software, Way::Offloaded, Way::Nginx, Way::Nobody];
+
+    /// Its name in results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::Auto => "hairpin",
+            Way::Software => "hairpin, software only",
+            Way::Offloaded => "hairpin, all offloaded",
+            Way::Nginx => "nginx",
+            Way::Nobody => "no balancer",
+        }
+    }
+
+    /// Who has to run.
+    fn peer(self) -> Peer {
+        match self {
+            Way::Auto | Way::Software | Way::Offloaded => Peer::Hairpin,
+            Way::Nginx => Peer::Nginx,
+            Way::Nobody => Peer::Nobody,
+        }
+    }
+
+    /// Where clients connect.
+    pub(super) fn target(self) -> SocketAddr {
+        let ours = |port| SocketAddr::new(vip(Family::V4), port);
+        match self {
+            Way::Auto => ours(8000),
+            Way::Software => ours(8010),
+            Way::Offloaded => ours(8020),
+            Way::Nginx | Way::Nobody => self.peer().target(),
+        }
+    }
+
+    /// What its service's configuration says of offloading, if it is Hairpin's.
+    fn offload_bytes_min(self) -> Option<&'static str> {
+        match self {
+            Way::Auto => Some("\"auto\""),
+            Way::Software => Some("1125899906842624"),
+            Way::Offloaded => Some("0"),
+            Way::Nginx | Way::Nobody => None,
+        }
+    }
+
+    /// The name of its service.
+    fn service(self) -> &'static str {
+        match self {
+            Way::Auto => "auto",
+            Way::Software => "software",
+            Way::Offloaded => "offloaded",
+            Way::Nginx | Way::Nobody => "",
+        }
+    }
+}
+
+/// Starts who has to run for a way, and for all that share it.
+pub(super) fn start(stage: &Stage, way: Way) -> Result<Running> {
+    if way.peer() != Peer::Hairpin {
+        return stage.start(way.peer());
+    }
+    let ours = Way::ALL.into_iter().filter_map(|way| {
+        let tables = format!("[service.http]\noffload_bytes_min = {}\n", way.offload_bytes_min()?);
+        let service = Service::http(way.service(), way.target().port());
+        Some(Service { servers: vec![1], server_port: HTTP_PORT, tables, ..service })
+    });
+    let services: Vec<Service> = ours.collect();
+    let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
+    Ok(Running::Hairpin(Box::new(Hairpin::start(&stage.topology, &services, &options)?)))
+}
+
+/// What one repetition asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) ways: &'a [Way],
+    pub(super) sizes: Sizes,
+    /// Whether the mix is asked for as well.
+    pub(super) mix: bool,
+    pub(super) duration: Duration,
+}
+
+impl Plan<'_> {
+    /// How long a repetition takes, about: for the progress.
+    pub(super) fn seconds(&self) -> f64 {
+        let mix = if self.mix { 2 * self.ways.len() } else { 0 };
+        let each = self.sizes.iter().map(|&(_, bytes)| if bytes >= LARGE { 2 } else { 1 }).sum::<usize>();
+        let measured = (each * self.ways.len() + mix) as f64 * self.duration.as_secs_f64();
+        measured + 0.4 * (self.sizes.len() * self.ways.len()) as f64 + 2.0
+    }
+}
+
+/// Measures throughput once for everybody. `backwards`: from the last to the first.
+pub(super) fn throughput(
+    stage: &Stage,
+    plan: Plan<'_>,
+    repetition: usize,
+    results: &mut Results,
+    progress: &Progress,
+) -> Result<()> {
+    let mut ways = plan.ways.to_vec();
+    if repetition % 2 == 1 {
+        ways.reverse();
+    }
+    for group in ways.chunk_by(|a, b| a.peer() == b.peer()) {
+        let mut running = start(stage, group[0])?;
+        for &(page, bytes) in plan.sizes {
+            for &way in group {
+                let seconds = if bytes >= LARGE { 2 * plan.duration } else { plan.duration };
+                let values = wrk(stage, &running, way, Asked { page, bytes, mix: false }, seconds)
+                    .with_context(|| format!("{page} through {}", way.name()))?;
+                let setting = stage.topology.cards.name();
+                let place = Place { part: THROUGHPUT, setting, series: way.name(), x: bytes as u64 };
+                results.add(place, repetition, &values);
+                progress.line(&format!("{setting} {page} {}: {}", way.name(), short(&values)));
+            }
+        }
+        for &way in group.iter().filter(|_| plan.mix) {
+            let asked = Asked { page: "1k", bytes: 0, mix: true };
+            let values = wrk(stage, &running, way, asked, 2 * plan.duration)?;
+            let setting = stage.topology.cards.name();
+            results.add(Place { part: MIX, setting, series: way.name(), x: 0 }, repetition, &values);
+            progress.line(&format!("{setting} mix {}: {}", way.name(), short(&values)));
+        }
+        if let Running::Hairpin(hairpin) = &running {
+            threshold(&hairpin.status()?, stage.topology.cards, repetition, results);
+        }
+        running.check()?;
+    }
+    Ok(())
+}
+
+fn short(values: &[(&'static str, f64)]) -> String {
+    let of = |name: &str| values.iter().find(|(what, _)| *what == name).map_or(f64::NAN, |(_, value)| *value);
+    format!(
+        "{:.2} Gbit/s, {:.0} responses/s, balancer's core {:.0} % busy",
+        of("gbit_per_s"),
+        of("responses_per_s"),
+        100.0 * of("balancer_busy")
+    )
+}
+
+/// What a worker has made of what it measured.
+fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Results) {
+    let Some(http) = &status.http else { return };
+    let values = [
+        ("offload_bytes_min", http.offload_bytes_min as f64),
+        ("rule_pair_us", http.rule_pair_us),
+        ("body_frame_us", http.body_frame_us),
+        ("body_frame_bytes", http.body_frame_bytes as f64),
+    ];
+    results.add(Place { part: THRESHOLD, setting: cards.name(), series: "hairpin", x: 0 }, repetition, &values);
+}
+
+/// What wrk asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) page: &'a str,
+    /// Of a response's body; 0 for the mix.
+    pub(super) bytes: usize,
+    pub(super) mix: bool,
+}
+
+/// Starts wrk on the core of clients and server.
+pub(super) fn start_wrk(
+    stage: &Stage,
+    way: Way,
+    asked: Asked<'_>,
+    duration: Duration,
+) -> Result<hairpin_e2e::process::Process> {
+    let mut wrk = stage.topology.client.command_on(OTHER_CPU, "wrk");
+    wrk.args(["-t1", &format!("-c{CONNECTIONS}"), &format!("-d{}s", duration.as_secs().max(1)), "--latency"]);
+    if asked.mix {
+        wrk.arg("-s").arg(&stage.mix);
+    }
+    wrk.arg(format!("http://{}/{}", way.target(), asked.page));
+    stage.topology.client.start(wrk, &stage.topology.scratch.file("figures-wrk.log"))
+}
+
+/// What Hairpin has carried for a way so far.
+fn carried(running: &Running, way: Way) -> Result<Option<(Traffic, Traffic)>> {
+    let Running::Hairpin(hairpin) = running else { return Ok(None) };
+    let status = hairpin.status()?;
+    let service = status.services.iter().find(|service| service.name == way.service());
+    Ok(service.map(|service| (service.software, service.offloaded)))
+}
+
+/// One measurement: requests as fast as they are answered.
+fn wrk(
+    stage: &Stage,
+    running: &Running,
+    way: Way,
+    asked: Asked<'_>,
+    duration: Duration,
+) -> Result<Vec<(&'static str, f64)>> {
+    let frames = || -> Result<u64> {
+        let balancer = &stage.topology.balancer;
+        Ok(balancer.received_packets("client0")? + balancer.received_packets("server1")?)
+    };
+    let (carried_before, frames_before) = (carried(running, way)?, frames()?);
+    let (cores, start) = (Cores::now()?, Instant::now());
+    let mut process = start_wrk(stage, way, asked, duration)?;
+    let status = process.wait(duration + GRACE)?;
+    let (cores, window) = (Cores::now()?.times_since(&cores), start.elapsed().as_secs_f64());
+    ensure!(status.success(), "`{}`: {}", process.line(), process.log());
+    let wrk = parse_wrk(&process.log()).with_context(|| process.log())?;
+    // Of all errors only those that are no timeouts of the last, unfinished responses would be news: all are shown.
+    let bytes = asked.bytes as f64;
+    let seconds = duration.as_secs_f64();
+    let per_s = if asked.bytes >= LARGE { wrk.bits_per_s / 8.0 / bytes } else { wrk.requests_per_s };
+    let responses = per_s * seconds;
+    let (balancer, other) = (cores[BALANCER_CPU.parse::<usize>()?], cores[OTHER_CPU.parse::<usize>()?]);
+    let busy_seconds = (window - balancer.idle_s).max(0.0);
+    let mut values = vec![
+        ("responses_per_s", per_s),
+        ("gbit_per_s", wrk.bits_per_s / 1e9),
+        ("p99_ms", wrk.p99_ms),
+        ("errors", wrk.errors as f64),
+        ("balancer_busy", busy_seconds / window),
+        ("balancer_softirq", balancer.softirq_s / window),
+        ("other_busy", 1.0 - other.idle_s / window),
+        ("core_us_per_response", busy_seconds * 1e6 / responses.max(1.0)),
+        ("core_s_per_gbyte", busy_seconds / (wrk.bits_per_s / 8e9 * seconds).max(1e-9)),
+        ("frames_per_s", (frames()? - frames_before) as f64 / seconds),
+    ];
+    sleep(SETTLE);
+    if let (Some((software, offloaded)), Some((software_before, offloaded_before))) =
+        (carried(running, way)?, carried_before)
+    {
+        let new = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let packets =
+            [new(software.packets, software_before.packets), new(offloaded.packets, offloaded_before.packets)];
+        let carried = [new(software.bytes, software_before.bytes), new(offloaded.bytes, offloaded_before.bytes)];
+        let all = (packets[0] + packets[1]).max(1.0);
+        values.push(("packets_per_s", all / seconds));
+        values.push(("packets_per_busy_s", all / busy_seconds.max(1e-3)));
+        values.push(("software_packets_per_s", packets[0] / seconds));
+        values.push(("offloaded_packet_share", packets[1] / all));
+        values.push(("offloaded_byte_share", carried[1] / (carried[0] + carried[1]).max(1.0)));
+    }
+    Ok(values)
+}
+
+/// Ways whose latency is measured.
+pub(super) const PACED: [Way; 4] = [Way::Auto, Way::Software, Way::Nginx, Way::Nobody];
+
+/// Measures latency once for everybody, at half of the rate nginx has reached in this run.
+pub(super) fn latency(
+    stage: &Stage,
+    plan: Plan<'_>,
+    repetition: usize,
+    results: &mut Results,
+    progress: &Progress,
+) -> Result<()> {
+    let setting = stage.topology.cards.name();
+    let mut ways = PACED.to_vec();
+    if repetition % 2 == 1 {
+        ways.reverse();
+    }
+    for group in ways.chunk_by(|a, b| a.peer() == b.peer()) {
+        let mut running = start(stage, group[0])?;
+        for &(page, bytes) in plan.sizes {
+            let place = |part, series| Place { part, setting, series, x: bytes as u64 };
+            let peak = results.median(place(THROUGHPUT, Way::Nginx.name()), "responses_per_s");
+            let peak = peak.with_context(|| format!("nginx's rate at {page} was not measured"))?;
+            for &way in group {
+                let pace = Pace {
+                    to: way.target(),
+                    page,
+                    connections: CONNECTIONS,
+                    per_second: peak / 2.0,
+                    duration: plan.duration,
+                    cpu: OTHER_CPU.parse()?,
+                };
+                let times = paced::run(&stage.topology.client, pace)
+                    .with_context(|| format!("{page} through {}", way.name()))?;
+                let values = [
+                    ("mean_ms", times.mean_ms),
+                    ("p50_ms", times.p50_ms),
+                    ("p99_ms", times.p99_ms),
+                    ("responses_per_s", times.per_second),
+                ];
+                results.add(place(LATENCY, way.name()), repetition, &values);
+                if let Some(part) = distribution(page) {
+                    for (percent, ms) in times.percentiles_ms.iter().enumerate() {
+                        let place = Place { part, setting, series: way.name(), x: percent as u64 };
+                        results.add(place, repetition, &[("ms", *ms)]);
+                    }
+                }
+                progress.line(&format!(
+                    "{setting} {page} at {:.0}/s {}: mean {:.2} ms, p99 {:.2} ms",
+                    peak / 2.0,
+                    way.name(),
+                    times.mean_ms,
+                    times.p99_ms
+                ));
+            }
+        }
+        running.check()?;
+    }
+    Ok(())
+}
+
+/// The part that has the distribution of latencies for a page, where figures show it.
+pub(super) fn distribution(page: &str) -> Option<&'static str> {
+    match page {
+        "1k" => Some("latency-distribution-1k"),
+        "4m" => Some("latency-distribution-4m"),
+        _ => None,
+    }
+}

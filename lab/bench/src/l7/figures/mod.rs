@@ -1,0 +1,241 @@
+//! The evaluation of papers/002 (Laconic), figure by figure and table by table, on this machine: `make bench-papers002`.
+//!
+//! The paper measures one core of a SmartNIC whose flow processing engine is hardware; here the balancer has one core of
+//! an ordinary machine, and the flow engine is the kernel's (BPF). So what is compared is shape - what grows with what,
+//! which side is ahead, from where on offloading pays - and not height. The stage is that of `make bench-l7`.
+//!
+//! Everything is measured in one run, several times, forwards and backwards. What comes out: `measurements.csv` with
+//! every value of every repetition, figures as SVG, and a page that says what the paper found and what was found here.
+
+mod crossing;
+mod draw;
+mod hashtable;
+mod load;
+mod page;
+mod paper;
+mod profile;
+mod results;
+mod rules;
+
+use super::peers::Stage;
+use anyhow::{Context, Result, bail};
+use hairpin_e2e::topology::Cards;
+use load::{Plan, Way};
+use results::Results;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What to measure, and how long.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// A look only: fewer sizes, once.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts: rules, throughput, latency, profile, hashtable.
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<String>,
+    /// Seconds of each measurement (of responses of 1 MB or more: twice that).
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Measurements of everything.
+    #[arg(long)]
+    repetitions: Option<usize>,
+    /// Where results go.
+    #[arg(long, default_value = "target/bench/papers002")]
+    directory: PathBuf,
+    /// Also writes the page here, with the figures' names in place of the figures: `docs/papers002.md`.
+    #[arg(long)]
+    document: Option<PathBuf>,
+}
+
+/// Pages: names and lengths in bytes.
+type Sizes = &'static [(&'static str, usize)];
+
+/// Those of figures 8 and 10, of table 3 on cards as on a wire, and of the latencies.
+const SIZES: Sizes = &[
+    ("1k", 1 << 10),
+    ("4k", 4 << 10),
+    ("16k", 16 << 10),
+    ("64k", 64 << 10),
+    ("256k", 256 << 10),
+    ("1m", 1 << 20),
+    ("4m", 4 << 20),
+    ("16m", 16 << 20),
+];
+const SIZES_WIRE: Sizes = &[("1k", 1 << 10), ("16k", 16 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
+const SIZES_PACED: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
+/// Those of a look.
+const SIZES_QUICK: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("4m", 4 << 20)];
+const SIZES_PACED_QUICK: Sizes = &[("1k", 1 << 10), ("4m", 4 << 20)];
+
+/// The parts there are.
+const PARTS: [&str; 5] = [rules::PART, load::THROUGHPUT, load::LATENCY, profile::PART, hashtable::PART];
+/// How long tables and rules take, about, in seconds.
+const TABLES_S: f64 = 55.0;
+const RULES_S: f64 = 4.0;
+/// What of a paced measurement and of a profile is no measuring, in seconds.
+const AROUND_S: f64 = 0.7;
+const AROUND_PROFILE_S: f64 = 2.5;
+
+/// Lines of progress, with the time that is left.
+#[derive(Debug)]
+struct Progress {
+    start: Instant,
+    /// Seconds that all of it takes, about; and those of what is done.
+    planned_s: f64,
+    done_s: Cell<f64>,
+}
+
+impl Progress {
+    fn new(planned_s: f64) -> Progress {
+        Progress { start: Instant::now(), planned_s, done_s: Cell::new(0.0) }
+    }
+
+    /// Something was measured.
+    fn line(&self, text: &str) {
+        println!("  {text}");
+    }
+
+    /// A piece is done that was planned to take so long.
+    fn done(&self, seconds: f64) {
+        self.done_s.set(self.done_s.get() + seconds);
+        let (took, done) = (self.start.elapsed().as_secs_f64(), self.done_s.get().max(1.0));
+        let left = (self.planned_s - done).max(0.0) * (took / done).clamp(0.5, 4.0);
+        println!("[{took:.0} s, about {left:.0} s left]");
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    quick: bool,
+    duration: Duration,
+    repetitions: usize,
+}
+
+/// Measures, prints as it goes, and writes the page, figures and values.
+///
+/// # Errors
+/// When a part could not be measured; what could be is written all the same.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(unknown) = arguments.only.iter().find(|part| !PARTS.contains(&part.as_str())) {
+        bail!("no part \"{unknown}\"; there are {}", PARTS.join(", "));
+    }
+    let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
+    let effort = Effort {
+        quick: arguments.quick,
+        duration: Duration::from_secs(arguments.seconds.unwrap_or(1).max(1)),
+        repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1),
+    };
+    std::fs::create_dir_all(&arguments.directory)
+        .with_context(|| format!("could not make {}", arguments.directory.display()))?;
+    let context = page::Context::new(effort.repetitions)?;
+    // Latencies are measured at half of the rate that nginx reaches.
+    let loaded = wanted(load::THROUGHPUT) || wanted(load::LATENCY);
+    let progress = Progress::new(planned(effort, wanted));
+    println!("about {:.0} s: {}", progress.planned_s, context.machine);
+    let mut results = Results::default();
+    if wanted(rules::PART) {
+        let done = rules::measure(&mut results, effort.repetitions);
+        results.note(rules::PART, done);
+        progress.done(RULES_S);
+    }
+    if loaded || wanted(profile::PART) {
+        let done = gso(effort, loaded, &wanted, &mut results, &progress);
+        results.note("HTTP over cards that take super-packets", done);
+    }
+    if wanted(load::THROUGHPUT) && !effort.quick {
+        let done = wire(effort, &mut results, &progress);
+        results.note("HTTP over cards as on a wire", done);
+    }
+    if wanted(hashtable::PART) {
+        println!("  connection tables: hairpin-bench tables");
+        let done = hashtable::measure(&mut results, effort.repetitions.min(2), &arguments.directory);
+        results.note(hashtable::PART, done);
+        progress.done(TABLES_S);
+    }
+    results.write_csv(&arguments.directory.join("measurements.csv"))?;
+    page::write(&results, &context, &arguments.directory, arguments.document.as_deref())?;
+    println!("{:.0} s; {}", progress.start.elapsed().as_secs_f64(), arguments.directory.join("page.md").display());
+    if results.failures.is_empty() {
+        Ok(())
+    } else {
+        bail!("not all could be measured: {}", results.failures.join("; "))
+    }
+}
+
+fn plan_gso(effort: Effort) -> Plan<'static> {
+    let sizes = if effort.quick { SIZES_QUICK } else { SIZES };
+    Plan { ways: &Way::ALL, sizes, mix: true, duration: effort.duration }
+}
+
+fn plan_wire(effort: Effort) -> Plan<'static> {
+    Plan { ways: &Way::ALL, sizes: SIZES_WIRE, mix: false, duration: effort.duration }
+}
+
+fn plan_paced(effort: Effort) -> Plan<'static> {
+    let sizes = if effort.quick { SIZES_PACED_QUICK } else { SIZES_PACED };
+    Plan { ways: &load::PACED, sizes, mix: false, duration: effort.duration }
+}
+
+fn paced_seconds(plan: Plan<'_>) -> f64 {
+    (plan.ways.len() * plan.sizes.len()) as f64 * (plan.duration.as_secs_f64() + AROUND_S) + 2.0
+}
+
+fn profile_seconds(effort: Effort) -> f64 {
+    profile::SCENES.len() as f64 * (effort.duration.as_secs_f64() + AROUND_PROFILE_S) + 2.0
+}
+
+/// Seconds that all of it takes, about.
+fn planned(effort: Effort, wanted: impl Fn(&str) -> bool) -> f64 {
+    let loaded = wanted(load::THROUGHPUT) || wanted(load::LATENCY);
+    let of = |is_wanted: bool, seconds: f64| if is_wanted { seconds } else { 0.0 };
+    let repeated = of(loaded, plan_gso(effort).seconds())
+        + of(wanted(load::THROUGHPUT) && !effort.quick, plan_wire(effort).seconds())
+        + of(wanted(load::LATENCY), paced_seconds(plan_paced(effort)))
+        + of(wanted(profile::PART), profile_seconds(effort));
+    repeated * effort.repetitions as f64 + of(wanted(hashtable::PART), TABLES_S) + of(wanted(rules::PART), RULES_S)
+}
+
+/// All that is measured on cards that take super-packets.
+fn gso(
+    effort: Effort,
+    loaded: bool,
+    wanted: &impl Fn(&str) -> bool,
+    results: &mut Results,
+    progress: &Progress,
+) -> Result<()> {
+    let stage = Stage::create(Cards::Gso)?;
+    for repetition in 0..effort.repetitions {
+        if loaded {
+            let plan = plan_gso(effort);
+            load::throughput(&stage, plan, repetition, results, progress)?;
+            progress.done(plan.seconds());
+        }
+        if wanted(load::LATENCY) && !results.has_failed(load::LATENCY) {
+            let plan = plan_paced(effort);
+            let done = load::latency(&stage, plan, repetition, results, progress);
+            results.note(load::LATENCY, done);
+            progress.done(paced_seconds(plan));
+        }
+        if wanted(profile::PART) && !results.has_failed(profile::PART) {
+            let done = profile::measure(&stage, SIZES, effort.duration, repetition, results, progress);
+            // Without perf there is all the rest.
+            results.note(profile::PART, done);
+            progress.done(profile_seconds(effort));
+        }
+    }
+    Ok(())
+}
+
+/// Throughput on cards as on a wire.
+fn wire(effort: Effort, results: &mut Results, progress: &Progress) -> Result<()> {
+    let stage = Stage::create(Cards::Wire)?;
+    for repetition in 0..effort.repetitions {
+        let plan = plan_wire(effort);
+        load::throughput(&stage, plan, repetition, results, progress)?;
+        progress.done(plan.seconds());
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The sections on the flow engine and on what the balancer's core does: figure 10 and tables 2 to 4.
+
+use super::super::crossing::{self, Crossing};
+use super::super::load::{THRESHOLD, THROUGHPUT, Way};
+use super::super::results::{Place, shown};
+use super::super::{paper, profile, rules};
+use super::{Figure, Page, goodput, size};
+use crate::suite::samples::Samples;
+use anyhow::Result;
+
+impl Page<'_> {
+    pub(super) fn offloading(&mut self) -> Result<()> {
+        self.section(
+            "Figure 10: what offloading is good for, and from where on",
+            "without offloading, throughput does not grow with cores; with all responses offloaded, large ones do, and small \
+             ones gain nothing, because updating rules dominates; so from 1 MB on (section 4.4). The rule behind it: offload \
+             a body of B bytes when B is at least P / T * MSS, P the time for a rule's insertion and deletion, T that for a packet in software \
+             (section 3.5.2).",
+        )?;
+        if ["gso", "wire"].iter().all(|setting| self.results.places(THROUGHPUT, setting).is_empty()) {
+            return self.not_measured();
+        }
+        let ways = [Way::Software, Way::Offloaded, Way::Auto].map(Way::name);
+        let header: Vec<&str> = std::iter::once("response").chain(ways).collect();
+        for setting in ["gso", "wire"] {
+            if self.results.places(THROUGHPUT, setting).is_empty() {
+                continue;
+            }
+            self.paragraph(&format!(
+                "*Here* (`{setting}`), what a response costs the balancer's core, in us, softirq and all:"
+            ))?;
+            let rows = self.by_series(THROUGHPUT, setting, "core_us_per_response", &ways, 1);
+            self.table(&header, rows)?;
+            for (what, name) in [("offloaded_byte_share", "bytes"), ("offloaded_packet_share", "packets")] {
+                self.paragraph(&format!("Share of the {name} that no worker saw, both directions, in percent:"))?;
+                let rows = self.percent(setting, what, &ways);
+                self.table(&header, rows)?;
+            }
+            let title = format!("what a response costs the balancer's core, {setting}");
+            let figure = Figure {
+                what: "core_us_per_response",
+                title: &title,
+                y_title: "us",
+                logarithmic: true,
+                only: &ways,
+                ..goodput(setting)
+            };
+            self.figure(&format!("figure-10-{setting}.svg"), figure, size)?;
+            let file = format!("figure-10-share-{setting}.svg");
+            let title = format!("share of the bytes past the worker, {setting}");
+            let share = Figure {
+                what: "offloaded_byte_share",
+                divisor: 0.01,
+                title: &title,
+                y_title: "percent",
+                logarithmic: false,
+                ..figure
+            };
+            self.figure(&file, share, size)?;
+            self.threshold(setting)?;
+        }
+        self.paragraph(
+            "*Comparable:* the shape: what offloading gains, by size, and that there is a size where it begins to pay. That \
+             size is not comparable with the paper's 1 MB: updates of the kernel's rules cost less (table 2), and our T is that \
+             of a frame of up to 64 KB where cards coalesce. Latency with and without offloading is in figure 9.",
+        )
+    }
+
+    fn threshold(&mut self, setting: &str) -> Result<()> {
+        let of = |what| self.results.samples(Place { part: THRESHOLD, setting, series: "hairpin", x: 0 }, what);
+        let (Some(bytes), Some(pair)) = (of("offload_bytes_min"), of("rule_pair_us")) else { return Ok(()) };
+        let (frame, length) = (of("body_frame_us"), of("body_frame_bytes"));
+        let kb = |samples: Option<Samples>| shown(samples.map(|s| s.divided_by(1024.0)).as_ref(), 0);
+        let measured = match crossing::of(self.results, setting) {
+            Crossing::Everywhere => "offloading was the cheaper one at every size measured".to_owned(),
+            Crossing::Nowhere => "offloading was the cheaper one at no size measured".to_owned(),
+            Crossing::At { bytes, low, high } => {
+                format!(
+                    "offloading became the cheaper one at {:.0} KB ({:.0}-{:.0})",
+                    bytes / 1024.0,
+                    low / 1024.0,
+                    high / 1024.0
+                )
+            }
+        };
+        self.paragraph(&format!(
+            "**Threshold, computed:** P = {} us, T = {} us for a frame of {} KB on average, so bodies from {} KB on (never \
+             below 16 KB or beyond 4 MB). **Measured,** by what a response cost the balancer's core: {measured}. The computed \
+             one counts the worker's time only, the measured one all of the core's.",
+            shown(Some(&pair), 1),
+            shown(frame.as_ref(), 1),
+            kb(length),
+            kb(Some(bytes))
+        ))
+    }
+
+    pub(super) fn rules(&mut self) -> Result<()> {
+        self.section(
+            "Table 2: time to update flow rules, by batch",
+            "microseconds a rule on a BlueField-2, insertions and deletions; insertions without waiting cost 25 us.",
+        )?;
+        if self.results.places(rules::PART, "").is_empty() {
+            return self.not_measured();
+        }
+        self.paragraph(
+            "*Here,* the kernel engine of the workers (maps and `rules_put` / `rules_take` of `crates/linux/`), rules as the splice \
+             asks for them (numbers moved, guarded), with so many other rules in force; us of the processor's time a rule, of 8192 in a row:",
+        )?;
+        let mut header = vec!["batch".to_owned(), "paper: insert".to_owned(), "delete".to_owned()];
+        for (_, name) in rules::PRESENT {
+            header.extend([format!("{name}: insert"), "delete".to_owned()]);
+        }
+        let rows: Vec<Vec<String>> = rules::BATCHES
+            .iter()
+            .map(|&batch| {
+                let paper = paper::RULES.iter().find(|(size, ..)| *size == batch as u64);
+                let mut row = vec![batch.to_string()];
+                row.extend(paper.map_or(["".to_owned(), String::new()], |(_, insert, delete)| {
+                    [format!("{insert:.2}"), format!("{delete:.2}")]
+                }));
+                for (_, series) in rules::PRESENT {
+                    let place = Place { part: rules::PART, setting: "", series, x: batch as u64 };
+                    row.extend(
+                        [rules::INSERT, rules::DELETE].map(|what| shown(self.results.samples(place, what).as_ref(), 2)),
+                    );
+                }
+                row
+            })
+            .collect();
+        self.table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows)?;
+        for (what, name) in [(rules::INSERT, "insert"), (rules::DELETE, "delete")] {
+            let title = format!("time to {name} a rule, by batch");
+            let figure = Figure {
+                part: rules::PART,
+                what,
+                title: &title,
+                x_title: "rules of a batch",
+                y_title: "us a rule",
+                logarithmic: false,
+                ..goodput("")
+            };
+            self.figure(&format!("table-2-{name}.svg"), figure, |batch| batch.to_string())?;
+        }
+        self.paragraph(
+            "*Comparable:* that batches pay, and that a rule's price decides from where on offloading does. Both engines \
+             are asked without waiting for each rule; ours has answered when the call returns. A rule of ours is then still \
+             checked against packets on their way (hand-over), which takes until the last of those has left the worker.",
+        )
+    }
+
+    pub(super) fn packets(&mut self) -> Result<()> {
+        self.section("Table 3: packets a second by size of response", "one ARM core, the network stack alone.")?;
+        let places: Vec<u64> = self.results.places(THROUGHPUT, "gso");
+        if places.is_empty() {
+            return self.not_measured();
+        }
+        let of = |setting: &str, x, what| {
+            let place = Place { part: THROUGHPUT, setting, series: Way::Software.name(), x };
+            shown(self.results.samples(place, what).map(|samples| samples.divided_by(1e6)).as_ref(), 2)
+        };
+        let rows: Vec<Vec<String>> = places
+            .into_iter()
+            .map(|x| {
+                let paper = paper::PACKETS.iter().find(|(bytes, _)| *bytes == x);
+                let paper = paper.map_or_else(String::new, |(_, rate)| format!("{rate:.2}"));
+                let mut row = vec![size(x), paper];
+                for setting in ["gso", "wire"] {
+                    row.extend(["packets_per_s", "packets_per_busy_s"].map(|what| of(setting, x, what)));
+                }
+                row.insert(3, of("gso", x, "frames_per_s"));
+                row
+            })
+            .collect();
+        self.paragraph(
+            "*Here,* Hairpin with software only, million packets a second, both directions (a super-packet counts as the \
+             packets it stands for; frames are what the balancer's cards received). *At full load* is what there were, \
+             divided by the share of time the balancer's core was busy: what that core would do if clients and servers \
+             could keep up, if its cost per packet stayed the same.",
+        )?;
+        let header = ["response", "paper", "gso", "gso, frames", "gso, at full load", "wire", "wire, at full load"];
+        self.table(&header, rows)?;
+        let ways = Way::ALL.map(Way::name);
+        if !self.results.places(THROUGHPUT, "wire").is_empty() {
+            self.paragraph(
+                "Million packets a second that the balancer's cards received in `wire`, both directions, whoever balanced:",
+            )?;
+            let of = |x, series: &&str| {
+                let place = Place { part: THROUGHPUT, setting: "wire", series, x };
+                let samples = self.results.samples(place, "frames_per_s");
+                shown(samples.map(|samples| samples.divided_by(1e6)).as_ref(), 3)
+            };
+            let row = |x| std::iter::once(size(x)).chain(ways.iter().map(|way| of(x, way))).collect();
+            let rows: Vec<Vec<String>> = self.results.places(THROUGHPUT, "wire").into_iter().map(row).collect();
+            self.table(&std::iter::once("response").chain(ways).collect::<Vec<_>>(), rows)?;
+            let figure = Figure {
+                what: "frames_per_s",
+                divisor: 1e6,
+                title: "packets a second by size of response, wire",
+                y_title: "million packets a second",
+                logarithmic: false,
+                ..goodput("wire")
+            };
+            self.figure("table-3-wire.svg", figure, size)?;
+        }
+        let figure = Figure {
+            what: "packets_per_s",
+            divisor: 1e6,
+            title: "packets a second by size of response, software only beside offloaded",
+            y_title: "million packets a second",
+            logarithmic: false,
+            only: &[Way::Auto.name(), Way::Software.name(), Way::Offloaded.name()],
+            ..goodput("gso")
+        };
+        self.figure("table-3-gso.svg", figure, size)?;
+        self.paragraph(
+            "*Comparable:* that packets get cheaper as responses grow (heads are rarer). In `wire` a packet is one packet, as \
+             in the paper; each crosses the kernel twice there (card to TAP, TAP to card), where DPDK hands the worker the \
+             card's own buffers.",
+        )
+    }
+
+    pub(super) fn utilization(&mut self) -> Result<()> {
+        self.section("Table 4: where the time goes", "operations of the network stack on one ARM core, by `perf`:")?;
+        self.table(
+            &["operation", "percent"],
+            paper::UTILIZATION.map(|(name, share)| vec![name.to_owned(), format!("{share:.2}")]),
+        )?;
+        let measured = profile::SCENES.iter().any(|scene| !self.results.places(profile::PART, scene.name).is_empty());
+        if !measured {
+            return self.not_measured();
+        }
+        self.paragraph(
+            "*Here,* percent of the balancer's core's work (its idling left out), looked at by `perf record` at the \
+             processor's clock, sorted by the functions on the stack:",
+        )?;
+        let header: Vec<&str> =
+            ["stage", "in the paper"].into_iter().chain(profile::SCENES.iter().map(|scene| scene.name)).collect();
+        let rows: Vec<Vec<String>> = profile::Stages::ALL
+            .into_iter()
+            .map(|stage| {
+                let of = |scene: &profile::Scene| {
+                    let x = self.results.places(profile::PART, scene.name).first().copied().unwrap_or_default();
+                    let place = Place { part: profile::PART, setting: scene.name, series: stage.name(), x };
+                    shown(self.results.samples(place, profile::SHARE).as_ref(), 1)
+                };
+                [stage.name().to_owned(), stage.of_the_paper().to_owned()]
+                    .into_iter()
+                    .chain(profile::SCENES.iter().map(of))
+                    .collect()
+            })
+            .collect();
+        self.table(&header, rows)?;
+        self.paragraph(
+            "*Comparable:* bringing packets in and out beside what is done to them. The paper's core has the card's own \
+             buffers and no kernel; ours has the kernel between card and worker, twice, and wakes the other core. Where \
+             interrupts are off the clock is heard late: such stretches show at their ends.",
+        )
+    }
+}

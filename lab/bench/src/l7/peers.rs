@@ -1,0 +1,158 @@
+//! Hairpin, nginx, HAProxy and nothing at all, each as good as it can be on one core.
+
+use super::pages;
+use anyhow::{Context, Result};
+use hairpin_e2e::command;
+use hairpin_e2e::namespace::Namespace;
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::process::Process;
+use hairpin_e2e::servers::{HTTP_PORT, listening};
+use hairpin_e2e::topology::{Cards, Family, Options, Topology, end, server_address, vip};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The balancer's core, and that of client and server.
+pub(super) const BALANCER_CPU: &str = "1";
+/// The client's and the server's.
+pub(super) const OTHER_CPU: &str = "0";
+
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Who stands between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Peer {
+    Hairpin,
+    Nginx,
+    Haproxy,
+    /// The kernel routes to the server.
+    Nobody,
+}
+
+impl Peer {
+    pub(super) const ALL: [Peer; 4] = [Peer::Hairpin, Peer::Nginx, Peer::Haproxy, Peer::Nobody];
+
+    /// Its name in results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Peer::Hairpin => "hairpin",
+            Peer::Nginx => "nginx",
+            Peer::Haproxy => "haproxy",
+            Peer::Nobody => "none",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Peer::Hairpin => 8000,
+            Peer::Nginx => 8001,
+            Peer::Haproxy => 8002,
+            Peer::Nobody => HTTP_PORT,
+        }
+    }
+
+    /// Where clients connect.
+    pub(super) fn target(self) -> SocketAddr {
+        let address = if self == Peer::Nobody { server_address(Family::V4, 1) } else { vip(Family::V4) };
+        SocketAddr::new(address, self.port())
+    }
+}
+
+/// The network with its server.
+pub(super) struct Stage {
+    _server: Process,
+    pub(super) topology: Topology,
+    /// The script of the mix.
+    pub(super) mix: PathBuf,
+}
+
+/// A peer that runs; gone when dropped.
+pub(super) enum Running {
+    Process(Process),
+    Hairpin(Box<Hairpin>),
+    Nobody,
+}
+
+impl Running {
+    /// Fails, with what it printed, if its program has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        match self {
+            Running::Process(process) => process.check(),
+            Running::Hairpin(hairpin) => hairpin.process().check(),
+            Running::Nobody => Ok(()),
+        }
+    }
+}
+
+impl Stage {
+    /// Makes it.
+    pub(super) fn create(cards: Cards) -> Result<Stage> {
+        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let directory = topology.scratch.file("l7-pages");
+        let mix = pages::write(&topology, &directory)?;
+        for (namespace, cpu) in topology.namespaces().map(|namespace| {
+            let is_balancer = namespace.name() == topology.balancer.name();
+            (namespace, if is_balancer { BALANCER_CPU } else { OTHER_CPU })
+        }) {
+            steer(namespace, cpu)?;
+        }
+        let text = include_str!("server.conf").replace("DIRECTORY", &directory.display().to_string());
+        let file = topology.scratch.write("l7-server.conf", &text)?;
+        let mut nginx = topology.servers[0].command_on(OTHER_CPU, "nginx");
+        nginx.arg("-c").arg(file).arg("-e").arg(topology.scratch.file("l7-server.error.log"));
+        let mut server = topology.servers[0].start(nginx, &topology.scratch.file("l7-server.log"))?;
+        let name = topology.servers[0].name().to_owned();
+        server.wait_until(START_TIMEOUT, || listening(&name, &[HTTP_PORT])).context("the server")?;
+        Ok(Stage { _server: server, topology, mix })
+    }
+
+    /// Starts a peer on the balancer's core.
+    pub(super) fn start(&self, peer: Peer) -> Result<Running> {
+        let topology = &self.topology;
+        let listen = peer.target().to_string();
+        let server = end(server_address(Family::V4, 1), HTTP_PORT);
+        let configured = |text: &str, name: &str| {
+            let directory = topology.scratch.file(format!("l7-{}", peer.name()));
+            std::fs::create_dir_all(&directory)?;
+            let text = text.replace("LISTEN", &listen).replace("SERVER", &server);
+            topology.scratch.write(name, &text.replace("DIRECTORY", &directory.display().to_string()))
+        };
+        let command = match peer {
+            Peer::Nobody => return Ok(Running::Nobody),
+            Peer::Hairpin => {
+                let service = Service { servers: vec![1], server_port: HTTP_PORT, ..Service::http("l7", peer.port()) };
+                let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
+                return Ok(Running::Hairpin(Box::new(Hairpin::start(topology, &[service], &options)?)));
+            }
+            Peer::Nginx => {
+                let mut nginx = topology.balancer.command_on(BALANCER_CPU, "nginx");
+                nginx.arg("-c").arg(configured(hairpin_e2e::differential::NGINX, "l7-nginx.conf")?);
+                nginx.arg("-e").arg(topology.scratch.file("l7-nginx.error.log"));
+                nginx
+            }
+            Peer::Haproxy => {
+                let mut haproxy = topology.balancer.command_on(BALANCER_CPU, "haproxy");
+                haproxy.arg("-db").arg("-f").arg(configured(hairpin_e2e::differential::HAPROXY, "l7-haproxy.cfg")?);
+                haproxy
+            }
+        };
+        let log = topology.scratch.file(format!("l7-{}.log", peer.name()));
+        let mut process = topology.balancer.start(command, &log)?;
+        let name = topology.balancer.name().to_owned();
+        process.wait_until(START_TIMEOUT, || listening(&name, &[peer.port()])).context(peer.name())?;
+        Ok(Running::Process(process))
+    }
+}
+
+/// Has one core do the work on all that arrives at a namespace's interfaces, from any sender (a virtual card's arrivals
+/// are otherwise the work of the core that sends).
+fn steer(namespace: &Namespace, cpu: &str) -> Result<()> {
+    let mask = format!("{:x}", 1_u32 << cpu.parse::<u32>()?);
+    // Its own /sys is needed, which only `ip netns exec` mounts.
+    let lines = format!("for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {mask} >$queue; done");
+    let mut ip = Command::new("ip");
+    ip.args(["netns", "exec", namespace.name(), "sh", "-ec", &lines]);
+    command::output(&mut ip)?;
+    Ok(())
+}

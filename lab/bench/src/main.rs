@@ -1,0 +1,159 @@
+//! `hairpin-bench`: the demo, the benchmarks, and the network they run in.
+
+#![forbid(unsafe_code)]
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use hairpin_bench::suite::{self, Plan};
+use hairpin_bench::{ageing, calibrate, demo, l4, l7, tables};
+use hairpin_e2e::peer::{self, Kind, Service};
+use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_e2e::topology::{Cards, Family, Options, Topology};
+use hairpin_e2e::{cleanup, differential, namespace, soak};
+use hairpin_linux::large_pages::LargePages;
+use std::path::PathBuf;
+
+/// Tables are measured with the memory they have in `hairpin`.
+#[global_allocator]
+static ALLOCATOR: LargePages = LargePages;
+
+/// Network-namespace topologies with real peers: the demo and the benchmarks of Hairpin. Needs root; all traffic stays
+/// inside namespaces, which disappear at the end.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Drives curl, wrk, iperf3 and UDP through Hairpin and, beside that, through plain routing.
+    Demo,
+    /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
+    Up {
+        /// What stands in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
+        #[arg(default_value = "hairpin", value_parser = kind)]
+        peer: Kind,
+        /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
+        #[arg(long)]
+        wire: bool,
+    },
+    /// Measures, beside real peers: the cases of `make bench`. Prints a table; writes one JSON file per benchmark.
+    Run {
+        /// Which benchmarks; all if none is named.
+        names: Vec<String>,
+        /// A look only: two seconds, one repetition.
+        #[arg(long)]
+        quick: bool,
+        /// Where the JSON files go.
+        #[arg(long, default_value = "target/bench")]
+        directory: PathBuf,
+        /// Lists the benchmarks.
+        #[arg(long)]
+        list: bool,
+    },
+    /// Measures connection tables beside their peers: `make bench-tables`. Needs no root and makes no network.
+    Tables(tables::Arguments),
+    /// Measures mechanisms of ageing beside the same work without any: `make bench-ageing`. Needs no root.
+    Ageing(ageing::Arguments),
+    /// Measures packets a second through one core: `make bench-l4`. Needs no network.
+    L4(l4::Arguments),
+    /// Simulates what real packets over rings are measured to do, beside it: `make bench-calibrate`. Needs no root.
+    Calibrate(calibrate::Arguments),
+    /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
+    L7(l7::Arguments),
+    /// Measures what papers/002 (Laconic) shows in its figures and tables: `make bench-papers002`.
+    L7Figures(l7::figures::Arguments),
+    /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
+    Differential,
+    /// Sends mixed HTTP traffic through Hairpin while it is reloaded and backends come and go: `make soak`.
+    Soak(soak::Arguments),
+    /// Removes what killed runs have left: namespaces, their processes and scratch directories.
+    Clean {
+        /// Also those of runs that are still going.
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    let kinds = [Kind::Routed, Kind::Multipath, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Hairpin];
+    kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let names = kinds.map(Kind::name).join(", ");
+        format!("no such peer; there are {names}")
+    })
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    cleanup::on_signal()?;
+    match arguments.command {
+        Command::Demo => {
+            namespace::clean(false)?;
+            demo::run()
+        }
+        Command::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
+        Command::Run { list: true, .. } => {
+            suite::names().for_each(|(name, about)| println!("{name:12} {about}"));
+            Ok(())
+        }
+        Command::Run { names, quick, directory, .. } => {
+            namespace::clean(false)?;
+            suite::run(&names, &if quick { Plan::quick() } else { Plan::full() }, &directory)
+        }
+        Command::Tables(arguments) => tables::run(&arguments),
+        Command::Ageing(arguments) => ageing::run(&arguments),
+        Command::L4(arguments) => l4::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
+        Command::L7(arguments) => {
+            namespace::clean(false)?;
+            l7::run(&arguments)
+        }
+        Command::L7Figures(arguments) => {
+            namespace::clean(false)?;
+            l7::figures::run(&arguments)
+        }
+        Command::Differential => {
+            namespace::clean(false)?;
+            print!("{}", differential::document(&differential::compare()?)?);
+            Ok(())
+        }
+        Command::Soak(arguments) => {
+            namespace::clean(false)?;
+            soak::run(&arguments)
+        }
+        Command::Clean { all } => {
+            for name in namespace::clean(all)? {
+                println!("removed {name}");
+            }
+            Ok(())
+        }
+    }
+}
+
+fn up(kind: Kind, cards: Cards) -> Result<()> {
+    namespace::clean(false)?;
+    let topology = Topology::create(Options { cards, routers: false })?;
+    let _servers = Servers::start(&topology)?;
+    let mut services = vec![Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
+    if !matches!(kind, Kind::Haproxy | Kind::NginxStream) {
+        services.push(Service::udp("echo4", Family::V4, ECHO_PORT));
+        services.push(Service::udp("echo6", Family::V6, ECHO_PORT));
+    }
+    services.push(Service { servers: vec![1], ..Service::tcp("iperf4", Family::V4, IPERF_PORTS[0]) });
+    let peer = peer::start(kind, &topology, &services)?;
+    println!("{} in namespaces {}-*; for example:", kind.name(), topology.name);
+    for service in &services {
+        println!("  {:8} {}/{}", service.name, peer.targets(service)[0], service.transport.name());
+    }
+    let (client, target) = (topology.client.name(), services[0].listen());
+    println!("  nsenter --net=/run/netns/{client} -- curl -si http://{target}/1k -o /dev/null -D -");
+    if let Some(hairpin) = peer.hairpin() {
+        println!("  hairpin status --socket {}", hairpin.socket().display());
+    }
+    println!("Ctrl-C removes all of it.");
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,126 @@
+//! A flood of unsolicited frames: Hairpin lives, counts them, keeps its tables bounded, and serves on.
+
+use super::network::service;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::load;
+use hairpin_e2e::peer::status::Status;
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::servers::Servers;
+use hairpin_e2e::tool::flood;
+use hairpin_e2e::tool::frames::Link;
+use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use libtest_mimic::Trial;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        // The flood fills these tables: what is established goes on, and when the flood ends there is room again.
+        super::lane::alone("hostile flood, small tables", || hostile(20_000, false)),
+        // It cannot fill these: new connections of services it does not aim at are made under it.
+        super::lane::alone("hostile flood, large tables", || hostile(500_000, true)),
+        super::lane::alone("hostile flood of SYNs at an HTTP service", syns),
+    ]
+}
+
+/// How long embryonic connections live here.
+const TIMEOUTS: &str = "[timeouts]\ntcp_handshake = \"2s\"\nudp_new = \"2s\"\nudp_established = \"2s\"\n";
+
+fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let options = HairpinOptions {
+        more_interfaces: vec!["flood0"],
+        tables: format!("[limits]\nconnections_max = {connections_max}\n{TIMEOUTS}"),
+        ..HairpinOptions::default()
+    };
+    let mut hairpin = Hairpin::start(&topology, &super::network::services(), &options)?;
+    let result = floods(&topology, &hairpin, connections_max, new_connections)
+        .and_then(|()| hairpin.process().check())
+        .and_then(|()| afterwards(&topology, &hairpin));
+    result.with_context(|| hairpin.status_table().unwrap_or_default())
+}
+
+/// Cookies answer for the kernel: no worker hears of the flood, nothing is kept of it, and clients are served beside it.
+fn syns() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let options = HairpinOptions { more_interfaces: vec!["flood0"], ..HairpinOptions::default() };
+    let web = [Service::http("web", 80), Service { family: Family::V6, ..Service::http("web6", 80) }];
+    let mut hairpin = Hairpin::start(&topology, &web, &options)?;
+    let result = syns_at(&topology, &hairpin, &web).and_then(|()| hairpin.process().check());
+    result.with_context(|| hairpin.status_table().unwrap_or_default())
+}
+
+fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[Service]) -> Result<()> {
+    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let targets: Vec<SocketAddr> = web.iter().map(|web| SocketAddr::new(vip(web.family), web.port)).collect();
+    let before = hairpin.status()?;
+    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, 100_000, &[0, 1], 50_000);
+    std::thread::sleep(Duration::from_secs(1));
+    for web in web {
+        let page =
+            load::curl(&topology.client, topology, &web.listen(), "10m", "flooded").context("under the flood")?;
+        same(topology, &page.body)?;
+    }
+    let rate = flood.stop()?;
+    let status = hairpin.status()?;
+    let sent = |status: &Status| status.events.get("kernel.cookie-sent").map_or(0, |count| count.total);
+    let answered = sent(&status) - sent(&before);
+    ensure!(answered > 5000, "{rate:.0} SYNs a second, and {answered} cookies of the kernel: {:?}", status.events);
+    let http = status.http.as_ref().context("no HTTP in status")?;
+    ensure!(http.clients <= 2, "{} connections of {answered} SYNs", http.clients);
+    ensure!(http.cookies_sent_total == 0, "workers sent {} cookies", http.cookies_sent_total);
+    Ok(())
+}
+
+fn same(topology: &Topology, body: &Path) -> Result<()> {
+    let sent = std::fs::read(topology.scratch.file("pages/10m"))?;
+    ensure!(std::fs::read(body)? == sent, "10 MB arrived changed");
+    Ok(())
+}
+
+fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_connections: bool) -> Result<()> {
+    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let target = service("http4").listen();
+    for seed in 1..=2 {
+        // Established before the flood: it takes some three seconds.
+        let body = topology.scratch.file("established");
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "30", "--limit-rate", "3M", "--output"]);
+        curl.arg(&body).arg(format!("http://{target}/10m"));
+        let mut established = topology.client.start(curl, &topology.scratch.file("established.log"))?;
+        std::thread::sleep(Duration::from_millis(300));
+        let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1], None);
+        std::thread::sleep(Duration::from_secs(2));
+        if new_connections {
+            let other = service("full-http4").listen();
+            let page = load::curl(&topology.client, topology, &other, "10m", "new").context("new, under the flood")?;
+            same(topology, &page.body)?;
+        }
+        let rate = flood.stop()?;
+        let ended = established.wait(Duration::from_secs(30))?;
+        ensure!(ended.success(), "the established transfer failed: {}", established.log());
+        same(topology, &body).context("established before the flood")?;
+        let status = hairpin.status()?;
+        let (connections, room) = status.connections();
+        ensure!(room <= connections_max + 64, "tables hold {room} connections");
+        ensure!(connections <= room, "{connections} connections of {room}");
+        let dropped: u64 = status.drops.values().map(|count| count.total).sum();
+        ensure!(dropped > 1000, "{rate:.0} frames a second, and {dropped} drops counted: {:?}", status.drops);
+        ensure!(status.drops.len() >= 3, "drops of so few kinds: {:?}", status.drops);
+        // Until what the flood left has timed out; with small tables there is no room before.
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    Ok(())
+}
+
+fn afterwards(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
+    let page = load::curl(&topology.client, topology, &service("http4").listen(), "10m", "after").context("after")?;
+    same(topology, &page.body)?;
+    let (connections, _) = hairpin.status()?.connections();
+    // SYNs with data, or whose server answered and got an ACK by chance, are established; of others nothing is left.
+    ensure!(connections < 100, "{connections} connections are left of the floods");
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Backends whose kernel agrees to nothing but an MSS, as Linux does under its SYN cookies.
+
+use super::stage::PATIENCE;
+use crate::network::trial;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::servers::{HTTP_PORT, Servers};
+use hairpin_e2e::tool::http::Connection;
+use hairpin_e2e::tool::inside;
+use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use libtest_mimic::Trial;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![trial("http: backends under SYN cookies are passed over while there are others", passed_over)]
+}
+
+/// Who answers so many requests of clients of their own.
+fn ask(topology: &Topology, count: usize) -> Result<BTreeMap<String, usize>> {
+    inside::run(&topology.client, move || {
+        let mut servers = BTreeMap::new();
+        for i in 0..count {
+            let mut connection = Connection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), PATIENCE)?;
+            let answer = connection.get("1k", true, PATIENCE).with_context(|| format!("request {i}"))?;
+            ensure!(answer.status == 200, "request {i}: {}", answer.head());
+            *servers.entry(answer.server()?.to_owned()).or_default() += 1;
+        }
+        Ok(servers)
+    })
+}
+
+fn passed_over() -> Result<()> {
+    let topology = Topology::create(Options::default())?;
+    let _servers = Servers::start(&topology)?;
+    let tables = "[service.http]\nreuse = false\n".to_owned();
+    let service = Service { servers: vec![1, 2], tables, ..Service::http("web", HTTP_PORT) };
+    let mut hairpin = Hairpin::start(&topology, &[service], &HairpinOptions::default())?;
+    let passed_over =
+        |hairpin: &Hairpin| Ok::<_, anyhow::Error>(hairpin.status()?.http.context("no HTTP")?.passed_over_total);
+    // 2: cookies for every SYN.
+    let cookies = |server: usize| topology.servers[server - 1].script("sysctl -qw net.ipv4.tcp_syncookies=2\n");
+    let both = ask(&topology, 12)?;
+    ensure!(both.len() == 2 && passed_over(&hairpin)? == 0, "{both:?}");
+    cookies(1)?;
+    let one = ask(&topology, 12)?;
+    ensure!(one == BTreeMap::from([("server2".to_owned(), 12)]), "{one:?}");
+    ensure!((1..=12).contains(&passed_over(&hairpin)?), "{} passed over", passed_over(&hairpin)?);
+    cookies(2)?;
+    let before = passed_over(&hairpin)?;
+    let all: usize = ask(&topology, 12)?.values().sum();
+    // Three tries, of which the last one serves.
+    ensure!(all == 12 && passed_over(&hairpin)? == before + 24, "{} before, {} after", before, passed_over(&hairpin)?);
+    hairpin.process().check()
+}

@@ -1,0 +1,80 @@
+//! TLS passed through: by the name that the client asks for, end to end.
+
+use super::stage::{Stage, Stages, TLS, Which};
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::command;
+use hairpin_e2e::topology::{Family, vip};
+use libtest_mimic::Trial;
+use std::process::Command;
+use std::sync::Arc;
+
+pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
+    let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, Which::Gso, body);
+    vec![
+        trial("TLS goes to the server of its name", names),
+        trial("TLS goes to the server of its protocol", protocols),
+        trial("TLS without a route, or not TLS, is reset", refused),
+    ]
+}
+
+fn curl(stage: &Stage, name: &str, page: &str, arguments: &[&str]) -> Command {
+    let mut curl = stage.topology.client.command("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--connect-timeout", "5"]);
+    curl.arg("--cacert").arg(stage.topology.scratch.file("certificate.pem"));
+    curl.arg("--resolve").arg(format!("{name}:{TLS}:{}", vip(Family::V4))).args(arguments);
+    curl.arg(format!("https://{name}:{TLS}/{page}"));
+    curl
+}
+
+fn names(stage: &mut Stage) -> Result<()> {
+    let body = stage.topology.scratch.file("tls");
+    let out = body.display().to_string();
+    for version in ["--http1.1", "--http2", "--tls-max=1.2"] {
+        for (name, server) in [("one.example", "server1"), ("a.two.example", "server2")] {
+            for page in ["1k", "10m"] {
+                let text = command::output(&mut curl(
+                    stage,
+                    name,
+                    page,
+                    &[version.split('=').next().unwrap_or_default()]
+                        .into_iter()
+                        .chain(version.split('=').nth(1))
+                        .chain(["--output", &out, "--dump-header", "-"])
+                        .collect::<Vec<_>>(),
+                ))
+                .with_context(|| format!("{version}, {name}, {page}"))?;
+                let answered = text.to_ascii_lowercase().contains(&format!("x-server: {server}"));
+                ensure!(answered, "{version}: {name} was answered {text}");
+                ensure!(std::fs::read(&body)? == stage.page(page)?, "{page} arrived changed");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn protocols(stage: &mut Stage) -> Result<()> {
+    for (arguments, server) in [
+        (&["--http2"][..], "server1"),
+        // What the client offers is in the ClientHello; what it would speak without, is not.
+        (&["--http1.1"], "server2"),
+        (&["--http2", "--no-alpn"], "server2"),
+    ] {
+        let asked = [arguments, &["--head"]].concat();
+        let text = command::output(&mut curl(stage, "alpn.two.example", "1k", &asked))?;
+        let answered = text.to_ascii_lowercase().contains(&format!("x-server: {server}"));
+        ensure!(answered, "{arguments:?} was answered {text}");
+    }
+    Ok(())
+}
+
+fn refused(stage: &mut Stage) -> Result<()> {
+    let error =
+        command::output(&mut curl(stage, "nobody.example", "1k", &[])).err().context("no route, and answered")?;
+    ensure!(format!("{error:#}").contains("curl: (35)"), "{error:#}");
+    let mut connection = stage.connect(TLS)?;
+    let patience = super::stage::PATIENCE;
+    connection.send(b"GET / HTTP/1.1\r\nHost: one.example\r\n\r\n", patience)?;
+    let rest = connection.rest(patience)?;
+    ensure!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! The soak, for half a minute. The whole of it: `make soak`.
+
+use super::network::trial;
+use anyhow::Result;
+use hairpin_e2e::soak::{self, Arguments};
+use libtest_mimic::Trial;
+use std::time::Duration;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("soak: no byte is wrong, no operation fails", short)]
+}
+
+fn short() -> Result<()> {
+    soak::run(&Arguments::of(Duration::from_secs(25), 24))
+}

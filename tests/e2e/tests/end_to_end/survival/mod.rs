@@ -1,0 +1,177 @@
+//! Fifty long transfers, two hundred short requests a second and connections that stay (fewer where the machine is too slow
+//! for that, see [`super::scale`]), while Hairpin is reloaded, killed and upgraded under them: no transfer breaks, no
+//! request is lost, and every connection keeps its server.
+//!
+//! A request counts as lost if it fails although a process was there all the time between its beginning and its end. In
+//! the moments without one, TCP tries again: those requests, too, are expected to be answered within their timeout.
+
+mod stage;
+
+use super::lane::alone;
+use anyhow::{Context, Result, bail, ensure};
+use hairpin_e2e::peer::hairpin_program;
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use stage::{HTTP, Stage, services};
+use std::io::Write;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        alone("survival: 20 reloads", || Stage::play("always", |stage| reloads(stage, 20))),
+        alone("survival: 20 kills", || Stage::play("always", |stage| kills(stage, 20))),
+        alone("survival: 5 upgrades", || Stage::play("always", |stage| upgrades(stage, 5))),
+        alone("survival: all of it, nothing offloaded", || {
+            Stage::play("never", |stage| {
+                reloads(stage, 6)?;
+                kills(stage, 6)?;
+                upgrades(stage, 2)?;
+                reloads(stage, 2)
+            })
+        }),
+    ]
+}
+
+/// How often a reload is asked for, and how long its result is left to work.
+const BETWEEN_RELOADS: Duration = Duration::from_millis(400);
+
+/// Each reload adds, removes or reweights backends; the fourth is of a bad file. Every second one is by SIGHUP.
+fn reloads(stage: &mut Stage, count: usize) -> Result<()> {
+    for number in 1..=count {
+        if number == 4 {
+            bad_reload(stage).context("the reload of a bad file")?;
+            continue;
+        }
+        let mut services = services();
+        let mut away = None;
+        for service in services.iter_mut().filter(|service| HTTP.contains(&service.name)) {
+            service.weights = (1..=4).map(|server| 1 + (server * number % 7) as u16).collect();
+            if number % 3 != 0 && number != count {
+                // One of them leaves, another one each time; after the third reload all are back.
+                let index = number % service.servers.len();
+                away = Some(format!("server{}", service.servers.remove(index)));
+                service.weights.remove(index);
+            }
+        }
+        stage.configure(&services)?;
+        if number % 2 == 0 {
+            by_signal(stage)?
+        } else {
+            by_command(stage)?
+        }
+        let applied = Instant::now();
+        expect(stage, &services).with_context(|| format!("after reload {number}"))?;
+        sleep(BETWEEN_RELOADS);
+        if let Some(server) = away {
+            stage.nobody_went_to(&server, applied);
+        }
+    }
+    Ok(())
+}
+
+fn by_command(stage: &mut Stage) -> Result<()> {
+    let said = stage.hairpin.tell(&stage.topology, &["reload"])?;
+    ensure!(said.contains("weight"), "the reload does not say what has changed: {said}");
+    Ok(())
+}
+
+fn by_signal(stage: &mut Stage) -> Result<()> {
+    let before = stage.hairpin.status()?.reloads;
+    stage.hairpin.process().signal(Signal::SIGHUP);
+    for _ in 0..500 {
+        let now = stage.hairpin.status()?.reloads;
+        if now.failed_total > before.failed_total {
+            bail!("the reload by SIGHUP failed: {}", now.last_error);
+        }
+        if now.succeeded_total > before.succeeded_total {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    bail!("nothing came of SIGHUP")
+}
+
+/// The status names the backends and weights that the configuration does.
+fn expect(stage: &mut Stage, services: &[hairpin_e2e::peer::Service]) -> Result<()> {
+    let status = stage.hairpin.status()?;
+    for service in services.iter().filter(|service| HTTP.contains(&service.name)) {
+        for (server, weight) in service.servers.iter().zip(&service.weights) {
+            let name = format!("server{server}");
+            let backend = status.backend(service.name, &name).with_context(|| format!("{name} is not there"))?;
+            ensure!(
+                backend.weight == *weight && backend.state == "enabled",
+                "{} is to have {name} with weight {weight}, but: {backend:?}",
+                service.name
+            );
+        }
+        let all = status.service(service.name).context("the service is not there")?;
+        let enabled = all.backends.iter().filter(|backend| backend.state == "enabled").count();
+        ensure!(enabled == service.servers.len(), "{enabled} backends are enabled, of {:?}", service.servers);
+    }
+    Ok(())
+}
+
+/// A bad file changes nothing, and the answer says where it is wrong and what would be right.
+fn bad_reload(stage: &mut Stage) -> Result<()> {
+    let file = stage.hairpin.file().to_owned();
+    let good = std::fs::read_to_string(&file)?;
+    let before = stage.hairpin.status()?;
+    let at = good.lines().position(|line| line.starts_with("weight")).context("no weight in the configuration")?;
+    let bad: Vec<&str> =
+        good.lines().enumerate().map(|(i, line)| if i == at { "weight = 70000" } else { line }).collect();
+    std::fs::write(&file, bad.join("\n") + "\n")?;
+    let refused = stage.hairpin.tell(&stage.topology, &["reload"]).err().context("it was taken")?;
+    let refused = format!("{refused:#}");
+    for part in [format!(":{}:", at + 1).as_str(), "65535"] {
+        ensure!(refused.contains(part), "the refusal does not contain {part:?}: {refused}");
+    }
+    let after = stage.hairpin.status()?;
+    ensure!(after.reloads.failed_total == before.reloads.failed_total + 1, "not counted: {:?}", after.reloads);
+    for (old, new) in before.services.iter().zip(&after.services) {
+        let of = |service: &hairpin_e2e::peer::status::ServiceStatus| -> Vec<(String, u16, String)> {
+            let backends = service.backends.iter();
+            backends.map(|backend| (backend.name.clone(), backend.weight, backend.state.clone())).collect()
+        };
+        ensure!(of(old) == of(new), "{} changed: {:?}, now {:?}", old.name, of(old), of(new));
+    }
+    std::fs::write(&file, good)?;
+    Ok(())
+}
+
+/// Killed at random moments, and started again after a random while.
+fn kills(stage: &mut Stage, count: usize) -> Result<()> {
+    let mut random = fastrand::Rng::with_seed(20);
+    for number in 1..=count {
+        sleep(Duration::from_millis(random.u64(300..1300)));
+        let killed = Instant::now();
+        let _ = stage.hairpin.end(Signal::SIGKILL)?;
+        sleep(Duration::from_millis(random.u64(0..300)));
+        stage.hairpin.start_again(&stage.topology, &[]).with_context(|| format!("after kill {number}"))?;
+        stage.nobody_was_there(killed, Instant::now());
+        stage.adopted("restart").with_context(|| format!("after kill {number}"))?;
+    }
+    sleep(Duration::from_secs(1));
+    Ok(())
+}
+
+/// A copy of the program with other bytes.
+fn rebuilt(stage: &Stage, number: usize) -> Result<PathBuf> {
+    let path = stage.topology.scratch.file(format!("hairpin-rebuilt-{number}"));
+    std::fs::copy(hairpin_program()?, &path)?;
+    // Behind the end of what an ELF file's headers name: another file, the same program.
+    std::fs::OpenOptions::new().append(true).open(&path)?.write_all(&[number as u8])?;
+    Ok(path)
+}
+
+/// Another program takes over, again and again; there is no moment without a process.
+fn upgrades(stage: &mut Stage, count: usize) -> Result<()> {
+    for number in 1..=count {
+        let program = rebuilt(stage, number)?;
+        stage.hairpin.upgrade(&stage.topology, &program).with_context(|| format!("upgrade {number}"))?;
+        stage.adopted("upgrade").with_context(|| format!("after upgrade {number}"))?;
+        sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The network, the traffic that runs through it all the time, and what is asked of that in the end.
+
+use crate::network::{FULL_NAT_HTTP_PORT, service};
+use crate::scale::scaled;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use hairpin_e2e::peer::control::ConnectionView;
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_e2e::tool::requests::{OpenLoop, Outcome, Sessions};
+use hairpin_e2e::tool::transfers::{Lane, Transfers};
+use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The services whose backends come and go.
+pub(super) const HTTP: [&str; 4] = ["http4", "full-http4", "http6", "full-http6"];
+
+/// What runs at every moment.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Transfers: these lanes of curl, and two lanes of iperf3 with this many streams.
+    curl_lanes: usize,
+    iperf_streams: usize,
+    requests_per_s: u32,
+    sessions: usize,
+}
+
+impl Load {
+    /// As much as this machine can carry.
+    fn of_machine() -> Load {
+        Load {
+            curl_lanes: scaled(40, 4),
+            iperf_streams: scaled(5, 1),
+            requests_per_s: scaled(200, 8) as u32,
+            sessions: scaled(16, 4),
+        }
+    }
+
+    fn transfers(&self) -> usize {
+        self.curl_lanes + 2 * self.iperf_streams
+    }
+}
+
+/// How long a request may take: a SYN that is lost four times is sent for the fifth time after 15 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the first transfers may take to begin.
+const BEGINNING: Duration = Duration::from_secs(60);
+/// After a reload has been answered, workers may still be at work on a batch by the configuration before.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// HTTP by NAT and full NAT over both families, iperf3 by NAT and full NAT.
+pub(super) fn services() -> Vec<Service> {
+    let mut services: Vec<Service> = HTTP.iter().map(|name| service(name)).collect();
+    for service in &mut services {
+        service.balance = "weighted-round-robin";
+        service.weights = vec![1; 4];
+    }
+    services.push(Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
+    services.push(Service {
+        servers: vec![2],
+        full_nat: true,
+        ..Service::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
+    });
+    services
+}
+
+fn ends() -> Vec<SocketAddr> {
+    let ports = [(Family::V4, HTTP_PORT), (Family::V4, FULL_NAT_HTTP_PORT)];
+    let ports = ports.into_iter().chain([(Family::V6, HTTP_PORT), (Family::V6, FULL_NAT_HTTP_PORT)]);
+    ports.map(|(family, port)| SocketAddr::new(vip(family), port)).collect()
+}
+
+fn lanes(load: &Load) -> Vec<Lane> {
+    let ends = ends();
+    let curl = |number: usize| Lane::Curl { target: ends[number % ends.len()].to_string(), page: "10m", rate: "900k" };
+    let mut lanes: Vec<Lane> = (0..load.curl_lanes).map(curl).collect();
+    for (i, (family, reverse)) in [(Family::V4, false), (Family::V6, true)].into_iter().enumerate() {
+        let (to, port) = (vip(family), IPERF_PORTS[i]);
+        lanes.push(Lane::Iperf { to, port, streams: load.iperf_streams, mbit_s: 8, reverse, seconds: 10 });
+    }
+    lanes
+}
+
+/// A network with Hairpin and running traffic.
+pub(super) struct Stage {
+    transfers: Option<Transfers>,
+    requests: Option<OpenLoop>,
+    sessions: Option<Sessions>,
+    pub(super) hairpin: Hairpin,
+    servers: Servers,
+    pub(super) topology: Topology,
+    options: HairpinOptions,
+    load: Load,
+    start: Instant,
+    /// Moments without a process, from and to.
+    absent: Vec<(Instant, Instant)>,
+    /// No request that began between these may have met this server.
+    away: Vec<(Instant, Instant, String)>,
+}
+
+impl Stage {
+    /// Starts everything, plays `acts`, ends the traffic and judges it.
+    pub(super) fn play(policy: &str, acts: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
+        let mut stage = Stage::start(policy)?;
+        let before = stage.connections_of_sessions().context("before")?;
+        let result = acts(&mut stage).and_then(|()| stage.judge(&before));
+        result.map_err(|error| {
+            let status = stage.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
+            let log = stage.hairpin.logs();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(100)..].join("\n");
+            anyhow!("{error:#}\nhairpin printed last:\n{last}\nits status:\n{status}")
+        })
+    }
+
+    fn start(policy: &str) -> Result<Stage> {
+        let topology = Topology::create(Options::default())?;
+        let servers = Servers::start(&topology)?;
+        let tables = format!("[offload]\npolicy = \"{policy}\"\n");
+        let options = HairpinOptions { tables, ..HairpinOptions::default() };
+        let hairpin = Hairpin::start(&topology, &services(), &options)?;
+        let load = Load::of_machine();
+        let transfers = Transfers::start(&topology, lanes(&load));
+        let page = Arc::new(std::fs::read(topology.scratch.file("pages/1k"))?);
+        let sessions = Sessions::start(
+            &topology.client,
+            &ends(),
+            load.sessions,
+            "1k",
+            Duration::from_millis(200),
+            REQUEST_TIMEOUT,
+        )?;
+        let requests = OpenLoop::start(&topology.client, ends(), load.requests_per_s, "1k", page, REQUEST_TIMEOUT);
+        let mut stage = Stage {
+            transfers: Some(transfers),
+            requests: Some(requests),
+            sessions: Some(sessions),
+            hairpin,
+            servers,
+            topology,
+            options,
+            load,
+            start: Instant::now(),
+            absent: Vec::new(),
+            away: Vec::new(),
+        };
+        stage.under_way()?;
+        Ok(stage)
+    }
+
+    /// Waits until all transfers have begun and, with a policy that offloads, the engine has rules.
+    fn under_way(&mut self) -> Result<()> {
+        let transfers = self.load.transfers() as u64;
+        let offloads = !self.options.tables.contains("never");
+        let began = Instant::now();
+        while began.elapsed() < BEGINNING {
+            let status = self.hairpin.status()?;
+            let (connections, _) = status.connections();
+            // iperf3 has a connection for control beside its streams.
+            if connections >= transfers + 2 + self.load.sessions as u64
+                && (!offloads || status.offload.rules >= 2 * transfers)
+            {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("the transfers have not begun: {}", self.hairpin.status_table()?)
+    }
+
+    /// Writes a configuration, which has yet to be loaded.
+    pub(super) fn configure(&mut self, services: &[Service]) -> Result<()> {
+        self.hairpin.configure(&self.topology, services, &self.options)
+    }
+
+    /// From `from`, when a reload was answered, until now no request may have met this server.
+    pub(super) fn nobody_went_to(&mut self, server: &str, from: Instant) {
+        self.away.push((from + SETTLING, Instant::now(), server.to_owned()));
+    }
+
+    /// There was no process between these.
+    pub(super) fn nobody_was_there(&mut self, from: Instant, to: Instant) {
+        self.absent.push((from, to));
+    }
+
+    /// The process has begun like this and has adopted the long connections.
+    pub(super) fn adopted(&mut self, began: &str) -> Result<()> {
+        let status = self.hairpin.status()?;
+        ensure!(status.began == began, "it began as {:?}, not {began:?}", status.began);
+        // Each lane has one of its streams' connections at most moments; a lane may be between two transfers.
+        let least = (self.load.curl_lanes + self.load.sessions) as u64 / 2;
+        ensure!(status.adopted_connections >= least, "it adopted {} connections only", status.adopted_connections);
+        Ok(())
+    }
+
+    /// The connections that stay, by both ends: one client's port may be in use towards several services.
+    fn connections_of_sessions(&self) -> Result<BTreeMap<String, ConnectionView>> {
+        let ends: Vec<String> =
+            self.sessions.iter().flat_map(Sessions::ends).map(|(from, to)| name(from, to)).collect();
+        let all = self.hairpin.connections(&json!({}))?.into_iter().map(|view| (name(&view.client, &view.vip), view));
+        let found: BTreeMap<String, ConnectionView> = all.filter(|(name, _)| ends.contains(name)).collect();
+        let sessions = self.load.sessions;
+        ensure!(found.len() == sessions, "{} of {sessions} connections that stay are listed", found.len());
+        Ok(found)
+    }
+
+    fn judge(&mut self, before: &BTreeMap<String, ConnectionView>) -> Result<()> {
+        self.hairpin.process().check()?;
+        self.servers.check()?;
+        let after = self.connections_of_sessions().context("after")?;
+        for (name, old) in before {
+            let new = after.get(name).with_context(|| format!("{name} is not there any more"))?;
+            ensure!(old.backend == new.backend, "{name} was with {}, is with {}", old.backend, new.backend);
+            ensure!(old.source == new.source, "{name} was {:?} to its backend, is {:?}", old.source, new.source);
+            let on = (0..2).all(|side| new.packets[side] > old.packets[side] && new.bytes[side] > old.bytes[side]);
+            ensure!(on && new.age_s > old.age_s, "counters did not go on: {old:?}, then {new:?}");
+        }
+        let outcomes = self.requests.take().context("no requests")?.stop()?;
+        self.judge_requests(&outcomes)?;
+        for session in self.sessions.take().context("no sessions")?.stop()? {
+            if let Some((_, why)) = &session.failed {
+                bail!("a connection that stays failed after {} answers: {why}; {session:?}", session.answered);
+            }
+            ensure!(session.servers.len() == 1, "one connection met {:?}", session.servers);
+        }
+        let lanes = self.transfers.take().context("no transfers")?.stop()?;
+        let broken: Vec<&String> = lanes.iter().flat_map(|lane| &lane.broken).collect();
+        ensure!(broken.is_empty(), "{} transfers broke: {broken:#?}", broken.len());
+        ensure!(lanes.iter().all(|lane| lane.transfers > 0), "a lane has brought nothing to its end");
+        Ok(())
+    }
+
+    fn judge_requests(&self, outcomes: &[Outcome]) -> Result<()> {
+        let spent = self.start.elapsed().as_secs() as usize;
+        // Less than planned would be no load to speak of.
+        let least = spent.saturating_sub(REQUEST_TIMEOUT.as_secs() as usize) * self.load.requests_per_s as usize / 2;
+        ensure!(outcomes.len() >= least, "only {} requests in {spent} s", outcomes.len());
+        let excused =
+            |outcome: &Outcome| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
+        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
+        let lost: Vec<String> =
+            failed.iter().filter(|outcome| !excused(outcome)).map(|outcome| self.describe(outcome)).collect();
+        ensure!(lost.is_empty(), "{} of {} requests were lost: {:#?}", lost.len(), outcomes.len(), first(&lost));
+        let failed: Vec<String> = failed.iter().map(|outcome| self.describe(outcome)).collect();
+        ensure!(failed.is_empty(), "{} requests failed for want of a process: {:#?}", failed.len(), first(&failed));
+        for (from, to, server) in &self.away {
+            let mut meanwhile = outcomes.iter().filter(|outcome| outcome.start > *from && outcome.end < *to);
+            let wrong = meanwhile.find(|outcome| outcome.result.as_ref() == Ok(server));
+            ensure!(wrong.is_none(), "a request went to {server}, which had been removed: {wrong:?}");
+        }
+        Ok(())
+    }
+
+    fn describe(&self, outcome: &Outcome) -> String {
+        let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
+        let (from, to) = (at(outcome.start), at(outcome.end));
+        format!("{}, {from:.3} s to {to:.3} s: {:?}", HTTP[outcome.target], outcome.result)
+    }
+}
+
+fn name(client: impl Display, vip: impl Display) -> String {
+    format!("{client} to {vip}")
+}
+
+fn first(failures: &[String]) -> &[String] {
+    &failures[..failures.len().min(10)]
+}

@@ -1,0 +1,534 @@
+//! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
+
+use crate::carrier::Carrier;
+use crate::engine::{Engine, EngineBug, EngineOptions, Outcome};
+use crate::nic::{Nic, Profile};
+use crate::port::{LentFrame, Port};
+use crate::segments::{self, transport};
+use crate::trace::{Place, Trace};
+use fastrand::Rng;
+use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::config::{BACKENDS_MAX, Snapshot};
+use hairpin_core::engine::{Completions, FlowEngine, Samples};
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::frame::{Arrival, Batch, Egress, Frame, FrameIo, Meta, VecFrame};
+use hairpin_core::l4::answer;
+use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
+use hairpin_core::table::slab::boxed;
+use hairpin_core::table::{AnyTable, Hasher};
+use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
+use hairpin_core::wire::{self, Parsed, Transport};
+use hairpin_core::worker::{Asked, Known, Occupancy, Worker, WorkerOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Frames that wait for the worker at most; more are dropped, as by a TAP device's ring.
+const QUEUE_MAX: usize = 512;
+
+/// Mistakes the middle can be told to make, so that a checker can be seen to find them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// One of the engine's.
+    Engine(EngineBug),
+    /// FINs from clients vanish.
+    LosesFin,
+    /// A byte of payload is changed, and the checksum with it.
+    ChangesPayload,
+    /// A frame is never given back.
+    LeaksFrame,
+    /// A packet in the middle of a connection goes to another backend.
+    OtherBackend,
+    /// Payload of a super-packet comes out in the wrong order.
+    SwapsSegments,
+}
+
+/// What the middle is like.
+#[derive(Clone, Debug)]
+pub struct BalancerOptions {
+    /// Its configuration.
+    pub snapshot: Snapshot,
+    /// Its engine.
+    pub engine: EngineOptions,
+    /// A card in place of that.
+    pub card: Option<Profile>,
+    /// Connections go to the engine after so many packets; `None`: never.
+    pub offload_after: Option<u64>,
+    /// How long frames wait for others to be put together with; `None`: they are not put together.
+    pub coalesce: Option<Duration>,
+    /// How long a turn of the worker takes.
+    pub turn: Duration,
+    /// Whether the plane at times takes no frames, and lends none.
+    pub blocks: bool,
+    /// Connections it can have.
+    pub capacity: usize,
+    /// A mistake to make.
+    pub bug: Option<Bug>,
+}
+
+/// Offloads established connections after a number of packets.
+#[derive(Clone, Copy, Debug)]
+pub struct AfterPackets(Option<u64>);
+
+impl OffloadPolicy for AfterPackets {
+    fn name(&self) -> &'static str {
+        "after-packets"
+    }
+    fn on_packet(&mut self, _: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
+        let wanted = self.0.is_some_and(|after| flow.packets >= after);
+        match (wanted, room.rules + 2 <= room.rules_max) {
+            (false, _) => Verdict::Keep(Reason::Small),
+            (true, false) => Verdict::Keep(Reason::Room),
+            (true, true) => Verdict::Offload,
+        }
+    }
+}
+
+/// Hairpin in the middle of the network.
+pub struct Balancer {
+    options: BalancerOptions,
+    /// Its worker.
+    pub worker: Worker<AfterPackets>,
+    /// Its engine.
+    pub engine: Carrier,
+    loads: Loads,
+    services: BTreeSet<Endpoint>,
+    /// Whether numbers change on the way.
+    splices: bool,
+    backends: BTreeSet<Endpoint>,
+    own: BTreeSet<Address>,
+    /// The backend of each source.
+    chosen: BTreeMap<Endpoint, Endpoint>,
+    port: Port,
+    to_send: Batch<LentFrame>,
+    /// The last ticket among the frames in hand.
+    ticket: Option<u64>,
+    /// Tickets of frames as they wait, for the engine's hand-over.
+    arrived: Vec<VecFrame>,
+    coalesce_at: Option<Time>,
+    turn_at: Option<Time>,
+    rested: Time,
+    leaked: Vec<LentFrame>,
+    /// What is wrong with what it did.
+    pub failures: Vec<String>,
+    /// Frames dropped because the worker's queue was full.
+    pub overflows: u64,
+    payloads: u32,
+}
+
+impl Balancer {
+    /// A balancer; everything it draws comes from `random`.
+    pub fn new(options: BalancerOptions, random: &mut Rng) -> Balancer {
+        let snapshot = Arc::new(options.snapshot.clone());
+        let loads = Loads::default();
+        let mut engine_options = options.engine;
+        if let Some(Bug::Engine(bug)) = options.bug {
+            engine_options.bug = Some(bug);
+        }
+        let seeds = [(); 4].map(|()| random.u64(..));
+        let worker = Worker::new(WorkerOptions {
+            snapshot: snapshot.clone(),
+            steering: Steering::by_hash([random.u64(..), random.u64(..)], 1),
+            worker: 0,
+            seeds,
+            memory: boxed(options.capacity),
+            table: AnyTable::new(2 * options.capacity, Hasher::new(seeds)),
+            stateless: None,
+            loads: loads.clone(),
+            standings: Standings::new(),
+            occupancy: Occupancy::default(),
+            known: Known::default(),
+            caps: match &options.card {
+                None => engine_options.caps,
+                Some(profile) => profile.caps(),
+            },
+            policy: AfterPackets(options.offload_after),
+            splices_max: 64,
+            cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
+        });
+        let services =
+            snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);
+        let services: BTreeSet<_> = services.collect();
+        let splices = snapshot.services.iter().any(|service| service.kind.is_spliced());
+        let backends = snapshot.services.iter().flat_map(|service| service.backends.iter());
+        let own = services.iter().map(|end| end.address).chain(snapshot.pool.addresses.iter().copied()).collect();
+        Balancer {
+            worker,
+            engine: match &options.card {
+                None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
+                Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
+            },
+            loads,
+            backends: backends.map(|backend| backend.endpoint).collect(),
+            services,
+            splices,
+            own,
+            chosen: BTreeMap::new(),
+            port: Port::new(options.blocks.then(|| random.fork())),
+            to_send: Batch::new(),
+            ticket: None,
+            arrived: Vec::new(),
+            coalesce_at: None,
+            turn_at: None,
+            rested: Time::ZERO,
+            leaked: Vec::new(),
+            failures: Vec::new(),
+            overflows: 0,
+            payloads: 0,
+            options,
+        }
+    }
+
+    /// When it next has something to do.
+    pub fn next(&self, now: Time) -> Option<Time> {
+        let worker = self.worker.poll_timeout(now).map(|due| due.max(self.rested));
+        let engine = self.engine.next().map(|due| due.max(self.rested));
+        [self.coalesce_at, self.turn_at, worker, engine].into_iter().flatten().min()
+    }
+
+    /// Frames have come in; what leaves is added to `out`, to be routed.
+    pub fn arrive(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
+        world.trace.frame(now, Place::In, &frame);
+        match self.options.coalesce {
+            None => self.ingress(now, frame, world),
+            Some(wait) => {
+                self.arrived.push(frame);
+                self.coalesce_at.get_or_insert(now + wait);
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub fn wake(&mut self, now: Time, world: &mut Surroundings<'_>) {
+        self.engine.advance(now);
+        if self.coalesce_at.is_some_and(|due| due <= now) {
+            self.coalesce_at = None;
+            for frame in segments::coalesce(std::mem::take(&mut self.arrived)) {
+                self.ingress(now, frame, world);
+            }
+        }
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let rested = now >= self.rested;
+        let asked = due(self.worker.poll_timeout(now)) || due(self.engine.next());
+        if rested && (due(self.turn_at) || asked) {
+            self.turn(now, world);
+        }
+    }
+
+    /// What the BPF programs do with a frame: the rule, the worker, or the kernel.
+    fn ingress(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
+        self.engine.advance(now);
+        let parsed = wire::parse(&frame.data);
+        let Ok(Parsed::Transport(at)) = parsed else {
+            // ICMP errors and broken packets are the worker's to judge; no peer here sends fragments and the like
+            return self.enqueue(now, frame, world);
+        };
+        if self.plant(&mut frame, &at) {
+            return;
+        }
+        let options = frame.data.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+        let has_edges = at.key.protocol == Protocol::Tcp && tcp::sack_edges(options).next().is_some();
+        match self.engine.packet(now, &mut frame, &at, world.mtu) {
+            Outcome::Forward => {
+                if has_edges && self.splices && !self.engine.caps().rewrites_sack {
+                    self.failures.push(format!(
+                        "SACK edges of {} went by an engine that does not translate them",
+                        at.key.source
+                    ));
+                }
+                world.trace.frame(now, Place::Engine, &frame);
+                self.leave(now, frame, world);
+            }
+            Outcome::Gone => {}
+            Outcome::Pass => self.kernel(now, frame, world),
+            Outcome::Miss if self.services.contains(&at.key.destination) => self.enqueue(now, frame, world),
+            Outcome::Miss if self.backends.contains(&at.key.source) => self.enqueue(now, frame, world),
+            Outcome::Miss => self.kernel(now, frame, world),
+        }
+    }
+
+    /// Makes the planted mistake, if it concerns this packet; whether it vanishes.
+    fn plant(&mut self, frame: &mut VecFrame, at: &Transport) -> bool {
+        let from_client = self.services.contains(&at.key.destination);
+        let payload = at.end > at.payload && at.tcp_flags & (SYN | FIN | RST) == 0;
+        match self.options.bug {
+            Some(Bug::LosesFin) if from_client && at.tcp_flags & FIN != 0 => return true,
+            Some(Bug::ChangesPayload) if payload => {
+                self.payloads += 1;
+                let right = frame.meta.gso_size == 0 && {
+                    let field = at.checksum_offset();
+                    let there = u16::from_be_bytes([frame.data[field], frame.data[field + 1]]);
+                    at.transport_checksum(&frame.data) == Some(there)
+                };
+                if self.payloads % 16 == 1 && right {
+                    frame.data[at.end - 1] ^= 1;
+                    at.fill_checksum(&mut frame.data);
+                }
+            }
+            Some(Bug::SwapsSegments) if usize::from(frame.meta.gso_size) * 2 <= at.end - at.payload => {
+                let size = usize::from(frame.meta.gso_size);
+                if size > 0 {
+                    let (first, second) = frame.data[at.payload..].split_at_mut(size);
+                    first.swap_with_slice(&mut second[..size]);
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn enqueue(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
+        if self.port.waiting.len() >= QUEUE_MAX {
+            self.overflows += 1;
+            return;
+        }
+        world.trace.frame(now, Place::Worker, &frame);
+        frame.meta.ticket = self.engine.give() as u32;
+        self.port.waiting.push_back(frame);
+        let soon = (now + self.options.turn / 2).max(self.rested);
+        self.turn_at = Some(self.turn_at.map_or(soon, |at| at.min(soon)));
+    }
+
+    /// A turn of the worker's loop, in the order of `crates/hairpin/src/run/turn.rs`.
+    fn turn(&mut self, now: Time, world: &mut Surroundings<'_>) {
+        self.turn_at = None;
+        self.rested = now + self.options.turn;
+        self.frames(now);
+        if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
+            self.worker.handle_timeout(now);
+            if self.to_send.is_empty() {
+                self.worker.handle_splices(now, &mut self.port, &mut self.to_send);
+                if !self.to_send.is_empty() {
+                    self.port.transmit(&mut self.to_send);
+                }
+            }
+        }
+        self.sample(now);
+        let busy = self.rules(now);
+        if busy || !self.port.waiting.is_empty() || !self.to_send.is_empty() {
+            self.turn_at = Some(self.rested);
+        }
+        self.check();
+        for frame in std::mem::take(&mut self.port.sent) {
+            self.sent(now, frame, world);
+        }
+    }
+
+    fn frames(&mut self, now: Time) {
+        let mut received = Batch::new();
+        if self.to_send.is_empty() {
+            self.port.receive(&mut received);
+            let fresh = |lent: &LentFrame| lent.meta().arrival == Arrival::Received;
+            let last = received.iter().rev().find(|lent| fresh(lent)).map(|lent| u64::from(lent.meta().ticket));
+            self.ticket = last.or(self.ticket);
+        }
+        if !received.is_empty() {
+            self.worker.handle_batch(now, &mut self.port, &mut received, &mut self.to_send);
+            if !received.is_empty() {
+                self.failures.push("the worker left frames in the batch it was given".into());
+            }
+        }
+        if self.options.bug == Some(Bug::LeaksFrame) && self.leaked.is_empty() {
+            self.leaked.extend(self.to_send.pop());
+        }
+        if !self.to_send.is_empty() {
+            self.port.transmit(&mut self.to_send);
+        }
+        if self.to_send.is_empty()
+            && let Some(ticket) = self.ticket.take()
+        {
+            self.engine.finish(ticket);
+        }
+    }
+
+    fn sample(&mut self, now: Time) {
+        let mut asked = Asked::new();
+        self.worker.poll_samples(&mut asked);
+        if !asked.is_empty() {
+            let mut samples = Samples::new();
+            self.engine.sample(&asked, &mut samples);
+            self.worker.handle_samples(now, &asked, &samples);
+        }
+    }
+
+    fn rules(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(op) = self.worker.poll_op() {
+            if let Err(op) = self.engine.submit(now, op) {
+                self.worker.return_op(op);
+                break;
+            }
+            busy = true;
+        }
+        if busy {
+            self.engine.flush(now);
+        }
+        let mut completions = Completions::new();
+        self.engine.poll(now, &mut completions);
+        busy |= !completions.is_empty();
+        for completion in completions.drain(..) {
+            self.worker.handle_completion(now, &completion);
+        }
+        busy
+    }
+
+    /// What must hold after every turn.
+    fn check(&mut self) {
+        if !self.engine.is_idle() || !self.failures.is_empty() {
+            return;
+        }
+        if let Some(op) = self.worker.poll_op() {
+            self.worker.return_op(op);
+        } else {
+            let mut ledger: Vec<FlowKey> = self.worker.ledger().collect();
+            ledger.sort();
+            let held = self.engine.keys();
+            if ledger != held {
+                self.failures.push(format!("the ledger says {ledger:?}, the engine holds {held:?}"));
+            }
+        }
+    }
+
+    /// What the worker has sent takes its way out.
+    fn sent(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
+        if frame.meta.egress == Egress::GiveBack {
+            return self.kernel(now, frame, world);
+        }
+        let Some(at) = transport(&frame.data) else { return self.leave(now, frame, world) };
+        let size = match usize::from(frame.meta.gso_size) {
+            0 => at.end - at.l3,
+            size => size + (at.payload - at.l3),
+        };
+        let mtu = (world.mtu)(&at.key);
+        if size > mtu {
+            frame.meta.arrival = Arrival::TooBig { mtu: mtu as u16 };
+            if self.port.waiting.len() < QUEUE_MAX {
+                self.port.waiting.push_back(frame);
+                self.turn_at = Some(self.turn_at.map_or(self.rested, |at| at.min(self.rested)));
+            }
+            return;
+        }
+        if self.options.bug == Some(Bug::OtherBackend) {
+            self.stray(&mut frame, &at);
+        }
+        self.leave(now, frame, world);
+    }
+
+    /// Sends every sixteenth packet to a backend to another one.
+    fn stray(&mut self, frame: &mut VecFrame, at: &Transport) {
+        self.payloads += 1;
+        let others: Vec<&Endpoint> = self.backends.iter().filter(|end| **end != at.key.destination).collect();
+        let Some(&&other) = others.first() else { return };
+        let strays = self.backends.contains(&at.key.destination) && self.payloads.is_multiple_of(16);
+        if strays && at.tcp_flags & SYN == 0 {
+            let rewrite =
+                hairpin_core::rewrite::Rewrite { source: at.key.source, destination: other, ..Default::default() };
+            let checksum = frame.meta.checksum;
+            rewrite.apply(&mut frame.data, at, checksum);
+        }
+    }
+
+    /// A packet that is not Hairpin's: the host answers what is for itself, and routes the rest.
+    fn kernel(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
+        world.trace.frame(now, Place::Kernel, &frame);
+        frame.meta = Meta { gso_size: frame.meta.gso_size, checksum: frame.meta.checksum, ..Meta::default() };
+        let Some(at) = transport(&frame.data) else { return };
+        if self.own.contains(&at.key.destination.address) {
+            let broken = at.transport_checksum(&frame.data).is_none_or(|right| {
+                let field = at.checksum_offset();
+                frame.meta.gso_size == 0 && right != u16::from_be_bytes([frame.data[field], frame.data[field + 1]])
+            });
+            if at.key.protocol == Protocol::Tcp && at.tcp_flags & RST == 0 && !broken && answer::reset(&mut frame, &at)
+            {
+                frame.meta = Meta { checksum: frame.meta.checksum, ..Meta::default() };
+                self.leave(now, frame, world);
+            }
+            return;
+        }
+        self.leave(now, frame, world);
+    }
+
+    /// One client's end, one backend, until a SYN begins anew. (An end of the pool may lead to each backend at once.)
+    fn watch(&mut self, frame: &VecFrame) {
+        let Some(at) = transport(&frame.data) else { return };
+        if self.own.contains(&at.key.source.address) || !self.backends.contains(&at.key.destination) {
+            return;
+        }
+        let to = at.key.destination;
+        let before = self.chosen.entry(at.key.source).or_insert(to);
+        if at.tcp_flags & SYN != 0 {
+            *before = to;
+        } else if *before != to {
+            self.failures.push(format!("a packet of {} went to {to}, not {before}", at.key.source));
+        }
+    }
+
+    /// A frame leaves, cut up as its device does.
+    fn leave(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
+        self.watch(&frame);
+        match segments::segment(frame) {
+            Ok(frames) => {
+                for frame in frames {
+                    world.trace.frame(now, Place::Out, &frame);
+                    world.out.push(frame);
+                }
+            }
+            Err(why) => self.failures.push(why),
+        }
+    }
+
+    /// What is left when everybody has gone: nothing.
+    pub fn remains(&self) -> Vec<String> {
+        let mut remains = Vec::new();
+        let connections = self.worker.connections().count();
+        if connections > 0 {
+            let some: Vec<String> = self.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
+            remains.push(format!("the worker has {connections} connections: {}", some.join("; ")));
+        }
+        let (fronts, backs, buffers) = self.worker.splices();
+        if fronts > 0 || backs > 0 || buffers > 0 {
+            remains.push(format!("the worker has {fronts} fronts, {backs} backs, {buffers} buffers"));
+        }
+        let rules = self.engine.keys().len();
+        if rules > 0 {
+            remains.push(format!("the engine has {rules} rules"));
+        }
+        let lent = self.port.lent();
+        if lent > 0 {
+            remains.push(format!("{lent} frames were not given back"));
+        }
+        let loads: u32 = (0..BACKENDS_MAX).map(|number| self.loads.now(number)).sum();
+        if loads > 0 {
+            remains.push(format!("backends are said to have {loads} connections"));
+        }
+        if !self.engine.is_idle() {
+            remains.push("the engine has requests under way".into());
+        }
+        remains
+    }
+
+    /// How packets of each kind fared, for people.
+    pub fn tally(&self) -> BTreeMap<&'static str, u64> {
+        let statistics = self.worker.statistics();
+        BTreeMap::from([
+            ("frames", statistics.frames),
+            ("forwarded", statistics.forwarded),
+            ("answered", statistics.answered),
+            ("given back", statistics.given_back),
+            ("offloaded", self.engine.carried().0),
+            ("guarded", self.engine.carried().1),
+            ("overflows", self.overflows),
+        ])
+    }
+}
+
+/// What the middle sees of the world around it.
+pub struct Surroundings<'a> {
+    /// Frames that leave, to be routed by destination.
+    pub out: &'a mut Vec<VecFrame>,
+    /// What happens is noted here.
+    pub trace: &'a mut Trace,
+    /// The MTU of the way a flow leaves by.
+    pub mtu: &'a dyn Fn(&FlowKey) -> usize,
+}

@@ -1,0 +1,127 @@
+//! What turns take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a flow
+//! stands for ten: so many share a cache at full scale.
+
+use super::cores::CoreProfile;
+use super::run::BURST;
+use hairpin_core::table::Method;
+use hairpin_core::worker::Statistics;
+
+/// Packets after which what they have cost is told.
+const MEASURED_LEAST: u64 = 1000;
+
+/// A core's costs for one method of finding connections, in nanoseconds of virtual time.
+pub(super) struct Costs {
+    profile: CoreProfile,
+    method: Method,
+    /// How many times as long everything takes.
+    factor: f64,
+    /// Of a turn with so many packets through the forwarder.
+    forward: [f64; BURST + 1],
+}
+
+/// What was worked out for a number of flows in use.
+#[derive(Clone)]
+pub(super) struct Remembered {
+    /// For this many, more or less.
+    flows: u32,
+    /// Of a turn with so many packets of known flows.
+    known: [f64; BURST + 1],
+    /// Of a new flow, and of a turn in which any begins.
+    new: (f64, f64),
+}
+
+impl Default for Remembered {
+    fn default() -> Remembered {
+        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: (0.0, 0.0) }
+    }
+}
+
+impl Costs {
+    pub(super) fn new(profile: CoreProfile, method: Method, scale: f64) -> Costs {
+        let factor = 1.0 / scale;
+        let forward = std::array::from_fn(|burst| burst as f64 * profile.forward_ns(burst) * factor);
+        Costs { profile, method, factor, forward }
+    }
+
+    /// How long a core that has nothing to do goes without looking, on average.
+    pub(super) fn until_seen(&self) -> u64 {
+        (self.profile.poll_ns() * self.factor / 2.0) as u64
+    }
+
+    /// A turn of the forwarder.
+    pub(super) fn forward(&self, burst: usize) -> f64 {
+        self.forward[burst.min(BURST)]
+    }
+
+    /// A turn of the balancer: packets, flows that began and ended in it, flows in use.
+    pub(super) fn turn(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
+        self.refresh(flows, remembered);
+        let (each, turn) = remembered.new;
+        let begun = if new == 0 { 0.0 } else { new as f64 * each + turn };
+        remembered.known[burst.min(BURST)] + begun + self.ends(ended)
+    }
+
+    /// Flows' ends.
+    pub(super) fn ends(&self, ended: u64) -> f64 {
+        if ended == 0 { 0.0 } else { ended as f64 * self.profile.end_ns() * self.factor }
+    }
+
+    /// Rules asked for.
+    pub(super) fn rules(&self, asked: u64) -> f64 {
+        asked as f64 * self.profile.rule_ns() * self.factor
+    }
+
+    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before there
+    /// were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
+    pub(super) fn told(&self, busy_ns: u64, statistics: &Statistics) -> hairpin_core::offload::Costs {
+        let offload = &statistics.offload;
+        let answered = offload.installed + offload.removed + offload.lost;
+        let packet = if statistics.frames < MEASURED_LEAST {
+            let flows = statistics.connections_now as u32;
+            self.profile.known_ns(self.method, self.at_full_scale(flows), BURST) * self.factor
+        } else {
+            (busy_ns as f64 - self.rules(answered)).max(0.0) / statistics.frames as f64
+        };
+        hairpin_core::offload::Costs {
+            packet_ns: packet.max(1.0) as u32,
+            pair_ns: (self.profile.rule_ns() * 4.0 * self.factor) as u32,
+        }
+    }
+
+    /// Flows in use, as there would be at full scale.
+    fn at_full_scale(&self, flows: u32) -> f64 {
+        f64::from(flows.max(1)) * self.factor
+    }
+
+    /// Works everything out anew when the number of flows has changed by more than a hundredth or so.
+    fn refresh(&self, flows: u32, remembered: &mut Remembered) {
+        if flows.abs_diff(remembered.flows) <= remembered.flows >> 7 {
+            return;
+        }
+        let in_use = self.at_full_scale(flows);
+        let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
+        let (each, turn) = self.profile.new_ns(self.method, in_use);
+        *remembered =
+            Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, turn * self.factor) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_in_which_flows_begin_costs_that_once() {
+        let mut profile = CoreProfile::parse(include_str!("../../../../lab/profiles/cores/xeon-5217.toml")).unwrap();
+        for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
+            (point.ns, point.turn_ns) = (300.0, 80.0);
+        }
+        let costs = Costs::new(profile, Method::DEFAULT, 0.5);
+        let mut remembered = Remembered::default();
+        let mut turn = |new| costs.turn(32, new, 0, 1000, &mut remembered);
+        let known = turn(0);
+        for (new, more) in [(1, 380.0), (2, 680.0), (32, 9680.0)] {
+            assert!((turn(new) - known - 2.0 * more).abs() < 1e-6, "{new}");
+        }
+    }
+}

@@ -1,0 +1,399 @@
+use super::oracle::Budget;
+use super::*;
+use hairpin_core::flow::Protocol;
+use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
+
+/// Flows in turn, at a rate; every so many packets of a flow one comes back.
+#[derive(Clone)]
+struct Turns {
+    protocol: Protocol,
+    flows: u32,
+    rate: f64,
+    length: u16,
+    left: u64,
+    /// One of so many is a backend's; 0: none.
+    answers: u64,
+    sent: u64,
+}
+
+impl Turns {
+    fn new(flows: u32, rate: f64, packets: u64) -> Turns {
+        Turns { protocol: Protocol::Udp, flows, rate, length: 1000, left: packets, answers: 0, sent: 0 }
+    }
+}
+
+fn client(flow: u32, protocol: Protocol) -> FlowKey {
+    let source = frames::end(0x0a00_0001 + flow / 1000, 1024 + (flow % 1000) as u16);
+    FlowKey { source, destination: service(), protocol }
+}
+
+impl Traffic for Turns {
+    fn next(&mut self) -> Option<Offered> {
+        self.left = self.left.checked_sub(1)?;
+        let (round, flow) = (self.sent / u64::from(self.flows), (self.sent % u64::from(self.flows)) as u32);
+        let at = Time::from_nanos((self.sent as f64 * 1e9 / self.rate) as u64);
+        self.sent += 1;
+        let tcp = self.protocol == Protocol::Tcp;
+        let back = if tcp && round == 1 { true } else { self.answers > 0 && round > 2 && round % self.answers == 0 };
+        let part = if round == 0 || tcp && round == 1 { Part::First } else { Part::Middle };
+        let direction = if back { Direction::FromBackend } else { Direction::FromClient };
+        Some(Offered { at, flow, length: self.length, direction, part })
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, self.protocol)
+    }
+    fn flows(&self) -> u32 {
+        self.flows
+    }
+}
+
+fn profile() -> CoreProfile {
+    CoreProfile::parse(include_str!("../../../../lab/profiles/cores/xeon-5217.toml")).expect("a profile")
+}
+
+fn card() -> nic::Profile {
+    nic::Profile::parse(include_str!("../../../../lab/profiles/connectx-5.toml")).expect("a card")
+}
+
+fn options(cores: u16, device: Device) -> Options {
+    let port = Port { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
+    Options { scale: 1.0, cores, core: profile(), port, device, seed: 7, interval: Duration::from_millis(1) }
+}
+
+fn balancer(entries: u32, policy: Option<Policy>) -> Device {
+    let offload = policy.map(|policy| Offload { card: card(), policy });
+    Device::Balancer(Balancer { table: Method::DEFAULT, entries, backends: 8, timeouts: Timeouts::default(), offload })
+}
+
+fn run(options: Options, traffic: &Turns) -> Results {
+    let mut bed = Testbed::new(options).expect("a testbed");
+    let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
+    assert_eq!(results.failures, Vec::<String>::new());
+    results
+}
+
+fn lost(results: &Results, why: &str) -> u64 {
+    results.lost.iter().filter(|(name, _)| *name == why).map(|(_, count)| count).sum()
+}
+
+/// Packets per second.
+fn rate(results: &Results) -> f64 {
+    results.received as f64 / results.duration.as_secs_f64()
+}
+
+#[test]
+fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
+    let each = 1e9 / profile().forward_ns(32);
+    for cores in [1u16, 2, 4] {
+        // Small packets, many more than the cores can bear, over a line that has room for all.
+        let traffic = Turns { length: 60, ..Turns::new(4096, each * 1.5 * f64::from(cores), 400_000) };
+        let mut options = options(cores, Device::Forwarder);
+        options.port.gbit_s = 1000.0;
+        let results = run(options, &traffic);
+        let right = each * f64::from(cores);
+        assert!((rate(&results) / right - 1.0).abs() < 0.05, "{cores} cores: {}, not {right}", rate(&results));
+        assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
+        assert!(lost(&results, "receive-queue") > 50_000);
+    }
+    let line = 100e9 / (1024.0 * 8.0);
+    let results = run(options(16, Device::Forwarder), &Turns::new(4096, line * 1.5, 400_000));
+    assert!((rate(&results) / line - 1.0).abs() < 0.01, "the line: {}, not {line}", rate(&results));
+}
+
+#[test]
+fn the_same_seed_does_the_same_to_the_byte() {
+    let policy = Policy::Choice(Choice::FirstN(FirstN { connections: 300 }));
+    let traffic = Turns { answers: 3, ..Turns::new(1000, 3e6, 60_000) };
+    let results = || run(options(3, balancer(4096, Some(policy.clone()))), &traffic);
+    let (one, other) = (results(), results());
+    assert_eq!(format!("{one:?}"), format!("{other:?}"));
+    assert!(one.offloaded_packets > 10_000 && one.inserted > 0, "{one:?}");
+    let other = run(Options { seed: 8, ..options(3, balancer(4096, Some(policy))) }, &traffic);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn the_balancer_keeps_each_flow_on_a_backend() {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let traffic = Turns { protocol, answers: 4, ..Turns::new(2000, 2e6, 50_000) };
+        let results = run(options(2, balancer(8192, None)), &traffic);
+        assert_eq!((results.unfaithful, results.received), (0, 50_000), "{:?}", results.lost);
+        assert_eq!(results.established, 2000);
+        assert!(results.latency.p50 > 2000.0 && results.latency.max < 1e6, "{:?}", results.latency);
+    }
+}
+
+#[test]
+fn what_comes_too_fast_is_lost_in_front_of_the_core() {
+    let known = 1e9 / profile().known_ns(Method::DEFAULT, 2000.0, 32);
+    let traffic = Turns { length: 60, ..Turns::new(2000, known * 2.0, 300_000) };
+    let results = run(options(1, balancer(8192, None)), &traffic);
+    assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
+    let share = rate(&results) / known;
+    assert!((0.8..1.05).contains(&share), "{share} of what the core can do");
+    assert!(results.busy[0].as_secs_f64() > 0.95 * results.duration.as_secs_f64());
+}
+
+#[test]
+fn backends_that_know_nothing_yet_are_not_the_devices_fault() {
+    struct Backwards(Turns);
+    impl Traffic for Backwards {
+        fn next(&mut self) -> Option<Offered> {
+            let offered = self.0.next()?;
+            let direction = if self.0.sent <= 100 { Direction::FromBackend } else { Direction::FromClient };
+            Some(Offered { direction, ..offered })
+        }
+        fn key(&self, flow: u32) -> FlowKey {
+            self.0.key(flow)
+        }
+        fn flows(&self) -> u32 {
+            self.0.flows()
+        }
+    }
+    let mut bed = Testbed::new(options(1, balancer(8192, None))).expect("a testbed");
+    let results = bed.run(&mut Backwards(Turns::new(100, 1e5, 1000)), &mut |_, _| {});
+    assert_eq!((lost(&results, "no-backend-yet"), results.received), (100, 900));
+}
+
+#[test]
+fn what_the_card_carries_costs_the_core_nothing_and_run_2_asks_for_no_rules() {
+    let policy = Policy::Choice(Choice::Always);
+    let mut traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let mut bed = Testbed::new(options(2, balancer(8192, Some(policy)))).expect("a testbed");
+    let first = bed.run(&mut traffic.clone(), &mut |_, _| {});
+    assert_eq!((&first.failures, first.unfaithful), (&Vec::new(), 0));
+    assert_eq!((first.inserted, first.rules_peak, first.received), (1000, 1000, 50_000), "{first:?}");
+    // Datagrams of known flows all go by the card.
+    traffic.left = 50_000;
+    let second = bed.run(&mut traffic, &mut |_, _| {});
+    assert_eq!((&second.failures, second.unfaithful), (&Vec::new(), 0));
+    assert_eq!((second.inserted, second.offloaded_packets), (0, 50_000), "{second:?}");
+    assert!(second.busy.iter().all(Duration::is_zero), "{:?}", second.busy);
+    assert!(second.latency.p99 < first.latency.p99);
+}
+
+#[test]
+fn a_policy_that_waits_asks_for_less() {
+    let heavy = HeavyHitter { bytes: Some(30_000), packets: None, duration: None, combine: Combine::All };
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let results = run(options(2, balancer(8192, Some(Policy::Choice(Choice::HeavyHitter(heavy))))), &traffic);
+    assert_eq!(results.inserted, 1000);
+    // 30 packets of each flow, and a few more while rules are on their way.
+    let software = results.received - results.offloaded_packets;
+    assert!((14_500..30_000).contains(&software), "{software}");
+    assert!(results.kept.iter().any(|&(why, count)| why == "small" && count > 10_000), "{:?}", results.kept);
+}
+
+#[test]
+fn cores_that_share_a_small_card_do_not_ask_it_for_more_than_it_has() {
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+    if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+        offload.card.tables.rules_max = 200;
+    }
+    let results = run(options, &traffic);
+    assert_eq!((results.rules_peak, results.refused), (200, 0), "{results:?}");
+    assert!(results.kept.iter().any(|&(why, count)| why == "no-room" && count > 10_000), "{:?}", results.kept);
+}
+
+#[test]
+fn planted_mistakes_are_seen() {
+    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let planted = |mistake, timeouts| {
+        let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+        if let Device::Balancer(balancer) = &mut options.device {
+            balancer.timeouts = timeouts;
+        }
+        let mut bed = Testbed::new(options).expect("a testbed");
+        bed.plant(mistake);
+        bed.run(&mut traffic.clone(), &mut |_, _| {})
+    };
+    let results = planted(Mistake::OtherBackend, Timeouts::default());
+    assert!(results.unfaithful >= 30, "{}", results.unfaithful);
+    let results = planted(Mistake::Vanishes, Timeouts::default());
+    assert!(results.failures.iter().any(|why| why.contains("offered")), "{:?}", results.failures);
+    // Flows that are silent from turn to turn end all the time, and their rules stay.
+    let short = Duration::from_micros(100);
+    let timeouts = Timeouts { udp_new: short, udp_established: short, ..Timeouts::default() };
+    let results = planted(Mistake::KeepsRules, timeouts);
+    assert!(results.failures.iter().any(|why| why.contains("rules")), "{:?}", results.failures);
+}
+
+/// Flows of which some are much larger than others, that come and go.
+#[derive(Clone)]
+struct Sizes {
+    packets: std::rc::Rc<Vec<(u64, u32)>>,
+    next: usize,
+    flows: u32,
+}
+
+impl Sizes {
+    fn new(flows: u32, seconds: f64, seed: u64) -> Sizes {
+        let mut random = Rng::with_seed(seed);
+        let mut packets = Vec::new();
+        for flow in 0..flows {
+            // Pareto: few flows have most of the packets, and some take their time.
+            let count = (6.0 / random.f64().max(1e-3).powf(0.9)) as u64;
+            let gap = seconds * 1e9 * 0.5 * random.f64() / (count + 10) as f64;
+            let begins = seconds * 1e9 * 0.5 * random.f64();
+            packets.extend((0..count).map(|number| ((begins + gap * number as f64) as u64, flow)));
+        }
+        packets.sort();
+        Sizes { packets: packets.into(), next: 0, flows }
+    }
+}
+
+impl Traffic for Sizes {
+    fn next(&mut self) -> Option<Offered> {
+        let &(at, flow) = self.packets.get(self.next)?;
+        self.next += 1;
+        let (direction, part) = (Direction::FromClient, Part::Middle);
+        Some(Offered { at: Time::from_nanos(at), flow, length: 1000, direction, part })
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, Protocol::Tcp)
+    }
+    fn flows(&self) -> u32 {
+        self.flows
+    }
+}
+
+#[test]
+fn where_room_is_short_nobody_saves_more_than_who_knows_the_future() {
+    let traffic = Sizes::new(3000, 4.0, 5);
+    let saved = |policy: Policy, room: u32| {
+        let mut options = options(1, balancer(8192, Some(policy)));
+        if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+            offload.card.tables.rules_max = room;
+        }
+        let mut bed = Testbed::new(options).expect("a testbed");
+        let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
+        assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
+        assert!(results.rules_peak <= room);
+        results.offloaded_packets
+    };
+    for room in [40, 200, 1000, 100_000] {
+        let budget = Budget { pairs: room / 2, pairs_per_s: 100_000.0, packets_before: 1, worth: 1 };
+        let plan = Plan::greedy(&mut traffic.clone(), budget);
+        let (planned, oracle) = (plan.saves(), saved(Policy::Oracle(plan), room));
+        assert!(oracle as f64 > 0.8 * planned as f64, "room {room}: {oracle} of {planned} planned");
+        let heavy = |packets| HeavyHitter { packets: Some(packets), ..HeavyHitter::default() };
+        let choices = [
+            Choice::Always,
+            Choice::FirstN(FirstN { connections: room / 2 }),
+            Choice::HeavyHitter(heavy(20)),
+            Choice::HeavyHitter(heavy(200)),
+            Choice::FastestFlow { packets_per_s: 10 },
+            Choice::Auto,
+        ];
+        for choice in choices {
+            let other = saved(Policy::Choice(choice.clone()), room);
+            // Where there is room for all of them, it is a matter of a few packets at their beginnings.
+            assert!(oracle as f64 >= 0.999 * other as f64, "room {room}: {oracle}, and {choice:?} {other}");
+        }
+    }
+}
+
+#[test]
+fn at_a_tenth_of_the_scale_everything_takes_ten_times_as_long() {
+    let whole = Turns { answers: 3, ..Turns::new(5000, 2e6, 400_000) };
+    let tenth = Turns { answers: 3, ..Turns::new(500, 2e5, 40_000) };
+    // Flows that all begin at once are a burst, which does not scale: what counts is the second run.
+    let run = |options: Options, traffic: &Turns| {
+        let mut bed = Testbed::new(options).expect("a testbed");
+        bed.run(&mut traffic.clone(), &mut |_, _| {});
+        bed.run(&mut traffic.clone(), &mut |_, _| {})
+    };
+    for policy in [None, Some(Policy::Choice(Choice::FirstN(FirstN { connections: 1000 })))] {
+        let fewer = policy.as_ref().map(|_| Policy::Choice(Choice::FirstN(FirstN { connections: 100 })));
+        let whole = run(options(1, balancer(80_000, policy)), &whole);
+        let tenth = run(Options { scale: 0.1, ..options(1, balancer(8000, fewer)) }, &tenth);
+        let share = |results: &Results| results.offloaded_packets as f64 / results.offered as f64;
+        assert!((share(&whole) - share(&tenth)).abs() < 0.01, "{} and {}", share(&whole), share(&tenth));
+        let slower = tenth.latency.mean / whole.latency.mean;
+        assert!((9.5..10.5).contains(&slower), "{slower}");
+        let busy = |results: &Results| results.busy[0].as_secs_f64() / results.duration.as_secs_f64();
+        assert!((busy(&whole) / busy(&tenth) - 1.0).abs() < 0.05, "{} and {}", busy(&whole), busy(&tenth));
+    }
+}
+
+/// Connections one after the other, from SYN to FIN, and one packet long after.
+struct Lives {
+    packets: Vec<Offered>,
+    next: usize,
+}
+
+impl Lives {
+    fn new(flows: u32, data: u64) -> Lives {
+        use Direction::{FromBackend, FromClient};
+        let mut packets = Vec::new();
+        let mut at = 0;
+        let mut add = |flow, direction, part, after| {
+            at += after;
+            packets.push(Offered { at: Time::from_nanos(at), flow, length: 200, direction, part });
+        };
+        for flow in 0..flows {
+            add(flow, FromClient, Part::First, 1000);
+            add(flow, FromBackend, Part::First, 50_000);
+            for number in 0..data {
+                add(flow, if number % 4 == 0 { FromClient } else { FromBackend }, Part::Middle, 50_000);
+            }
+            add(flow, FromClient, Part::Last, 50_000);
+            add(flow, FromBackend, Part::Last, 50_000);
+        }
+        add(0, FromClient, Part::First, 20_000_000_000);
+        Lives { packets, next: 0 }
+    }
+}
+
+impl Traffic for Lives {
+    fn next(&mut self) -> Option<Offered> {
+        self.next += 1;
+        self.packets.get(self.next - 1).copied()
+    }
+    fn key(&self, flow: u32) -> FlowKey {
+        client(flow, Protocol::Tcp)
+    }
+    fn flows(&self) -> u32 {
+        1000
+    }
+}
+
+#[test]
+fn connections_begin_and_end_and_take_their_rules_along() {
+    let options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
+    let mut bed = Testbed::new(Options { interval: Duration::from_secs(1), ..options }).expect("a testbed");
+    let results = bed.run(&mut Lives::new(200, 20), &mut |_, _| {});
+    assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
+    assert_eq!((results.established, results.received), (200, results.offered), "{:?}", results.lost);
+    assert_eq!((results.inserted, results.deleted, results.rules_peak), (400, 400, 400));
+    assert!(results.rows.first().is_some_and(|row| row.rules == 400), "{:?}", results.rows.first());
+    assert!(results.rows.last().is_some_and(|row| row.rules == 0), "{:?}", results.rows.last());
+    // SYN, SYN-ACK, ACK and two FINs are software's, and what came while the rules were on their way.
+    assert!((15 * 200..=19 * 200).contains(&results.offloaded_packets), "{}", results.offloaded_packets);
+}
+
+#[test]
+fn rows_add_up_to_the_whole() {
+    let traffic = Turns { length: 60, ..Turns::new(2000, 2e7, 100_000) };
+    let results = run(options(1, balancer(8192, None)), &traffic);
+    let sum = |of: fn(&Row) -> u64| results.rows.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|row| row.offered), sum(|row| row.received)), (results.offered, results.received));
+    assert_eq!(sum(|row| row.lost), results.offered - results.received);
+    assert_eq!(sum(|row| row.received_bytes), results.received_bytes);
+    assert!(results.rows.len() >= 5 && results.rows[1].latency_p99 > results.rows[1].latency_mean);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let refused = |options: Options| Testbed::new(options).map(|_| ()).expect_err("nonsense");
+    let good = || options(1, balancer(100, Some(Policy::Choice(Choice::Always))));
+    assert!(refused(Options { scale: 0.0, ..good() }).contains("scale"));
+    assert!(refused(Options { cores: 0, ..good() }).contains("cores"));
+    assert!(refused(Options { interval: Duration::ZERO, ..good() }).contains("interval"));
+    let mut maglev = good();
+    if let Device::Balancer(balancer) = &mut maglev.device {
+        balancer.table = Method::Maglev;
+    }
+    assert!(refused(maglev).contains("knows no connections"));
+}
