@@ -78,7 +78,7 @@ restarts: deps
 OPERATIONS ?= 100000000
 
 soak-tables:
-	HAIRPIN_TABLE_OPERATIONS=$(OPERATIONS) $(CARGO) test --release --package hairpin-core \
+	HAIRPIN_TABLE_OPERATIONS=$(OPERATIONS) $(CARGO) test --release --package hairpin-core --package hairpin-tables \
 		--test cuckoo_soak --test concurrent_stress -- --show-output
 
 # So many seeds of each simulation; HAIRPIN_SIM_FIRST is the first, HAIRPIN_SIM_PCAP=1 captures to target/sim.

@@ -12,8 +12,7 @@ mod shim {
     use std::process::Command;
 
     /// The only libraries that the shim calls; whatever they need they name themselves.
-    const LIBRARIES: [&str; 8] =
-        ["rte_hash", "rte_rcu", "rte_net_ring", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
+    const LIBRARIES: [&str; 6] = ["rte_net_ring", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
     /// What the shim is made of, one name a line so that several hands can add to it.
     #[rustfmt::skip]
     const SOURCES: &[&str] = &[
@@ -21,8 +20,6 @@ mod shim {
         "shim/flow.c",
         "shim/flow_build.c",
         "shim/flow_dump.c",
-        "shim/hash.c",
-        "shim/heap.c",
         "shim/mbuf.c",
         "shim/port.c",
         "shim/ring.c",
@@ -36,7 +33,10 @@ mod shim {
         println!("cargo:rerun-if-changed=shim");
         println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
         let mut build = cc::Build::new();
-        for flag in pkg_config("--cflags") {
+        let flags = pkg_config("--cflags");
+        // What another crate with a shim over DPDK compiles with.
+        println!("cargo:cflags={}", flags.join(" "));
+        for flag in flags {
             build.flag(flag);
         }
         // Optimised as DPDK's own libraries are, also in a debug build: it stands between a benchmark and its peer.

@@ -9,23 +9,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <rte_cpuflags.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
 #include <rte_mbuf_dyn.h>
 #include <rte_log.h>
 #include <rte_mempool.h>
-#include <rte_rtm.h>
 
 #include "port.h"
 #include "shim.h"
 
 /* EAL keeps pointers into its command line. */
 static char memory_argument[16], lcores_argument[16], prefix_argument[48];
-
-/* Where a transaction stores. */
-static volatile unsigned int touched;
 
 /* The lowest CPU that this thread may run on. */
 static int first_cpu(void)
@@ -177,25 +172,4 @@ void hairpin_thread_unregister(void)
 {
 	rte_mempool_walk(flush_cache, NULL);
 	rte_thread_unregister();
-}
-
-/* Whether the processor says that it has RTM: all that DPDK asks. */
-int hairpin_transactions_announced(void)
-{
-	return rte_cpu_get_flag_enabled(RTE_CPUFLAG_RTM) > 0;
-}
-
-/* How many of so many transactions, of one store each, committed. Only where RTM is announced. */
-unsigned int hairpin_transactions_committed(unsigned int attempts)
-{
-	unsigned int committed = 0;
-
-	for (unsigned int i = 0; i < attempts; i++) {
-		if (rte_xbegin() == RTE_XBEGIN_STARTED) {
-			touched = i;
-			rte_xend();
-			committed++;
-		}
-	}
-	return committed;
 }

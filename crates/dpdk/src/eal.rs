@@ -51,8 +51,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 impl Eal {
     /// Starts EAL, without files that stay and without telemetry. By default also without hugepages (`--no-huge`, and on
-    /// 22.11 that excludes `--in-memory`) and PCI devices. Tables bring memory of their own, on large pages where there
-    /// are any; see [`Pages`](crate::Pages).
+    /// 22.11 that excludes `--in-memory`) and PCI devices. Pools bring memory of their own, on large pages where there
+    /// are any; see [`memory`](crate::memory).
     ///
     /// The calling thread keeps its CPU affinity and signal mask: EAL starts on a thread of its own. No signal handler
     /// stays, and afterwards DPDK says only what is critical, on standard error.
@@ -163,9 +163,12 @@ thread_local! {
     static MEMBER: RefCell<Option<Member>> = const { RefCell::new(None) };
 }
 
-/// Registers the calling thread until it ends, if it is not registered.
+/// Registers the calling thread until it ends, if it is not registered. DPDK has to be started.
+///
+/// # Errors
+/// [`Error::Call`] when all 128 ids are taken.
 #[cold]
-pub(crate) fn ensure_registered() -> Result<(), Error> {
+pub fn ensure_registered() -> Result<(), Error> {
     const WHAT: &str = "registering a thread with DPDK (an lcore id)";
     let registered = MEMBER.try_with(|member| {
         let mut member = member.borrow_mut();

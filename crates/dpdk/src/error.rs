@@ -1,8 +1,6 @@
 //! What can go wrong with DPDK.
 
-use crate::flags::Flags;
-use crate::transactions::Transactions;
-use crate::{ffi, rte_hash};
+use crate::ffi;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -36,26 +34,14 @@ pub enum Error {
         /// What its driver said, one message a line; may be empty.
         log: String,
     },
-    /// The table cannot be made for so many entries.
-    Capacity(usize),
-    /// The system gave no memory for a table.
-    Memory {
-        /// Bytes asked for.
-        bytes: usize,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// A flag set asks for transactions, which do not work here.
-    NoTransactions(Flags, Transactions),
-    /// The flag set does not protect several threads from each other.
-    Unprotected(Flags),
-    /// All handles of a shared table are taken.
-    TooManyHandles,
 }
 
 impl Error {
     /// `Ok` of 0, else the error of a call.
-    pub(crate) fn of(code: i32, what: &'static str) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Call`] unless `code` is 0.
+    pub fn of(code: i32, what: &'static str) -> Result<(), Error> {
         if code == 0 { Ok(()) } else { Err(Error::Call { what, code }) }
     }
 }
@@ -79,33 +65,8 @@ impl fmt::Display for Error {
                 write!(f, "cannot open {device}: {what}: {}", describe(*code))?;
                 if log.trim().is_empty() { Ok(()) } else { write!(f, "\n{}", log.trim_end()) }
             }
-            Error::Capacity(entries) => write!(
-                f,
-                "rte_hash takes {} to {} entries, not {entries}",
-                rte_hash::CAPACITY_MIN,
-                rte_hash::CAPACITY_MAX
-            ),
-            Error::Memory { bytes, source } => write!(f, "no {} MiB for an rte_hash table: {source}", bytes >> 20),
-            Error::NoTransactions(flags, found) => {
-                write!(f, "{flags} needs hardware transactional memory, and {found}")
-            }
-            Error::Unprotected(flags) => write!(
-                f,
-                "{flags} does not protect threads from each other: one table per worker, other flags, or ask for it \
-                 unprotected"
-            ),
-            Error::TooManyHandles => {
-                write!(f, "an rte_hash table has at most {} handles at a time", rte_hash::HANDLES_MAX)
-            }
         }
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Memory { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for Error {}

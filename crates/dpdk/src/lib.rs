@@ -1,5 +1,4 @@
-//! Hairpin's view of DPDK (22.11, as Debian has it): ports as a plane's frames come from and go to, and `rte_hash` tables
-//! behind the traits of [`hairpin_core::table`], to be compared with our own on the same work.
+//! Hairpin's view of DPDK (22.11, as Debian has it): ports as a plane's frames come from and go to.
 //!
 //! Everything is behind the cargo feature `dpdk`; without it this crate is empty and builds anywhere. The C shim
 //! (`shim/`) is called once per burst, so that crossing into C costs DPDK nothing that could be measured.
@@ -10,9 +9,6 @@
 //! send [`Mbuf`]s, which are frames as the core knows them. [`PortIo`] makes a worker's queues what its core wants. A
 //! [`Ring`] carries frames from thread to thread, [`Port::pair`] is a wire between two ports in one process. Threads that
 //! use any of it should be registered ([`Eal::register_thread`]).
-//!
-//! Tables: [`RteHash`] is a table with one owner, of any [`Flags`]; [`SharedRteHash`] one
-//! that any number of threads use, through a [`Handle`] each; [`WorkerTable`] either of them or one of the data plane's.
 // An empty crate has nothing to link to.
 #![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
@@ -21,31 +17,22 @@ mod checksum;
 mod eal;
 mod error;
 mod ffi;
-mod flags;
 pub mod flow;
 mod io;
-mod key;
 mod mbuf;
-mod memory;
+pub mod memory;
 mod pool;
 mod port;
 mod port_client;
 mod ring;
 mod rss;
-mod rte_hash;
 mod segment;
-mod transactions;
 
-pub use eal::{Eal, EalOptions, EalPages, Registration};
+pub use eal::{Eal, EalOptions, EalPages, Registration, ensure_registered};
 pub use error::Error;
-pub use flags::{Flags, HashFunction, UnknownFlags};
 pub use io::PortIo;
-pub use key::PackedKey;
 pub use mbuf::Mbuf;
-pub use memory::Pages;
 pub use pool::{Pool, PoolOptions};
 pub use port::{Chained, Port, PortOptions, PortStatistics, Queue};
 pub use ring::{Ring, RingKind, RingReceiver, RingSender};
 pub use rss::{Rss, Spread, SpreadAbilities};
-pub use rte_hash::{Handle, RteHash, SharedRteHash, Sharing, UNPROTECTED_WARNING, View, WorkerTable};
-pub use transactions::Transactions;

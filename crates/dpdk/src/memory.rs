@@ -1,18 +1,16 @@
-//! Memory for one table, on large pages where they can be had, lent to rte_malloc as a heap of its own.
+//! Memory on large pages where they can be had, to be lent to DPDK.
 //!
-//! Without a reserve of hugepages EAL has only small ones (a memfd), on which a table of millions of entries is slowed
-//! down by address translation: the peer deserves better, and so does who has no hugepages.
+//! Without a reserve of hugepages EAL has only small ones (a memfd), on which a large table or pool is
+//! slowed down by address translation.
 
-use crate::error::Error;
-use crate::ffi;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::{fmt, io};
 
 /// Bytes of a large page.
-const LARGE: usize = 2 << 20;
+pub const LARGE: usize = 2 << 20;
 
-/// What pages a table stands on.
+/// What pages memory stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Reserved hugepages of 2 MiB (`vm.nr_hugepages`), of which enough were free.
@@ -33,64 +31,17 @@ impl fmt::Display for Pages {
     }
 }
 
-/// A heap of rte_malloc's in memory of ours.
-#[derive(Debug)]
-pub(crate) struct Heap {
-    name: CString,
-    mapping: Mapping,
-    socket: i32,
-}
-
-impl Heap {
-    /// A heap with room for `bytes`. There are at most about 30 at a time (`RTE_MAX_HEAPS`).
-    pub(crate) fn new(name: CString, bytes: usize) -> Result<Heap, Error> {
-        let mapping = Mapping::new(bytes).map_err(|source| Error::Memory { bytes, source })?;
-        let length = mapping.length;
-        let mut socket = 0;
-        // SAFETY: the mapping is ours, as long as said and aligned to large pages; it stays until the heap is gone.
-        let code = unsafe {
-            ffi::hairpin_heap_create(name.as_ptr(), mapping.address.as_ptr(), length, LARGE, &raw mut socket)
-        };
-        Error::of(code, "lending memory to DPDK (about 30 tables at a time)")?;
-        Ok(Heap { name, mapping, socket })
-    }
-
-    /// What allocations name.
-    pub(crate) fn socket(&self) -> i32 {
-        self.socket
-    }
-
-    pub(crate) fn pages(&self) -> Pages {
-        self.mapping.pages
-    }
-
-    /// Bytes allocated now, with rte_malloc's headers.
-    pub(crate) fn used(&self) -> usize {
-        // SAFETY: reads the statistics of a heap that is there.
-        unsafe { ffi::hairpin_heap_used(self.socket) }
-    }
-}
-
-impl Drop for Heap {
-    fn drop(&mut self) {
-        // SAFETY: the name, address and length are those it was made with.
-        let code = unsafe {
-            ffi::hairpin_heap_destroy(self.name.as_ptr(), self.mapping.address.as_ptr(), self.mapping.length)
-        };
-        // DPDK still has something there: the memory stays.
-        self.mapping.kept = code != 0;
-    }
-}
-
 /// Anonymous memory, aligned to large pages. It reads as zeroes.
 #[derive(Debug)]
-pub(crate) struct Mapping {
-    pub(crate) address: NonNull<c_void>,
+pub struct Mapping {
+    /// Where it begins.
+    pub address: NonNull<c_void>,
     /// In bytes.
-    pub(crate) length: usize,
-    pages: Pages,
+    pub length: usize,
+    /// What pages it stands on.
+    pub pages: Pages,
     /// It must not be unmapped.
-    pub(crate) kept: bool,
+    pub kept: bool,
 }
 
 // SAFETY: the mapping belongs to this value alone, and memory has no thread.
@@ -100,7 +51,10 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// At least so many bytes: as many whole large pages as they take.
-    pub(crate) fn new(bytes: usize) -> io::Result<Mapping> {
+    ///
+    /// # Errors
+    /// The system gives no memory.
+    pub fn new(bytes: usize) -> io::Result<Mapping> {
         let length = bytes.next_multiple_of(LARGE);
         // Reserved pages are taken now or refused, so that there is no fault later.
         if let Ok(address) = map(length, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {

@@ -233,8 +233,8 @@ fn settings_that_take_a_restart() {
     later(&[("[\"eth0\"]", "[\"eth0\", \"eth1\"]")], &["interfaces: eth0 -> eth0, eth1"]);
     later(&[("#TOP", "workers = 2")], &["workers: auto -> 2"]);
     let default = hairpin_core::table::Method::DEFAULT;
-    let expected = format!("connection_table: {default} -> global-lock");
-    later(&[("#TOP", "connection_table = \"global-lock\"")], &[&expected]);
+    let expected = format!("connection_table: {default} -> concurrent");
+    later(&[("#TOP", "connection_table = \"concurrent\"")], &[&expected]);
     for (text, expected) in [
         ("[limits]\nconnections_max = 64", "[limits] connections_max: 1000000 -> 64"),
         ("[limits]\nrules_max = 64", &format!("[limits] rules_max: 262144 -> 64{anew}")),

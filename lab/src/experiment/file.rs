@@ -6,8 +6,8 @@ use super::source;
 use crate::rate;
 use crate::testbed::offload::Offload;
 use crate::testbed::{Device, Rate, Size, Source, UnknownWord};
-use hairpin_core::table::Method;
 use hairpin_diagnostics::{Problems, Sink, text_of};
+use hairpin_tables::OwnMethod;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -288,7 +288,7 @@ fn read_name(table: &Table<'_>, field: &'static str) -> Option<String> {
 }
 
 fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<String, Offload>) {
-    let tables: Vec<&str> = Method::ALL.iter().map(|method| method.name()).chain(RTE_HASH).collect();
+    let tables: Vec<&str> = OwnMethod::ALL.iter().map(|method| method.name()).chain(RTE_HASH).collect();
     let (mut subjects, mut offloads): (Vec<Subject>, _) = (Vec::new(), BTreeMap::new());
     for table in top.tables("device", "[[device]]") {
         let word = table.choice("kind", &["wire", "forwarder", "balancer"]);
@@ -309,7 +309,7 @@ fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<S
         }
         let method = match device {
             Device::Wire | Device::Forwarder => String::new(),
-            Device::Balancer => method.unwrap_or_else(|| Method::DEFAULT.name().to_owned()),
+            Device::Balancer => method.unwrap_or_else(|| OwnMethod::DEFAULT.name().to_owned()),
         };
         let own = if method.is_empty() { device.to_string() } else { method.clone() };
         let name = read_name(&table, "name").unwrap_or(own);

@@ -69,9 +69,9 @@ impl Stage {
 /// Parts of functions' names; the first that fits decides.
 const NAMES: [(&[&str], Stage); 10] = [
     (&["[k] "], Stage::Kernel),
-    (&["hairpin_core::table::ageing", "hairpin_core::table::wheel", "hairpin_core::table::slab"], Stage::Connections),
+    (&["hairpin_core::table::ageing", "hairpin_core::table::slab"], Stage::Connections),
     (&["hairpin_core::table::entry"], Stage::Connections),
-    (&["hairpin_core::table", "rte_hash", "rte_spinlock", "rte_rwlock", "hairpin_dpdk::table"], Stage::Table),
+    (&["hairpin_core::table", "hairpin_tables", "rte_hash", "rte_spinlock", "rte_rwlock"], Stage::Table),
     (&["hairpin_core::balance"], Stage::Balance),
     (&["hairpin_core::rewrite", "checksum", "cksum"], Stage::Rewrite),
     (&["hairpin_core::wire", "hairpin_core::flow", "hairpin_lab::forward"], Stage::Headers),
@@ -110,7 +110,7 @@ mod tests {
     fn functions_are_sorted() {
         for (function, stage) in [
             ("<hairpin_core::table::cuckoo::CuckooPlusPlus as hairpin_core::table::Lookup<K>>::find", Stage::Table),
-            ("hairpin_core::table::wheel::Wheel::turn", Stage::Connections),
+            ("hairpin_core::table::ageing::stamps::Stamps::due", Stage::Connections),
             ("rte_hash_lookup_with_hash", Stage::Table),
             ("hp_rx_burst", Stage::Io),
             ("rte_ring_dequeue_burst", Stage::Io),

@@ -1,24 +1,26 @@
-//! A balancer's connection table by name: the data plane's own, or DPDK's rte_hash.
+//! A balancer's connection table by name: one of ours, or DPDK's rte_hash.
 
 use anyhow::{Result, bail};
-use hairpin_core::table::{AnyTable, Hasher, Method};
+use hairpin_core::table::{Hasher, Method};
+use hairpin_tables::{OwnMethod, OwnTable};
 #[cfg(feature = "dpdk")]
 use {
     anyhow::Context,
-    hairpin_dpdk::{Eal, Flags, Sharing, Transactions},
+    hairpin_dpdk::Eal,
+    hairpin_tables::rte_hash::{Flags, Sharing, Transactions},
 };
 
-/// A worker's table: of the data plane, or DPDK's where that is built in.
+/// A worker's table: one of ours, or DPDK's where that is built in.
 #[cfg(not(feature = "dpdk"))]
-pub type LabTable = AnyTable;
+pub use hairpin_tables::OwnTable as LabTable;
 #[cfg(feature = "dpdk")]
-pub use hairpin_dpdk::WorkerTable as LabTable;
+pub use hairpin_tables::rte_hash::WorkerTable as LabTable;
 
 /// Which table there is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// One of the data plane's.
-    Own(Method),
+    /// One of ours.
+    Own(OwnMethod),
     /// `rte-hash`: one of DPDK's for each worker.
     #[cfg(feature = "dpdk")]
     Alone,
@@ -29,7 +31,7 @@ pub enum Choice {
 
 /// The names of all tables that there are in this build.
 pub fn names() -> Vec<&'static str> {
-    let own = Method::ALL.iter().map(|method| method.name());
+    let own = OwnMethod::ALL.iter().map(|method| method.name());
     #[cfg(feature = "dpdk")]
     let own = own.chain(["rte-hash"]).chain(Flags::ALL.map(Flags::name));
     own.collect()
@@ -60,7 +62,7 @@ impl Choice {
     /// How packets find their backends by themselves, if they do.
     pub fn method(self) -> Option<Method> {
         match self {
-            Choice::Own(method) => Some(method),
+            Choice::Own(method) => method.product(),
             #[cfg(feature = "dpdk")]
             Choice::Alone | Choice::Shared(_) => None,
         }
@@ -110,7 +112,7 @@ impl Choice {
         let _ = eal;
         match self {
             Choice::Own(method) => {
-                let tables = AnyTable::for_workers(method, workers, entries, Hasher::new(seeds));
+                let tables = OwnTable::for_workers(method, workers, entries, Hasher::new(seeds));
                 #[cfg(feature = "dpdk")]
                 let tables = tables.into_iter().map(LabTable::Own).collect();
                 Ok(tables)

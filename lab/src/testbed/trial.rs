@@ -126,7 +126,7 @@ impl Default for Source {
 pub struct Trial {
     /// The device under test.
     pub device: Device,
-    /// The balancer's connection table by name: those of [`Method`](hairpin_core::table::Method), and `rte-hash/<flags>`.
+    /// The balancer's connection table by name: those of [`OwnMethod`](hairpin_tables::OwnMethod), and `rte-hash/<flags>`.
     pub table: String,
     /// The card in front of the balancer, and what it is handed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,11 +5,12 @@
 //! then 16 bytes of which the hashes are made. After that come operations: one byte says which (the lower half) and whose
 //! (the upper half), one the key or entry, one the value; those of bursts take a fourth: how many keys.
 
-#[path = "../../../crates/core/tests/tables/model.rs"]
+#[path = "../../../lab/tables/tests/tables/model.rs"]
 mod model;
 
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
-use hairpin_core::table::{AnyTable, Hash, Hasher, Key, Method};
+use hairpin_core::table::{Hash, Hasher, Key};
+use hairpin_tables::{OwnTable, OwnMethod};
 use model::{Op, Stage};
 use std::fmt::Debug;
 
@@ -90,10 +91,10 @@ fn op(input: &mut &[u8]) -> Option<(usize, Op)> {
 /// Does `ops` to a table of every method that has one; whether that was worth it.
 fn with_all<K: Key + Ord + Debug>(views: usize, capacity: usize, keys: &[K], ops: &[(usize, Op)]) -> bool {
     let mut reached = ops.len() >= 8;
-    for &method in Method::ALL.iter().filter(|method| method.tracks_connections()) {
+    for &method in OwnMethod::ALL.iter().filter(|method| method.tracks_connections()) {
         let views = if method.is_shared() { views } else { 1 };
         let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
-        let tables = AnyTable::for_workers(method, views, capacity.div_ceil(views), Hasher::new([7, 2, 3, 4]));
+        let tables = OwnTable::for_workers(method, views, capacity.div_ceil(views), Hasher::new([7, 2, 3, 4]));
         // A fuzzer finds keys that fall into one place, as an enemy with the secret does.
         let mut stage = Stage::new(tables, keys.to_vec(), value_max, true);
         for (view, op) in ops {

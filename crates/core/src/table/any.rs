@@ -2,25 +2,15 @@
 
 use super::concurrent::Concurrent;
 use super::cuckoo::CuckooPlusPlus;
-use super::global_lock::GlobalLock;
-use super::inline::Inline;
 use super::sharded::Sharded;
 use super::stateless::Untracked;
-use super::two_choice::TwoChoice;
 use super::{Entries, Full, Hasher, Key, Lookup, Method, Table};
-use crate::flow::FlowKey;
 use alloc::vec::Vec;
 
 /// A worker's table of any method; which one is asked once per call (of a burst: once per burst).
-pub enum AnyTable<K = FlowKey> {
-    /// `two-choice`.
-    TwoChoice(TwoChoice),
+pub enum AnyTable {
     /// `cuckoo++`.
     CuckooPlusPlus(CuckooPlusPlus),
-    /// `inline`.
-    Inline(Inline<K, u32>),
-    /// `global-lock`.
-    GlobalLock(Sharded<GlobalLock<CuckooPlusPlus>>),
     /// `concurrent`.
     Concurrent(Sharded<Concurrent>),
     /// `stateless` and `maglev`: the table that never holds anything.
@@ -32,21 +22,16 @@ const _: () = {
     goes_to_another_thread::<AnyTable>();
 };
 
-impl<K: Key> AnyTable<K> {
+impl AnyTable {
     /// The default method's table for `capacity` entries.
-    pub fn new(capacity: usize, hasher: Hasher) -> AnyTable<K> {
+    pub fn new(capacity: usize, hasher: Hasher) -> AnyTable {
         AnyTable::of(Method::DEFAULT, capacity, hasher)
     }
 
     /// The table of a single worker by `method`, for `capacity` entries, 1 to 2^32 - 1.
-    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable<K> {
+    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable {
         match method {
-            Method::TwoChoice => AnyTable::TwoChoice(TwoChoice::new(capacity, hasher)),
             Method::CuckooPlusPlus => AnyTable::CuckooPlusPlus(CuckooPlusPlus::new(capacity, hasher)),
-            Method::Inline => AnyTable::Inline(Inline::new(capacity, hasher)),
-            Method::GlobalLock => {
-                AnyTable::GlobalLock(Sharded::whole(GlobalLock::new(CuckooPlusPlus::new(capacity, hasher))))
-            }
             Method::Concurrent => AnyTable::Concurrent(Sharded::whole(Concurrent::new(capacity, hasher))),
             Method::Stateless | Method::Maglev => AnyTable::Untracked(Untracked { method }),
         }
@@ -54,19 +39,15 @@ impl<K: Key> AnyTable<K> {
 
     /// The tables of `workers` workers (at least one) by `method`, each for `capacity_each` entries with values from 0
     /// to 2^32 / `workers` - 1. Of a shared method they are views of one table; else each has its own.
-    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable<K>> {
+    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable> {
         let workers = workers.max(1);
         let all = capacity_each.saturating_mul(workers);
         match method {
-            Method::GlobalLock => {
-                let table = GlobalLock::new(CuckooPlusPlus::new(all, hasher));
-                Sharded::split(table, workers).into_iter().map(AnyTable::GlobalLock).collect()
-            }
             Method::Concurrent => {
                 let table = Concurrent::new(all, hasher);
                 Sharded::split(table, workers).into_iter().map(AnyTable::Concurrent).collect()
             }
-            Method::TwoChoice | Method::CuckooPlusPlus | Method::Inline | Method::Stateless | Method::Maglev => {
+            Method::CuckooPlusPlus | Method::Stateless | Method::Maglev => {
                 (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
             }
         }
@@ -77,17 +58,14 @@ impl<K: Key> AnyTable<K> {
 macro_rules! each {
     ($any:expr, $table:ident => $call:expr) => {
         match $any {
-            AnyTable::TwoChoice($table) => $call,
             AnyTable::CuckooPlusPlus($table) => $call,
-            AnyTable::Inline($table) => $call,
-            AnyTable::GlobalLock($table) => $call,
             AnyTable::Concurrent($table) => $call,
             AnyTable::Untracked($table) => $call,
         }
     };
 }
 
-impl<K: Key> Lookup<K> for AnyTable<K> {
+impl<K: Key> Lookup<K> for AnyTable {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
         each!(self, table => table.find(key, entries))
@@ -104,7 +82,7 @@ impl<K: Key> Lookup<K> for AnyTable<K> {
     }
 }
 
-impl<K: Key> Table<K> for AnyTable<K> {
+impl<K: Key> Table<K> for AnyTable {
     fn name(&self) -> &'static str {
         each!(self, table => Table::<K>::name(table))
     }

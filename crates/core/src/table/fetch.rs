@@ -16,7 +16,7 @@ const ENTRIES_BYTES_MAX: usize = 160 << 20;
 
 /// How lines of an array are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fetch {
+pub enum Fetch {
     /// Into the first cache.
     Near,
     /// Into the second cache only.
@@ -25,30 +25,30 @@ pub(crate) enum Fetch {
 
 impl Fetch {
     /// From an array of so many bytes in which lookups begin.
-    pub(crate) fn index(bytes: usize) -> Fetch {
+    pub fn index(bytes: usize) -> Fetch {
         if bytes > NEAR_BYTES_MAX && waits_for_few() { Fetch::Far } else { Fetch::Near }
     }
 
     /// From an array of so many bytes to which an index leads.
-    pub(crate) fn entries(bytes: usize) -> Fetch {
+    pub fn entries(bytes: usize) -> Fetch {
         if bytes > Fetch::near_bytes_max() { Fetch::Far } else { Fetch::Near }
     }
 
     /// Bytes of entries that are not yet [far](Fetch::Far).
-    pub(crate) fn near_bytes_max() -> usize {
+    pub fn near_bytes_max() -> usize {
         if waits_for_few() { NEAR_BYTES_MAX } else { ENTRIES_BYTES_MAX }
     }
 
     /// Starts to bring the line of `target` into a cache; nothing on processors other than x86-64. It need not point to
     /// anything.
     #[inline(always)]
-    pub(crate) fn line<T>(self, target: *const T) {
+    pub fn line<T>(self, target: *const T) {
         self.lines([target]);
     }
 
     /// [`Fetch::line`] of several.
     #[inline(always)]
-    pub(crate) fn lines<T, const N: usize>(self, targets: [*const T; N]) {
+    pub fn lines<T, const N: usize>(self, targets: [*const T; N]) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};

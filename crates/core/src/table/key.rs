@@ -22,7 +22,7 @@ pub trait Key: Copy + PartialEq {
 /// bits, collide under one secret in 2^27 (measured: 14 and 9 of 2^30), other pairs under one in about 2^64. Only pairs
 /// are known to behave so (four at once: one secret in 2^49, by extrapolation), and a table bears more than a dozen flows of one hash. So
 /// that is of no use for filling a bucket. Flows of IPv4 have both addresses in one word: no two to one service are each
-/// other's complement in all of it. `crates/core/tests/tables/attack.rs` tries what an enemy could.
+/// other's complement in all of it. `lab/tables/tests/tables/attack.rs` tries what an enemy could.
 #[derive(Clone, Debug)]
 pub struct Hasher {
     state: RandomState,

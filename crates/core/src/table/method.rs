@@ -5,17 +5,11 @@ use core::str::FromStr;
 
 /// How a worker finds the connection of a packet.
 ///
-/// Those of DPDK (`rte-hash`) are in the crate that links it.
+/// The laboratory (`lab/tables`) has others, to compare these with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// [`TwoChoice`](super::two_choice::TwoChoice).
-    TwoChoice,
     /// [`CuckooPlusPlus`](super::cuckoo::CuckooPlusPlus).
     CuckooPlusPlus,
-    /// [`Inline`](super::inline::Inline).
-    Inline,
-    /// The default method's table under a [`GlobalLock`](super::global_lock::GlobalLock).
-    GlobalLock,
     /// [`Concurrent`](super::concurrent::Concurrent).
     Concurrent,
     /// [`Stateless`](super::stateless::Stateless).
@@ -29,23 +23,12 @@ impl Method {
     pub const DEFAULT: Method = Method::CuckooPlusPlus;
 
     /// All methods.
-    pub const ALL: &[Method] = &[
-        Method::TwoChoice,
-        Method::CuckooPlusPlus,
-        Method::Inline,
-        Method::GlobalLock,
-        Method::Concurrent,
-        Method::Stateless,
-        Method::Maglev,
-    ];
+    pub const ALL: &[Method] = &[Method::CuckooPlusPlus, Method::Concurrent, Method::Stateless, Method::Maglev];
 
     /// The name, as configuration and reports have it.
     pub const fn name(self) -> &'static str {
         match self {
-            Method::TwoChoice => "two-choice",
             Method::CuckooPlusPlus => "cuckoo++",
-            Method::Inline => "inline",
-            Method::GlobalLock => "global-lock",
             Method::Concurrent => "concurrent",
             Method::Stateless => "stateless",
             Method::Maglev => "maglev",
@@ -55,12 +38,7 @@ impl Method {
     /// What it is, in a line.
     pub const fn description(self) -> &'static str {
         match self {
-            Method::TwoChoice => "a table per worker: the emptier of two buckets takes an entry, none is moved",
             Method::CuckooPlusPlus => "a table per worker: cuckoo hashing with a filter of moved entries per bucket",
-            Method::Inline => {
-                "a table per worker: cuckoo hashing, the keys in the buckets too; for whoever wants values only"
-            }
-            Method::GlobalLock => "one table for all workers under one spinlock",
             Method::Concurrent => "one table for all workers: optimistic cuckoo hashing, no locks for lookups",
             Method::Stateless => {
                 "no connections: the 5-tuple's hash is the backend; half of all flows move when one comes or goes"
@@ -73,7 +51,7 @@ impl Method {
 
     /// Whether all workers use one table.
     pub const fn is_shared(self) -> bool {
-        matches!(self, Method::GlobalLock | Method::Concurrent)
+        matches!(self, Method::Concurrent)
     }
 
     /// Whether connections are tracked at all. Of a method that does not, a packet's backend is found by a

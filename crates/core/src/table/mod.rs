@@ -1,9 +1,9 @@
 //! Connection tables: indexes from flow keys to positions, the slab that holds the connections, ageing.
 //!
 //! A table *indexes*, it does not own: connections live in a [`slab::Slab`] at a [`Position`], and a [`Table`] leads
-//! from a key to a `u32` value (of a worker: position times two, plus direction). Own tables do not store keys (one does,
-//! [`inline`], beside the entry); they ask the [`Entries`] whether a value is the one meant. So a table can be rebuilt from
-//! the slab at any time, and tables can be exchanged for each other.
+//! from a key to a `u32` value (of a worker: position times two, plus direction). Tables do not store keys; they ask the
+//! [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can be
+//! exchanged for each other. Other tables to compare these with are in the laboratory (`lab/tables`).
 //!
 //! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
 //! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
@@ -16,19 +16,14 @@ mod any;
 pub mod concurrent;
 pub mod cuckoo;
 pub mod entry;
-mod fetch;
-pub mod global_lock;
-pub mod inline;
+pub mod fetch;
 mod key;
 mod method;
 pub mod sharded;
 pub mod slab;
 pub mod stateless;
-pub mod store;
 mod sync;
-pub mod two_choice;
-pub mod wheel;
-mod zeroed;
+pub mod zeroed;
 
 pub use any::AnyTable;
 pub use key::{Hash, Hasher, Key};

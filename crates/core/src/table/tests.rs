@@ -1,9 +1,10 @@
 //! The keyed hash.
 
-use super::{Entries, Hasher, Key, Lookup, Table, two_choice::TwoChoice};
+use super::{AnyTable, Entries, Hash, Hasher, Key, Lookup, Method, Table, cuckoo::CuckooPlusPlus};
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeSet;
+use std::string::ToString;
 
 const SECRET: [u64; 4] = [1, 2, 3, 4];
 
@@ -46,11 +47,26 @@ impl Entries<FlowKey> for Nobody {
 #[test]
 #[cfg_attr(miri, ignore = "slow")]
 fn similar_keys_spread() {
-    let mut table = TwoChoice::new(200_000, Hasher::new(SECRET));
+    let mut table = CuckooPlusPlus::new(200_000, Hasher::new(SECRET));
     for i in 0..200_000u32 {
         let client = Ipv4Addr::from(0x0a00_0000 + i / 1000);
         let source = Endpoint::new(core::net::IpAddr::from(client), 10_000 + (i % 1000) as u16);
         assert_eq!(table.insert(&FlowKey { source, ..key() }, i), Ok(()), "entry {i}");
     }
     assert_eq!(table.find(&key(), &Nobody), None);
+}
+
+#[test]
+fn every_method_has_a_name_and_a_table() {
+    for &method in Method::ALL {
+        assert_eq!(method.name().parse(), Ok(method));
+        assert!(!method.description().is_empty() && !method.description().contains('\n'));
+        for table in AnyTable::for_workers(method, 3, 100, Hasher::new(SECRET)) {
+            let room = if method.tracks_connections() { 100 } else { 0 };
+            assert_eq!((Table::<Hash>::name(&table), Table::<Hash>::capacity(&table)), (method.name(), room));
+        }
+    }
+    let error = "rte-hash".parse::<Method>().unwrap_err().to_string();
+    assert!(Method::ALL.iter().all(|method| error.contains(method.name())), "{error}");
+    assert!(Method::ALL.contains(&Method::DEFAULT) && Method::DEFAULT.tracks_connections());
 }

@@ -7,10 +7,10 @@ use alloc::boxed::Box;
 ///
 /// # Safety
 /// All-zero bytes have to be a valid value of the type.
-pub(super) unsafe trait Zeroable {}
+pub unsafe trait Zeroable {}
 
 /// `count` zeroed elements. Aborts like any other allocation if there is no memory.
-pub(super) fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
+pub fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
     let layout = match Layout::array::<T>(count) {
         Ok(layout) => layout,
         Err(_) => panic!("an array of {count} elements is larger than the address space"),

@@ -4,9 +4,7 @@ use super::dpdk;
 use super::offload;
 use super::reader::{self, Table};
 use super::words::PlaneChoice;
-use super::{
-    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, TableChoice, reference,
-};
+use super::{Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, reference};
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::Method;
 use hairpin_diagnostics::{At, Sink};
@@ -23,7 +21,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
     let instance = top.name("instance");
     let is_dpdk = plane == Some(PlaneChoice::Dpdk);
     let interfaces = if is_dpdk { Vec::new() } else { read_interfaces(sink, top) };
-    let connection_table = read_connection_table(sink, top);
+    let connection_table: Option<Method> = top.choice("connection_table");
     let policy = offload.choice("policy");
     let choice = policy.and_then(|policy| offload::read(sink, &offload, policy));
     let dpdk = is_dpdk.then(|| read_dpdk(sink, top));
@@ -74,32 +72,6 @@ fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>) -> Option<DpdkSettings> {
         sink.warning(&top.span_of("linux"), "[linux] means nothing with `plane = \"dpdk\"`", "leave it out");
     }
     dpdk::read(sink, &top.table("dpdk", &reference::DPDK))
-}
-
-/// One that this build has.
-fn read_connection_table(sink: &Sink<'_>, top: &Table<'_>) -> Option<TableChoice> {
-    let table: TableChoice = top.choice("connection_table")?;
-    let at = top.span_of("connection_table");
-    let consents = top.boolean("connection_table_unsafe");
-    if table.is_built_in() && table.is_unprotected() && consents {
-        let what = format!("`connection_table = \"{}\"` can corrupt", table.name());
-        sink.warning(&at, what, "connections may get lost or reach wrong backends: use it with traffic nobody needs");
-    } else if table.is_built_in() && table.is_unprotected() {
-        let what = format!("`connection_table = \"{}\"` does not protect workers from each other", table.name());
-        let remedy =
-            "use \"rte-hash\" (one for each worker) or one with protection, or write connection_table_unsafe = true";
-        sink.error(&at, what, remedy);
-    }
-    if table.is_built_in() {
-        return Some(table);
-    }
-    let what = format!("`connection_table` is \"{}\", which this Hairpin was built without", table.name());
-    let remedy = format!(
-        "build it with DPDK (Debian: libdpdk-dev; `cargo build --release -p hairpin --features dpdk`), or use \"{}\"",
-        Method::DEFAULT
-    );
-    sink.error(&at, what, remedy);
-    None
 }
 
 /// Where metrics are served: `Some(None)` if nowhere, `None` if the text is wrong.

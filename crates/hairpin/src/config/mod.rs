@@ -28,7 +28,6 @@ pub use settings::{
     Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
     WhenAbsent, socket_path,
 };
-pub use tables::TableChoice;
 pub use words::{PlaneChoice, Word};
 
 use hairpin_core::config::{Snapshot, Timeouts};

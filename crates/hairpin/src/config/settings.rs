@@ -1,12 +1,12 @@
 //! What a file says, apart from the data plane's snapshot.
 
 use super::dpdk::DpdkSettings;
-use super::tables::TableChoice;
 use super::words::{PlaneChoice, Word};
 use crate::health::{Check, Passive, StatusRanges, Target};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::ServerErrors;
 use hairpin_core::offload::Choice;
+use hairpin_core::table::Method;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -105,7 +105,7 @@ pub struct Settings {
     /// Worker threads; `None`: one for each core.
     pub workers: Option<u16>,
     /// How workers find a packet's connection.
-    pub connection_table: TableChoice,
+    pub connection_table: Method,
     /// Connections of all workers.
     pub connections_max: u32,
     /// Rules for each address family.

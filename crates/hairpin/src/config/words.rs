@@ -173,8 +173,8 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 mod tests {
     use super::super::dpdk::{Idle, Pages, Probes};
     use super::super::reference::{self, Section};
-    use super::super::tables::TableChoice;
     use super::*;
+    use hairpin_core::table::Method;
 
     fn agrees<T: Word>(section: &Section, name: &str) {
         let Some(reference::Kind::Choice(listed)) = section.field(name).map(|field| field.kind) else {
@@ -194,7 +194,7 @@ mod tests {
         agrees::<Pages>(&reference::DPDK, "pages");
         agrees::<Idle>(&reference::DPDK, "idle");
         agrees::<Probes>(&reference::DPDK, "health");
-        agrees::<TableChoice>(&reference::TOP, "connection_table");
+        agrees::<Method>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
         agrees::<Combine>(&reference::OFFLOAD, "combine");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");

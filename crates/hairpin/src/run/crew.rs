@@ -5,7 +5,6 @@ use super::reading::WorkerReading;
 use super::thread::{self, Bench, Device, Order, Shared};
 use super::turn::Ticket;
 use super::{End, Message};
-use crate::config::TableChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::Snapshot;
@@ -14,6 +13,7 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{AnyPolicy, Choice};
+use hairpin_core::table::Method;
 use hairpin_core::table::slab::Slot;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{Adopted, Known, Occupancy, Statistics, Worker, WorkerOptions};
@@ -45,7 +45,7 @@ pub(crate) struct Making {
     /// The core of each worker.
     pub(crate) cpus: Vec<usize>,
     /// How they find a packet's connection.
-    pub(crate) table: TableChoice,
+    pub(crate) table: Method,
     /// Which connections go to the engine.
     pub(crate) policy: Choice,
     /// Connections of every backend.
@@ -111,7 +111,7 @@ impl Crew {
         let together = Arc::new(Barrier::new(making.cpus.len()));
         let mut crew = Crew { members: Vec::new() };
         let connections = memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
-        let indexes = Index::of(making.table, memory.len(), 2 * connections, making.seeds)?;
+        let indexes = Index::of(making.table, memory.len(), 2 * connections, making.seeds);
         let regions = memory.into_iter().zip(indexes);
         for (number, (region, post)) in regions.zip(posts).enumerate() {
             let rest = (reports.clone(), Arc::clone(&together));

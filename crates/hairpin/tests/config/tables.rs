@@ -1,7 +1,7 @@
 //! Which connection table: its names, and what a file may not say when connections are not tracked.
 
 use super::{GOOD, good, refuses, said, warned, with};
-use hairpin::config::{PolicyChoice, TableChoice};
+use hairpin::config::PolicyChoice;
 use hairpin_core::config::Algorithm;
 use hairpin_core::table::Method;
 
@@ -12,22 +12,22 @@ fn untracked(method: &str, service: &str) -> String {
 
 #[test]
 fn every_method_has_its_name() {
-    assert_eq!(good(GOOD).settings.connection_table, TableChoice::Own(Method::DEFAULT));
+    assert_eq!(good(GOOD).settings.connection_table, Method::DEFAULT);
     for &method in Method::ALL {
         let file = match method.tracks_connections() {
             true => with(&format!("connection_table = \"{method}\"")),
             false => untracked(method.name(), ""),
         };
         let settings = good(&file).settings;
-        assert_eq!(settings.connection_table, TableChoice::Own(method));
+        assert_eq!(settings.connection_table, method);
         assert_eq!(settings.connection_table.name(), method.name());
     }
 }
 
 #[test]
 fn an_unknown_one_is_told_the_nearest_and_all() {
-    let said = said(&with("connection_table = \"globl-lock\"")).remove(0);
-    let start = "t.toml:2:20: error: `connection_table` is \"globl-lock\"; did you mean \"global-lock\"? (one of ";
+    let said = said(&with("connection_table = \"concurent\"")).remove(0);
+    let start = "t.toml:2:20: error: `connection_table` is \"concurent\"; did you mean \"concurrent\"? (one of ";
     assert!(said.starts_with(start), "{said}");
     for method in Method::ALL {
         assert!(said.contains(&format!("\"{method}\"")), "{said}");
@@ -96,47 +96,5 @@ fn the_method_says_how_packets_are_spread() {
         warned(&untracked("stateless", weights)),
         ["t.toml:5:1: warning: service \"192.0.2.1:80/tcp\" has weights, which `connection_table = \"stateless\"` \
           ignores; use connection_table = \"maglev\""]
-    );
-}
-
-#[test]
-fn what_is_to_be_or_not_is_true_or_false() {
-    refuses(
-        &with("connection_table_unsafe = \"yes\""),
-        "2:27: error: `connection_table_unsafe` is the text \"yes\", neither true nor false; write \
-         connection_table_unsafe = true or connection_table_unsafe = false, without quotes",
-    );
-}
-
-#[cfg(not(feature = "dpdk"))]
-#[test]
-fn tables_of_dpdk_need_a_build_with_it() {
-    for name in ["rte-hash", "rte-hash/lock-free"] {
-        let said = said(&with(&format!("connection_table = \"{name}\""))).remove(0);
-        assert!(
-            said.contains("which this Hairpin was built without; build it with DPDK (Debian: libdpdk-dev;"),
-            "{said}"
-        );
-    }
-}
-
-#[cfg(feature = "dpdk")]
-#[test]
-fn tables_that_can_corrupt_need_consent_and_are_warned_of() {
-    for name in ["rte-hash", "rte-hash/lock-free"] {
-        assert_eq!(good(&with(&format!("connection_table = \"{name}\""))).settings.connection_table.name(), name);
-    }
-    let unsafe_one = with("connection_table = \"rte-hash/none\"");
-    refuses(
-        &unsafe_one,
-        "2:20: error: `connection_table = \"rte-hash/none\"` does not protect workers from each other; use \"rte-hash\" (one \
-         for each worker) or one with protection, or write connection_table_unsafe = true",
-    );
-    assert_eq!(
-        warned(&with("connection_table = \"rte-hash/none\"\nconnection_table_unsafe = true")),
-        [
-            "t.toml:2:20: warning: `connection_table = \"rte-hash/none\"` can corrupt; connections may get lost or reach wrong \
-          backends: use it with traffic nobody needs"
-        ]
     );
 }

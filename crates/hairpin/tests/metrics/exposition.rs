@@ -101,7 +101,7 @@ pub(crate) fn full_status() -> Status {
     Status {
         version: "1.2.3".into(),
         instance: "edge".into(),
-        connection_table: "two-choice".into(),
+        connection_table: "concurrent".into(),
         uptime_s: 61.5,
         workers: vec![worker, WorkerStatus { id: 1, frames: 7, ..WorkerStatus::default() }],
         services: vec![service, shop, files],
@@ -155,7 +155,7 @@ fn numbers_are_where_they_belong() {
     let kernel = ("engine", "kernel");
     for page in pages(&full_status()) {
         assert_eq!(page.value("hairpin_build_info", &[("version", "1.2.3"), ("name", "edge")]), 1.0);
-        assert_eq!(page.value("hairpin_connection_table_info", &[("method", "two-choice")]), 1.0);
+        assert_eq!(page.value("hairpin_connection_table_info", &[("method", "concurrent")]), 1.0);
         assert_eq!(page.value("hairpin_uptime_seconds", &[]), 61.5);
         assert_eq!(page.value("hairpin_adopted_connections", &[]), 11.0);
         assert_eq!(page.value("hairpin_table_connections", &[]), 6.0);

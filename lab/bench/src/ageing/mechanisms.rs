@@ -4,11 +4,11 @@ use super::stage::Connections;
 use super::traffic::{BURST, Kind};
 use arrayvec::ArrayVec;
 use hairpin_core::flow::FlowKey;
-use hairpin_core::table::ageing::buckets::BucketStamps;
-use hairpin_core::table::ageing::{Ageing, Deadlines, SlabSweep, Stamps, Wheel};
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
 use hairpin_core::table::{Lookup, Position};
 use hairpin_core::time::{Duration, Time};
+use hairpin_tables::ageing::buckets::BucketStamps;
+use hairpin_tables::ageing::{Ageing, Deadlines, SlabSweep, Stamps, Wheel};
 use std::collections::VecDeque;
 
 /// Entries handed out by one call at most, as a worker has it.

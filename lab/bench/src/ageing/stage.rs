@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
 use hairpin_core::l4::connection::{Connection, State};
 use hairpin_core::table::ageing::Deadlines;
-use hairpin_core::table::ageing::buckets::Indexed;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
 use hairpin_core::table::slab::{self, Slab};
 use hairpin_core::table::{Entries, Hasher, Position, Table};
 use hairpin_core::time::{Duration, Time};
+use hairpin_tables::ageing::buckets::Indexed;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use super::results::{BYTES, Results};
 use super::soak::Soaked;
 use crate::suite::report::{Bar, Row};
 use crate::suite::samples::Samples;
-use hairpin_core::table::Method;
+use hairpin_tables::OwnMethod;
 use std::collections::BTreeMap;
 
 /// The peer.
@@ -36,7 +36,7 @@ impl Ours {
         match self {
             Ours::Default => default_name(),
             Ours::Shared => SHARED.to_owned(),
-            Ours::Inline => format!("per-core/{}", Method::Inline),
+            Ours::Inline => format!("per-core/{}", OwnMethod::Inline),
         }
     }
 }

@@ -9,8 +9,8 @@ use super::keys::Key;
 use super::own::hasher;
 use super::subject::{BURST, Found, Hands, Sharing, Size, Subject};
 use anyhow::{Context, Result};
-use hairpin_core::table::store::Store;
 use hairpin_core::table::{Hasher, Key as _};
+use hairpin_tables::store::Store;
 
 /// Slots whose 8 bytes make a line.
 const SLOTS: usize = 8;

@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::table::concurrent::Concurrent;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
-use hairpin_core::table::inline::Inline;
 use hairpin_core::table::stateless::{Maglev, Stateless};
-use hairpin_core::table::two_choice::{self, TwoChoice};
 use hairpin_core::table::{AnyTable, Method, Table};
+use hairpin_tables::inline::Inline;
+use hairpin_tables::two_choice::{self, TwoChoice};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Of its slots, what a cuckoo table promises to fill, in percent.
@@ -116,10 +116,6 @@ fn copies<S: Subject + 'static>(name: &str, make: fn(&Size) -> Result<S>) -> Can
 
 /// Ours, in the order of the papers.
 fn own() -> Vec<Candidate> {
-    let default_capacity = |size: &Size| match Method::DEFAULT {
-        Method::TwoChoice => two_choice_capacity(size),
-        _ => capacity(size),
-    };
     vec![
         shared("stateless", |_| Ok(Untracked(Stateless::new(BACKENDS, hasher())))),
         shared("maglev", |_| {
@@ -127,8 +123,8 @@ fn own() -> Vec<Candidate> {
             let backends: Vec<_> = (0..BACKENDS).map(|i| (Endpoint::new(address(i), 80), 1)).collect();
             Ok(Untracked(Maglev::new(&backends, hasher()).context("no backend has a weight")?))
         }),
-        shared("global-lock", move |size| {
-            let table = AnyTable::new(default_capacity(size), hasher());
+        shared("global-lock", |size| {
+            let table = AnyTable::new(capacity(size), hasher());
             Ok(Locked::new(Indexed::new(table, size), size.slots))
         }),
         private(

@@ -3,10 +3,10 @@
 use super::keys::{Key, value};
 use super::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
 use anyhow::Result;
-use hairpin_core::table::global_lock::GlobalLock;
-use hairpin_core::table::inline::Inline;
-use hairpin_core::table::store::Store;
 use hairpin_core::table::{Hasher, Lookup, Table};
+use hairpin_tables::global_lock::GlobalLock;
+use hairpin_tables::inline::Inline;
+use hairpin_tables::store::Store;
 
 /// An index and what it leads to.
 pub(super) struct Indexed<T> {

@@ -8,6 +8,7 @@ use super::own::hasher;
 use fastrand::Rng;
 use hairpin_core::table::concurrent::Concurrent;
 use hairpin_core::table::{AnyTable, Entries, Method, Table};
+use hairpin_tables::{OwnMethod, OwnTable};
 use std::sync::Arc;
 
 /// Entries the tables are made for.
@@ -45,7 +46,7 @@ pub(super) fn run(operations: usize) -> Vec<Soaked> {
     let soaked = vec![
         one(AnyTable::new(CAPACITY, hasher()), Method::DEFAULT.name(), operations),
         one(shared, "concurrent", operations),
-        one(AnyTable::of(Method::Inline, CAPACITY, hasher()), Method::Inline.name(), operations),
+        one(OwnTable::of(OwnMethod::Inline, CAPACITY, hasher()), OwnMethod::Inline.name(), operations),
     ];
     for Soaked { method, operations, wrong, refused } in &soaked {
         println!(
@@ -117,7 +118,7 @@ mod tests {
     }
 
     /// Refuses one deletion in 6,000, as the published Cuckoo++ does.
-    struct Published(AnyTable<Key>, Rng);
+    struct Published(AnyTable, Rng);
 
     impl Lookup<Key> for Published {
         fn find<E: Entries<Key>>(&self, key: &Key, entries: &E) -> Option<u32> {

@@ -8,10 +8,10 @@ use hairpin_core::table::Method;
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
 use hairpin_e2e::process::threads;
+use hairpin_e2e::remnants;
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{http, inside};
 use hairpin_e2e::topology::{Family, Options, Topology, vip};
-use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -21,43 +21,16 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// DPDK's, safe ones: a table for each worker, and what guards one for all. (Transactions not every processor has.)
-const RTE_HASH: [&str; 5] = [
-    "rte-hash",
-    "rte-hash/rw-concurrency",
-    "rte-hash/multi-writer+rw-concurrency",
-    "rte-hash/lock-free",
-    "rte-hash/multi-writer+lock-free",
-];
-
 pub(crate) fn trials() -> Vec<Trial> {
     let own =
         METHODS.iter().map(|&method| lane::SHARED.trial(format!("tables: {method} serves"), move || serves(method)));
-    let dpdk = RTE_HASH.map(|name| {
-        let body = move || if has_dpdk()? { serves(Table { name, is_tracked: true }) } else { Ok(()) };
-        lane::SHARED.trial(format!("tables: {name} serves, if built in"), body)
-    });
     let others = [
         trial("tables: connections outlive a change of the table", change_of_table),
         trial("tables: with maglev hardly any connection of other backends moves", one_backend_less),
         trial("tables: from maglev to a tracked table connections are picked up", picked_up),
         trial("tables: whether connections are tracked is no reload's business", no_reload),
     ];
-    own.chain(dpdk).chain(others).collect()
-}
-
-/// Whether the program was built with DPDK.
-fn has_dpdk() -> Result<bool> {
-    let file = std::env::temp_dir().join(format!("hairpin-tables-{}.toml", std::process::id()));
-    let service = "[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
-    std::fs::write(&file, format!("interfaces = [\"eth0\"]\nconnection_table = \"rte-hash\"\n{service}"))?;
-    let said = command::output(std::process::Command::new(hairpin_program()?).arg("validate").arg("-c").arg(&file));
-    std::fs::remove_file(&file)?;
-    match said {
-        Ok(_) => Ok(true),
-        Err(error) if format!("{error:#}").contains("built without") => Ok(false),
-        Err(error) => Err(error),
-    }
+    own.chain(others).collect()
 }
 
 /// A connection table.
@@ -67,7 +40,6 @@ struct Table {
     is_tracked: bool,
 }
 
-/// The data plane's own.
 const METHODS: [Table; Method::ALL.len()] = {
     let mut all = [Table::of(Method::DEFAULT); Method::ALL.len()];
     let mut i = 0;

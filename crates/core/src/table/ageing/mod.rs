@@ -7,25 +7,13 @@
 //! - *incremental*: a call does a bounded amount of work and goes on where it stopped;
 //! - *exact* within stated limits: never early, and at most [`Ageing::late_max`] late.
 //!
-//! Timeouts are per entry and state, from one granularity to centuries. The mechanisms, by name:
-//!
-//! | name | what it keeps | bytes per position | work |
-//! |---|---|---|---|
-//! | `wheel` | [`Wheel`]: lists by due tick | 16 | per entry and timeout, scattered |
-//! | `stamps` | [`Stamps`]: a due tick of 16 bits | 2 and 1/16 | per entry and timeout, in order of position |
-//! | `sweep` | [`SlabSweep`]: nothing | 0 | per position and period, in order |
-//! | `bucket-stamps` | [`buckets`]: a due tick of 8 bits in the buckets of `cuckoo++` | (1 per slot) | per bucket and tick |
-//!
-//! `hairpin-bench ageing` measures them beside each other; docs/tables.md says what came out.
+//! Timeouts are per entry and state, from one granularity to centuries. The product's mechanism is [`Stamps`]: a due tick of 16
+//! bits, 2 and 1/16 bytes per position, work per entry and timeout in order of position. The laboratory (`lab/tables`) has
+//! others to compare it with; `hairpin-bench ageing` measures them beside each other, docs/tables.md says what came out.
 
-pub mod buckets;
 mod stamps;
-mod sweep;
-mod wheel;
 
-pub use super::wheel::Wheel;
 pub use stamps::Stamps;
-pub use sweep::SlabSweep;
 
 use super::Position;
 use crate::time::{Duration, Time};
@@ -35,7 +23,7 @@ use arrayvec::ArrayVec;
 pub const JUDGED_MAX: usize = 64;
 
 /// Entries that are brought into the cache together before they are asked.
-const BATCH: usize = 32;
+pub const BATCH: usize = 32;
 
 /// When entries are over, in their own words.
 pub trait Deadlines {
@@ -83,7 +71,7 @@ pub trait Ageing {
 
 /// Asks the entries at `candidates`: those that are over go to `out`, which has room for all of them; those that have
 /// gone on are told to `put_off` with their deadline.
-fn judge<D: Deadlines, const N: usize>(
+pub fn judge<D: Deadlines, const N: usize>(
     now: Time,
     entries: &D,
     candidates: &[Position],
@@ -101,7 +89,7 @@ fn judge<D: Deadlines, const N: usize>(
 }
 
 /// Nanoseconds of a duration, at least 1.
-fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 

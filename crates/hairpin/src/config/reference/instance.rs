@@ -54,14 +54,6 @@ pub const TOP: Section = Section {
              to the workers, whatever the policer's settings.",
         ),
         field(
-            "connection_table_unsafe",
-            Kind::Boolean,
-            Value("false"),
-            "true",
-            "Whether workers may share a `connection_table` that does not protect them from each other, to measure what \
-             protection costs. It can corrupt: connections get lost or reach wrong backends.",
-        ),
-        field(
             "keys_file",
             Kind::Text,
             From("keys of its own, made at random"),

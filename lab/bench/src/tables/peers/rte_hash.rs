@@ -7,7 +7,8 @@ use crate::tables::methods::{Candidate, private, shared};
 use crate::tables::subject::{BURST, Found, Hands, Owned, PATIENCE, Sharing, Size, Subject};
 use anyhow::{Context, Result, anyhow};
 use hairpin_core::table::{Entries, Lookup, Table};
-use hairpin_dpdk::{Eal, EalOptions, Flags, Handle, RteHash, SharedRteHash};
+use hairpin_dpdk::{Eal, EalOptions};
+use hairpin_tables::rte_hash::{Flags, Handle, RteHash, SharedRteHash};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -100,12 +101,12 @@ impl Shared {
             (false, _) => Sharing::Unprotected,
         };
         let asked = match sharing {
-            Sharing::Unprotected => hairpin_dpdk::Sharing::EvenIfUnsafe,
-            _ => hairpin_dpdk::Sharing::OnlyIfSafe,
+            Sharing::Unprotected => hairpin_tables::rte_hash::Sharing::EvenIfUnsafe,
+            _ => hairpin_tables::rte_hash::Sharing::OnlyIfSafe,
         };
         let table = Arc::new(new(size, flags)?.share(asked)?);
         if table.is_unprotected() {
-            eprintln!("{flags}: {}", hairpin_dpdk::UNPROTECTED_WARNING);
+            eprintln!("{flags}: {}", hairpin_tables::rte_hash::UNPROTECTED_WARNING);
         }
         Ok(Shared { table, sharing, slots: size.slots })
     }

@@ -117,7 +117,7 @@ fn a_table_without_points_costs_what_the_nearest_of_its_kind_does() {
 fn what_makes_no_sense_is_refused() {
     for (from, to, why) in [
         ("name =", "nom =", "unknown field"),
-        ("cuckoo++", "inline", "no [[method]] with table = \"cuckoo++\""),
+        ("cuckoo++", "maglev", "no [[method]] with table = \"cuckoo++\""),
         ("\"stateless\"", "\"cuckoo++\"", "twice"),
         ("\"stateless\"", "\"hash\"", "hash"),
         ("flows = 100000,", "flows = 1000,", "rise"),
