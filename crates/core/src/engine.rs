@@ -159,6 +159,20 @@ impl EngineCaps {
         checks_guards: false,
         counts: false,
     };
+
+    /// An engine that can do everything, with room for `rules_max` rules and 1,000 requests at a time.
+    pub const fn full(rules_max: u32) -> EngineCaps {
+        EngineCaps {
+            rules_max,
+            families_apart: false,
+            ops_in_flight_max: 1000,
+            rewrites_sequence: true,
+            rewrites_sack: true,
+            rewrites_window: true,
+            checks_guards: true,
+            counts: true,
+        }
+    }
 }
 
 /// What a rule has done so far.

@@ -14,6 +14,7 @@ extern crate std;
 pub mod balance;
 pub mod config;
 pub mod engine;
+pub mod event_loop;
 pub mod flow;
 pub mod frame;
 pub mod keys;

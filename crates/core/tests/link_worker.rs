@@ -2,20 +2,18 @@
 //! errors and answers that a worker makes find their way like everything else.
 
 use etherparse::PacketBuilder;
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::Loads;
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot, UnknownPacket};
-use hairpin_core::engine::EngineCaps;
-use hairpin_core::flow::{Address, Endpoint, Protocol, Steering};
+use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::frame::{Batch, Frame, FrameIo, VecFrame};
 use hairpin_core::l7::config::Kind;
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::{Drop, Link, LinkOptions, Neighbours, Plan, PortAddresses};
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::{ErrorKind, Parsed, parse};
-use hairpin_core::worker::{Known, Occupancy, Worker, WorkerOptions};
+use hairpin_core::worker::{Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -102,23 +100,16 @@ impl House {
         let neighbours = Arc::new(Neighbours::new(64, [1, 2, 3, 4]));
         let link = Link::new(Arc::new(Plan::new(&options).unwrap()), neighbours, Wire::default());
         let snapshot = snapshot();
-        let caps = EngineCaps::NONE;
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
-            snapshot,
-            steering: Steering::by_hash([1, 2], 1),
-            worker: 0,
-            seeds: [1, 2, 3, 4],
-            memory: boxed(64),
-            table: AnyTable::new(128, Hasher::new([7, 2, 3, 4])),
-            stateless: None,
-            standings: Standings::new(),
-            occupancy: Occupancy::default(),
-            known: Known::default(),
-            caps,
-            policy: Never,
             splices_max: 0,
-            cookies: Cookies::new([[1, 2], [3, 4]]),
+            ..WorkerOptions::new(
+                snapshot,
+                boxed(64),
+                AnyTable::new(128, Hasher::new([7, 2, 3, 4])),
+                Never,
+                [1, 2, 3, 4],
+            )
         });
         let mut house = House { worker, link, now: Time::from_nanos(1_000_000_000_000) };
         house.turn();

@@ -9,7 +9,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "what kills processes is not sans-IO")]
 
 use etherparse::PacketBuilder;
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::Loads;
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
@@ -22,7 +22,7 @@ use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, FIN, RST, SYN};
 use hairpin_core::wire::{Parsed, parse};
-use hairpin_core::worker::{Adopted, Drop, Known, Occupancy, Worker, WorkerOptions};
+use hairpin_core::worker::{Adopted, Drop, Worker, WorkerOptions};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -205,34 +205,17 @@ impl Process {
         let engine = Engine(&lasting.rules);
         let now = Time::from_nanos(lasting.now.load(Ordering::Relaxed).max(1_000_000_000));
         let snapshot = snapshot();
+        let seeds = [now.as_nanos(), 2, 3, 4];
+        let table = AnyTable::new(2 * CONNECTIONS, Hasher::new(seeds));
         let options = WorkerOptions {
-            snapshot: snapshot.clone(),
             steering: Steering::by_hash([1, 2], 1),
-            worker: 0,
-            seeds: [now.as_nanos(), 2, 3, 4],
-            memory: slots,
-            table: AnyTable::new(2 * CONNECTIONS, Hasher::new([now.as_nanos(), 2, 3, 4])),
-            stateless: None,
             loads: Loads::new(snapshot.backends()),
-            standings: Standings::new(),
-            occupancy: Occupancy::default(),
-            known: Known::default(),
-            caps: EngineCaps {
-                rules_max: RULES as u32,
-                families_apart: false,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
-                rewrites_sack: true,
-                rewrites_window: true,
-                checks_guards: true,
-                counts: true,
-            },
-            policy: Always,
-            splices_max: 64,
+            caps: EngineCaps::full(RULES as u32),
             cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
+            ..WorkerOptions::new(snapshot.clone(), slots, table, Always, seeds)
         };
         let (worker, adopted) = Worker::adopt(options, now, &|key| engine.holds(key));
-        engine.keep(&worker.ledger().map(|key| words(&key)).collect());
+        engine.keep(&worker.rules_known().map(|key| words(&key)).collect());
         (Process { worker, engine, answers: VecDeque::new(), lasting, snapshot, now }, adopted)
     }
 
@@ -343,26 +326,30 @@ impl Process {
         }
     }
 
-    fn check_ledger(&self) {
-        let ledger: Vec<_> = self.worker.ledger().map(|key| words(&key)).collect();
-        assert_eq!(ledger.iter().copied().collect::<BTreeSet<_>>(), self.engine.keys(), "ledger and engine");
-        assert_eq!(ledger.len(), self.engine.keys().len(), "a rule is in the ledger twice");
+    fn check_offload_state(&self) {
+        let offload_state: Vec<_> = self.worker.rules_known().map(|key| words(&key)).collect();
+        assert_eq!(
+            offload_state.iter().copied().collect::<BTreeSet<_>>(),
+            self.engine.keys(),
+            "offload state and engine"
+        );
+        assert_eq!(offload_state.len(), self.engine.keys().len(), "a rule is in the offload state twice");
     }
 
     fn live(&self) -> Vec<Connection> {
-        let live = |c: &&Connection| c.state != State::Pass && !c.flags.has(Flags::DOOMED);
+        let live = |c: &&Connection| c.state != State::Pass && !c.flags.has(Flags::PENDING_REMOVAL);
         self.worker.connections().filter(live).copied().collect()
     }
 
     /// Everything that has to be true of what a killed process left.
     fn check(mut self) {
-        self.check_ledger();
+        self.check_offload_state();
         let (live, mut sources) = (self.live(), BTreeSet::new());
         for connection in live.iter().filter(|connection| connection.flags.has(Flags::FULL_NAT)) {
             assert!(sources.insert((connection.protocol, connection.source)), "a port of the pool is used twice");
         }
         self.settle();
-        self.check_ledger();
+        self.check_offload_state();
         // The index is complete: packets of both flows find their connection, and go where they always went.
         for c in &live {
             assert_eq!(self.packet(c.client, c.vip, c.protocol, ACK), Some((c.source, c.backend)), "{c:?}");
@@ -376,7 +363,8 @@ impl Process {
         assert_eq!(self.worker.connections().count(), 0, "something stays for ever");
         assert_eq!(self.engine.keys().len(), 0, "a rule stays for ever");
         let statistics = self.worker.statistics();
-        let now = (statistics.connections_now, statistics.passes_now, statistics.embryos_now, statistics.offload.rules);
+        let now =
+            (statistics.connections_now, statistics.passes_now, statistics.half_open_now, statistics.offload.rules);
         assert_eq!(now, (0, 0, 0, 0));
         self.check_ports();
     }
@@ -453,7 +441,7 @@ fn whoever_comes_after_a_killed_process_carries_on() {
     let left = map(Some(&file));
     let copy = map(None);
     let mut draw = Draw(seed);
-    let (mut kept, mut offloaded, mut doomed) = (0, 0, 0);
+    let (mut kept, mut offloaded, mut pending_removal) = (0, 0, 0);
     for crash in 0..crashes {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -478,9 +466,12 @@ fn whoever_comes_after_a_killed_process_carries_on() {
         let strange = (adopted.invalid, adopted.without_service, adopted.misplaced, adopted.duplicates);
         assert_eq!(strange, (0, 0, 0, 0), "crash {crash}: {adopted:?}");
         assert_eq!(process.live().len() as u64, adopted.kept);
-        (kept, offloaded, doomed) = (kept + adopted.kept, offloaded + adopted.offloaded, doomed + adopted.doomed);
+        (kept, offloaded, pending_removal) =
+            (kept + adopted.kept, offloaded + adopted.offloaded, pending_removal + adopted.pending_removal);
         process.check();
     }
-    println!("{crashes} crashes left {kept} connections, {offloaded} of them offloaded, and {doomed} on their way out");
+    println!(
+        "{crashes} crashes left {kept} connections, {offloaded} of them offloaded, and {pending_removal} on their way out"
+    );
     assert!(kept > crashes && offloaded > crashes, "nothing happened: {kept} connections, {offloaded} offloaded");
 }

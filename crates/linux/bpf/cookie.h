@@ -53,36 +53,36 @@ ARRAY(syn_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct syn, 1, 0);
 
 /* Clients that have just come with a right cookie: what else they have sent with it is not to be refused while their
  * worker has not counted them among the known yet. By the lower bits of the steering hash: 16 more bits of it, and when
- * (coarse clock, ns >> NEWCOMER_SHIFT). */
-#define NEWCOMER_CELLS (1 << 16)
-#define NEWCOMER_SHIFT 27 /* 134 ms */
-#define NEWCOMER_FOR 8    /* 1.07 s */
+ * (coarse clock, ns >> NEW_FLOW_SHIFT). */
+#define NEW_FLOW_CELLS (1 << 16)
+#define NEW_FLOW_SHIFT 27 /* 134 ms */
+#define NEW_FLOW_FOR 8    /* 1.07 s */
 
-struct newcomers {
-	__u32 cells[NEWCOMER_CELLS];
+struct new_flows {
+	__u32 cells[NEW_FLOW_CELLS];
 };
 
-ARRAY(newcomers, BPF_MAP_TYPE_ARRAY, struct newcomers, 1, 0);
+ARRAY(new_flows, BPF_MAP_TYPE_ARRAY, struct new_flows, 1, 0);
 
-static __always_inline __u32 newcomer_now(void)
+static __always_inline __u32 new_flow_now(void)
 {
-	return (bpf_ktime_get_coarse_ns() >> NEWCOMER_SHIFT) & 0xffff;
+	return (bpf_ktime_get_coarse_ns() >> NEW_FLOW_SHIFT) & 0xffff;
 }
 
-static __always_inline bool is_newcomer(__u64 hash)
+static __always_inline bool is_new_flow(__u64 hash)
 {
-	struct newcomers *all = single(&newcomers);
-	__u32 cell = all ? all->cells[hash & (NEWCOMER_CELLS - 1)] : 0;
+	struct new_flows *all = single(&new_flows);
+	__u32 cell = all ? all->cells[hash & (NEW_FLOW_CELLS - 1)] : 0;
 
-	return cell >> 16 == hash >> 48 && ((newcomer_now() - cell) & 0xffff) <= NEWCOMER_FOR;
+	return cell >> 16 == hash >> 48 && ((new_flow_now() - cell) & 0xffff) <= NEW_FLOW_FOR;
 }
 
 static __always_inline void welcome(__u64 hash)
 {
-	struct newcomers *all = single(&newcomers);
+	struct new_flows *all = single(&new_flows);
 
 	if (all)
-		all->cells[hash & (NEWCOMER_CELLS - 1)] = (__u32)(hash >> 48) << 16 | newcomer_now();
+		all->cells[hash & (NEW_FLOW_CELLS - 1)] = (__u32)(hash >> 48) << 16 | new_flow_now();
 }
 
 static __always_inline __u64 rotated(__u64 word, __u32 by)
@@ -381,7 +381,7 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 	if (opens(shape))
 		return spliced_syn(skb, control_now, syn, ipv6, shape);
 	hash = steer_hash(control_now, source);
-	if (is_known(hash) || is_newcomer(hash))
+	if (is_known(hash) || is_new_flow(hash))
 		return to_worker(skb, steer_worker(control_now, hash));
 	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST)) {
 		count(EVENT_COOKIE_BARE);

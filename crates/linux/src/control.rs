@@ -83,7 +83,7 @@ impl Control {
     }
 
     /// Says that the process serves its workers. Without it for longer than the timeout, the programs do without them.
-    pub fn beat(&self, now: Time) {
+    pub fn heartbeat(&self, now: Time) {
         self.block.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 

@@ -380,7 +380,7 @@ enum Rank {
 impl Rank {
     fn of(connection: &Connection) -> Rank {
         match connection.state {
-            _ if connection.flags.has(Flags::DOOMED) => Rank::Going,
+            _ if connection.flags.has(Flags::PENDING_REMOVAL) => Rank::Going,
             State::Pass => Rank::Going,
             state if state.is_established() => Rank::Established,
             _ => Rank::Live,

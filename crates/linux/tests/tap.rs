@@ -230,7 +230,7 @@ fn an_empty_pool_stops_reading_and_loses_nothing() {
 }
 
 #[test]
-fn strangers_frames_are_dropped_and_counted() {
+fn unmatched_frames_are_dropped_and_counted() {
     in_namespace(|| {
         let (mut io, link) = device(4);
         for destination in [[0xff; 6], [0x01, 0, 0x5e, 0, 0, 1], [0x12, 3, 1, 0, 0, 42], MARK_RECEIVED] {

@@ -29,7 +29,7 @@ const NEW: u32 = 4096;
 const TOGETHER: u32 = 4 * NEW;
 /// A measurement is made in so many parts, in turns with what it is compared with.
 const PARTS: u32 = 64;
-/// Longer than any embryo lives.
+/// Longer than any half-open connection lives.
 const PATIENCE: Duration = Duration::from_secs(31);
 /// Time of ends goes on by so much at a time.
 const TICK: Duration = Duration::from_millis(50);

@@ -22,8 +22,8 @@ pub(super) fn read(table: Table<'_>, directory: &Path) -> Source {
 fn read_kind(table: &Table<'_>, directory: &Path) -> Source {
     let kind = table.choice("kind", &["synthetic", "replay"]).map(|word| word.value);
     let is_replay = kind.as_deref() == Some("replay");
-    let strangers = if is_replay { &OF_SYNTHETIC[..] } else { &OF_REPLAY[..] };
-    for name in strangers.iter().filter(|name| table.has(name)) {
+    let misplaced = if is_replay { &OF_SYNTHETIC[..] } else { &OF_REPLAY[..] };
+    for name in misplaced.iter().filter(|name| table.has(name)) {
         let what = format!("`{name}` does not belong to a {} source", if is_replay { "replay" } else { "synthetic" });
         table.error(&table.span_of(name), what, "leave it out, or change `kind`");
     }

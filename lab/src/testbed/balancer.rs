@@ -7,19 +7,18 @@
 
 use super::table::LabTable;
 use crate::traffic::flows::{BACKEND_PORT, BACKENDS, SERVICE, SERVICE_PORT, endpoint};
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, Pool, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::engine::EngineCaps;
 use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
 use hairpin_core::l4::connection::Connection;
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{Never, OffloadPolicy};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Drop, Known, Occupancy, OffloadStatistics, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Drop, Occupancy, OffloadStatistics, Stateless, Worker, WorkerOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
@@ -109,25 +108,18 @@ pub fn with_engine<P: OffloadPolicy>(
     caps: EngineCaps,
 ) -> Vec<Worker<P, LabTable>> {
     let snapshot = Arc::new(options.snapshot());
-    let (loads, standings, occupancy) = (Loads::default(), Standings::new(), Occupancy::default());
+    let (loads, effective_weights, occupancy) = (Loads::default(), EffectiveWeights::new(), Occupancy::default());
     let worker = |(number, table)| {
-        let [a, b, c, d] = options.seeds;
         Worker::new(WorkerOptions {
-            snapshot: snapshot.clone(),
             steering: options.steering,
             worker: number as u16,
-            seeds: options.seeds,
-            memory: memory(options.connections()),
-            table,
             stateless: options.stateless(),
             loads: loads.clone(),
-            standings: standings.clone(),
+            effective_weights: effective_weights.clone(),
             occupancy: occupancy.clone(),
-            known: Known::default(),
             caps,
-            policy: policy(),
             splices_max: 1,
-            cookies: Cookies::new([[a, b], [c, d]]),
+            ..WorkerOptions::new(snapshot.clone(), memory(options.connections()), table, policy(), options.seeds)
         })
     };
     tables.into_iter().enumerate().map(worker).collect()

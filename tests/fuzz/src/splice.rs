@@ -6,21 +6,19 @@
 //! is lost, a backend sees nothing but requests that were read and edited, one behind another, and after a while nothing is
 //! left.
 
-use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use hairpin_core::engine::{Completion, EngineCaps, Refusal, RuleOp};
-use hairpin_core::flow::{Address, Endpoint, Protocol, Steering};
+use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::frame::{Batch, Checksum, Frame, FrameIo, VecFrame};
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::l7::head::{Bounds, Parsed, request};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire;
-use hairpin_core::worker::{Known, Occupancy, Which, Worker, WorkerOptions};
+use hairpin_core::worker::{Which, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -145,31 +143,17 @@ impl Scene {
         };
         let time_wait = Duration::from_secs(60);
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1087, time_wait };
+        let table = AnyTable::new(16, Hasher::new([7, 2, 3, 4]));
+        let snapshot = Arc::new(Snapshot::new([service].into(), pool));
         let worker = Worker::new(WorkerOptions {
-            snapshot: Arc::new(Snapshot::new([service].into(), pool)),
-            steering: Steering::by_hash([1, 2], 1),
-            worker: 0,
-            seeds: [1, 2, 3, 4],
-            memory: boxed(8),
-            table: AnyTable::new(16, Hasher::new([7, 2, 3, 4])),
-            stateless: None,
-            loads: Loads::default(),
-            standings: Standings::new(),
-            occupancy: Occupancy::default(),
-            known: Known::default(),
             caps: EngineCaps {
-                rules_max: 1000,
-                families_apart: false,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
                 rewrites_sack: able,
                 rewrites_window: able,
                 checks_guards: able,
-                counts: true,
+                ..EngineCaps::full(1000)
             },
-            policy: Always,
             splices_max: 8,
-            cookies: Cookies::new([[1, 2], [3, 4]]),
+            ..WorkerOptions::new(snapshot, boxed(8), table, Always, [1, 2, 3, 4])
         });
         let now = Time::from_nanos(1_000_000_000_000);
         Scene {
@@ -420,6 +404,6 @@ fn play(input: &[u8], able: bool) -> bool {
         scene.pass(Duration::from_secs(150));
     }
     assert_eq!(scene.worker.splices(), (0, 0, 0), "clients' connections, backends', buffers");
-    assert_eq!(scene.worker.ledger().count(), 0, "rules");
+    assert_eq!(scene.worker.rules_known().count(), 0, "rules");
     scene.reached
 }

@@ -10,7 +10,7 @@ mod model;
 
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::table::{Hash, Hasher, Key};
-use hairpin_tables::{OwnTable, OwnMethod};
+use hairpin_tables::{OwnMethod, OwnTable};
 use model::{Op, Stage};
 use std::fmt::Debug;
 

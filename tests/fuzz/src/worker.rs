@@ -4,17 +4,16 @@
 //! it is odd, asked but silent. Otherwise a frame: two bytes of length (little endian), its bytes; bit 0 of the first byte
 //! says it came back as too big, bit 1 that its checksum is partial, bit 2 that it is a super-packet.
 
-use hairpin_core::balance::{Loads, Standings};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, Counters, EngineCaps, Refusal, RuleId, RuleOp};
-use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::frame::{Arrival, Batch, Checksum, Frame, FrameIo, Meta, VecFrame};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::{Asked, Known, Occupancy, Worker, WorkerOptions};
+use hairpin_core::worker::{Asked, Worker, WorkerOptions};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -119,31 +118,10 @@ impl Scene {
         let time_wait = Duration::from_secs(60);
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1031, time_wait };
         let snapshot = Arc::new(Snapshot::new(services.into(), pool));
+        let table = AnyTable::new(2 * CAPACITY, Hasher::new([7, 2, 3, 4]));
         let worker = Worker::new(WorkerOptions {
-            loads: Loads::default(),
-            standings: Standings::new(),
-            snapshot,
-            steering: Steering::by_hash([1, 2], 1),
-            worker: 0,
-            seeds: [1, 2, 3, 4],
-            memory: boxed(CAPACITY),
-            table: AnyTable::new(2 * CAPACITY, Hasher::new([7, 2, 3, 4])),
-            stateless: None,
-            occupancy: Occupancy::default(),
-            known: Known::default(),
-            caps: EngineCaps {
-                rules_max: 1000,
-                families_apart: false,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
-                rewrites_sack: true,
-                rewrites_window: true,
-                checks_guards: true,
-                counts: true,
-            },
-            policy: Always,
-            splices_max: 64,
-            cookies: hairpin_core::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
+            caps: EngineCaps::full(1000),
+            ..WorkerOptions::new(snapshot, boxed(CAPACITY), table, Always, [1, 2, 3, 4])
         });
         let port = Port(Rc::new(Cell::new(0)));
         Scene { worker, port, now: Time::from_nanos(1), rules: BTreeMap::new(), answers: Vec::new() }
@@ -244,7 +222,7 @@ pub fn worker(input: &[u8]) -> bool {
             rest = after;
         }
         scene.settle();
-        assert_eq!(scene.worker.ledger().count(), scene.rules.len(), "ledger and engine differ");
+        assert_eq!(scene.worker.rules_known().count(), scene.rules.len(), "offload state and engine differ");
         scene.rest();
         sent
     })

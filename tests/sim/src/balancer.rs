@@ -7,20 +7,19 @@ use crate::port::{LentFrame, Port};
 use crate::segments::{self, transport};
 use crate::trace::{Place, Trace};
 use fastrand::Rng;
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::Loads;
 use hairpin_core::config::{BACKENDS_MAX, Snapshot};
 use hairpin_core::engine::{Completions, FlowEngine, Samples};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Batch, Egress, Frame, FrameIo, Meta, VecFrame};
 use hairpin_core::l4::answer;
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
-use hairpin_core::worker::{Asked, Known, Occupancy, Worker, WorkerOptions};
+use hairpin_core::worker::{Asked, Worker, WorkerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -127,25 +126,17 @@ impl Balancer {
             engine_options.bug = Some(bug);
         }
         let seeds = [(); 4].map(|()| random.u64(..));
+        let steering = Steering::by_hash([random.u64(..), random.u64(..)], 1);
+        let table = AnyTable::new(2 * options.capacity, Hasher::new(seeds));
+        let policy = AfterPackets(options.offload_after);
         let worker = Worker::new(WorkerOptions {
-            snapshot: snapshot.clone(),
-            steering: Steering::by_hash([random.u64(..), random.u64(..)], 1),
-            worker: 0,
-            seeds,
-            memory: boxed(options.capacity),
-            table: AnyTable::new(2 * options.capacity, Hasher::new(seeds)),
-            stateless: None,
+            steering,
             loads: loads.clone(),
-            standings: Standings::new(),
-            occupancy: Occupancy::default(),
-            known: Known::default(),
             caps: match &options.card {
                 None => engine_options.caps,
                 Some(profile) => profile.caps(),
             },
-            policy: AfterPackets(options.offload_after),
-            splices_max: 64,
-            cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
+            ..WorkerOptions::new(snapshot.clone(), boxed(options.capacity), table, policy, seeds)
         });
         let services =
             snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);
@@ -290,7 +281,7 @@ impl Balancer {
         self.turn_at = Some(self.turn_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// A turn of the worker's loop, in the order of `crates/hairpin/src/run/turn.rs`.
+    /// A turn of the worker's loop, in the order of `crates/core/src/event_loop.rs`.
     fn turn(&mut self, now: Time, world: &mut Surroundings<'_>) {
         self.turn_at = None;
         self.rested = now + self.options.turn;
@@ -381,11 +372,11 @@ impl Balancer {
         if let Some(op) = self.worker.poll_op() {
             self.worker.return_op(op);
         } else {
-            let mut ledger: Vec<FlowKey> = self.worker.ledger().collect();
-            ledger.sort();
+            let mut offload_state: Vec<FlowKey> = self.worker.rules_known().collect();
+            offload_state.sort();
             let held = self.engine.keys();
-            if ledger != held {
-                self.failures.push(format!("the ledger says {ledger:?}, the engine holds {held:?}"));
+            if offload_state != held {
+                self.failures.push(format!("the offload state says {offload_state:?}, the engine holds {held:?}"));
             }
         }
     }

@@ -1,23 +1,23 @@
 //! Choosing a backend for a new connection: one file per algorithm, [`Balancer`] in front of them.
 //!
 //! A balancer belongs to one worker and one service. Weights it has from the configuration, and what part of them counts
-//! now from [`Standings`]; how many connections a backend has, it reads from [`Loads`], which the workers keep up to date.
+//! now from [`EffectiveWeights`]; how many connections a backend has, it reads from [`Loads`], which the workers keep up to date.
 //! All workers share those two. Choosing allocates nothing.
 
+mod effective_weights;
 mod least_connections;
 pub(crate) mod maglev;
 mod power_of_two;
 mod random;
 mod round_robin;
 mod smooth_weighted;
-mod standings;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
+pub use effective_weights::{EffectiveWeight, EffectiveWeights, Loads, SHARE_FULL};
 pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
-pub use standings::{Loads, SHARE_FULL, Standing, Standings};
 
 use crate::config::{Algorithm, Backend, Service};
 use crate::flow::{Endpoint, FlowKey};
@@ -159,8 +159,8 @@ impl Balancer {
     /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all:
     /// then those that are not settled get them, and where there are none of these, all, if the service says
     /// [`UseAll`](crate::config::AllDown::UseAll).
-    pub fn refresh(&mut self, standings: &Standings) {
-        if !self.weights.follow(weights::of(standings, &self.numbers)) {
+    pub fn refresh(&mut self, effective_weights: &EffectiveWeights) {
+        if !self.weights.follow(weights::of(effective_weights, &self.numbers)) {
             return;
         }
         self.aim();

@@ -2,7 +2,7 @@
 
 mod shares;
 
-use super::{Balancer, Loads, SHARE_FULL, Standings, TABLE_SIZE};
+use super::{Balancer, EffectiveWeights, Loads, SHARE_FULL, TABLE_SIZE};
 use crate::config::{Algorithm, Backend, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::l7::config::Kind;
@@ -60,11 +60,11 @@ fn flow(i: u32) -> FlowKey {
 }
 
 /// Which of the backends of `service` answer.
-struct Checks(Standings);
+struct Checks(EffectiveWeights);
 
 impl Checks {
     fn new() -> Checks {
-        Checks(Standings::new())
+        Checks(EffectiveWeights::new())
     }
 
     fn set_available(&self, balancer: &mut Balancer, index: u16, available: bool) {

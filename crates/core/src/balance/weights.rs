@@ -1,7 +1,7 @@
 //! How much each backend of a service is to get.
 
-use super::Standings;
-use super::standings::{SHARE_FULL, Standing};
+use super::EffectiveWeights;
+use super::effective_weights::{EffectiveWeight, SHARE_FULL};
 use crate::config::{AllDown, BackendState, Service, ServiceState};
 use alloc::vec::Vec;
 
@@ -40,15 +40,15 @@ impl Weights {
             total: 0,
             all_down: service.all_down,
         };
-        weights.follow(|_| Standing::FULL);
+        weights.follow(|_| EffectiveWeight::FULL);
         weights
     }
 
     /// Takes what is known of each backend, by its position; says whether that changed anything.
-    pub(super) fn follow(&mut self, standing: impl Fn(usize) -> Standing) -> bool {
+    pub(super) fn follow(&mut self, effective_weight: impl Fn(usize) -> EffectiveWeight) -> bool {
         let full = |configured: u16| Weight::from(configured) * Weight::from(SHARE_FULL);
-        let shared = |index, configured: u16| Weight::from(configured) * Weight::from(standing(index).share);
-        let unsettled = |index, configured| if standing(index).settled { 0 } else { full(configured) };
+        let shared = |index, configured: u16| Weight::from(configured) * Weight::from(effective_weight(index).share);
+        let unsettled = |index, configured| if effective_weight(index).settled { 0 } else { full(configured) };
         let mut changed = self.fill(shared);
         if self.total == 0 {
             changed |= self.fill(unsettled);
@@ -110,10 +110,13 @@ pub(super) fn open_from(weights: &[Weight], start: usize) -> impl Iterator<Item 
 }
 
 /// What is known of the backends with these numbers.
-pub(super) fn of<'a>(standings: &'a Standings, numbers: &'a [u32]) -> impl Fn(usize) -> Standing + 'a {
-    let vacant = Standing { share: 0, settled: true };
+pub(super) fn of<'a>(
+    effective_weights: &'a EffectiveWeights,
+    numbers: &'a [u32],
+) -> impl Fn(usize) -> EffectiveWeight + 'a {
+    let vacant = EffectiveWeight { share: 0, settled: true };
     move |index| {
         let number = numbers.get(index).and_then(|&number| u16::try_from(number).ok());
-        number.map_or(vacant, |number| standings.of(number))
+        number.map_or(vacant, |number| effective_weights.of(number))
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`.
 //! The others change one by one, in any order. What that can look like, and what it means:
-//! - `ledger`, `rules`, `answers_due`, `kept`: any combination. What the engine really holds decides, not these.
+//! - `offload_state`, `rules`, `answers_due`, `kept`: any combination. What the engine really holds decides, not these.
 //! - `state` with flags of before or after: [`Flags::COUNTED`] there or missing in any state (it follows from the state),
 //!   [`Flags::PROVEN`] missing in an established one (it is then among those that give way when the table is full),
 //!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
@@ -15,7 +15,7 @@
 //! - `proof` and [`Flags::CHALLENGED`] of before, in any state: the handshake is recognised at the next SYN-ACK.
 //! - `proof` of before with [`Flags::GUESSED`]: a RST of the client is recognised after the backend's next packet.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
-//! - [`Flags::DOOMED`] on an entry that looks alive: it is to go.
+//! - [`Flags::PENDING_REMOVAL`] on an entry that looks alive: it is to go.
 //! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
 //! - `last_seen` before `created` or `changed`; `offer_after` of before: harmless.
 
@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Whether anybody may have made it up: it gives way to a newer one when the table is full.
-    pub fn is_embryonic(self) -> bool {
+    pub fn is_half_open(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived | State::UdpNew)
     }
 
@@ -100,7 +100,7 @@ impl State {
 /// Where a connection's pair of rules is in its life (design section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Ledger {
+pub enum OffloadState {
     /// The engine holds nothing.
     Software,
     /// Asked for; not all answers are in.
@@ -111,8 +111,8 @@ pub enum Ledger {
     Removing,
 }
 
-/// Why a connection is not with the engine, or was not when that was last decided. Meaningful while the ledger says
-/// [`Ledger::Software`] or [`Ledger::Removing`].
+/// Why a connection is not with the engine, or was not when that was last decided. Meaningful while the offload state says
+/// [`OffloadState::Software`] or [`OffloadState::Removing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kept {
@@ -160,7 +160,7 @@ impl Flags {
     /// It counts as a connection of its backend.
     pub const COUNTED: u16 = 2;
     /// It has left the index and goes as soon as the engine holds no rule of it.
-    pub const DOOMED: u16 = 4;
+    pub const PENDING_REMOVAL: u16 = 4;
     /// The backend sent the first FIN, so TIME_WAIT is at the backend.
     pub const BACKEND_CLOSED_FIRST: u16 = 8;
     /// The handshake has been completed once.
@@ -246,7 +246,7 @@ pub struct Connection {
     /// Where it is in its life.
     pub state: State,
     /// Where its rules are in theirs.
-    pub ledger: Ledger,
+    pub offload_state: OffloadState,
     /// Why it has none.
     pub kept: Kept,
     /// Facts.
@@ -270,7 +270,7 @@ pub struct Connection {
     pub created: Time,
     /// When its state last changed.
     pub changed: Time,
-    /// Not to be offered to the engine before. While the ledger says [`Ledger::Installing`]: when its rules were asked
+    /// Not to be offered to the engine before. While the offload state says [`OffloadState::Installing`]: when its rules were asked
     /// for.
     pub offer_after: Time,
     /// What the rules in force had carried when the engine was last asked.
@@ -297,7 +297,7 @@ impl Connection {
             source,
             protocol,
             state,
-            ledger: Ledger::Software,
+            offload_state: OffloadState::Software,
             kept: Kept::Nothing,
             flags: Flags::default(),
             service: 0,
@@ -377,7 +377,7 @@ impl Connection {
         }
         self.rules = rules;
         self.answers_due = 0;
-        self.ledger = if rules == 0 { Ledger::Software } else { Ledger::Offloaded };
+        self.offload_state = if rules == 0 { OffloadState::Software } else { OffloadState::Offloaded };
     }
 
     /// Takes the last counters of a rule that is gone.

@@ -242,12 +242,12 @@ impl<I: FrameIo> Link<I> {
             Found::Asked => Err(Fate::Held(*next, segment)),
             Found::Failed => Err(Fate::Drop(Drop::Unreachable)),
             Found::Busy => Err(Fate::Drop(Drop::Contended)),
-            Found::Unknown => Err(self.newcomer(next, segment)),
+            Found::Unknown => Err(self.new_next_hop(next, segment)),
         }
     }
 
     /// Asks for a neighbour that has not been asked for.
-    fn newcomer(&mut self, next: &Address, segment: Segment) -> Fate {
+    fn new_next_hop(&mut self, next: &Address, segment: Segment) -> Fate {
         let is_host = match next.is_ipv4() {
             true => ipv4::is_host(next.ipv4_octets()) && !self.plan.is_broadcast(next),
             false => ipv6::is_host(next),

@@ -2,7 +2,7 @@
 
 use super::slab::Slot;
 use crate::flow::{Address, Protocol};
-use crate::l4::connection::{Connection, Kept, Ledger, State};
+use crate::l4::connection::{Connection, Kept, OffloadState, State};
 use core::mem::offset_of;
 
 /// A type of which a slab may be adopted.
@@ -35,7 +35,7 @@ macro_rules! with_fields {
             source,
             protocol,
             state,
-            ledger,
+            offload_state,
             kept,
             flags,
             backend_number,
@@ -107,7 +107,7 @@ unsafe impl Adoptable for Connection {
         let is_pass = state == State::Pass as u8;
         let enums = [Protocol::Tcp as u8, Protocol::Udp as u8].contains(&bytes[offset_of!(Connection, protocol)])
             && state <= State::Pass as u8
-            && bytes[offset_of!(Connection, ledger)] <= Ledger::Removing as u8
+            && bytes[offset_of!(Connection, offload_state)] <= OffloadState::Removing as u8
             && bytes[offset_of!(Connection, kept)] <= Kept::Failed as u8;
         let is_udp = bytes[offset_of!(Connection, protocol)] == Protocol::Udp as u8;
         let is_udp_state = [State::UdpNew as u8, State::UdpEstablished as u8].contains(&state);
@@ -129,7 +129,7 @@ unsafe impl Adoptable for Connection {
 const _: () = {
     // The address is what an end begins with, and the discriminants have no gaps.
     assert!(offset_of!(crate::flow::Endpoint, address) == 0);
-    assert!(State::Pass as u8 == 9 && Ledger::Removing as u8 == 3 && Kept::Failed as u8 == 5);
+    assert!(State::Pass as u8 == 9 && OffloadState::Removing as u8 == 3 && Kept::Failed as u8 == 5);
 };
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //!
 //! What an entry says about its connection is believed (as far as [`Connection`] allows for words of before and after a
 //! change); what it says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular
-//! every rule that the engine holds and an entry names is in the ledger of exactly one entry. What the engine holds
-//! beyond all workers' [`Worker::ledger`] belongs to none, and the caller takes it away before any worker gets to work.
+//! every rule that the engine holds and an entry names is in the offload state of exactly one entry. What the engine holds
+//! beyond all workers' [`Worker::rules_known`] belongs to none, and the caller takes it away before any worker gets to work.
 //!
-//! Entries that do not stay (already doomed, Pass entries, those whose service or backend is gone) but still have rules
-//! become doomed like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
+//! Entries that do not stay (already pending removal, Pass entries, those whose service or backend is gone) but still have rules
+//! become pending removal like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
 //! entry and one that stays could name is the former's: it may be an old one, of the same key but another rewrite. All
 //! these rules are asked to be taken back before the first new one is asked for, so no request overtakes another.
 //!
@@ -25,7 +25,7 @@ use super::lifecycle::QUEUE_FULL_FOR;
 use super::{Flows, Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
-use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
@@ -62,7 +62,7 @@ pub struct Adopted {
     /// Entries that made no sense. Always zero after a crash; anything else means that something wrote into the memory.
     pub invalid: u64,
     /// Entries on their way out, and Pass entries.
-    pub doomed: u64,
+    pub pending_removal: u64,
     /// Entries whose service or backend the snapshot does not have (under the same numbers), or has disabled. Where
     /// connections are not tracked, all of them.
     pub without_service: u64,
@@ -81,7 +81,7 @@ impl Adopted {
         self.rules_gone += other.rules_gone;
         self.missteered += other.missteered;
         self.invalid += other.invalid;
-        self.doomed += other.doomed;
+        self.pending_removal += other.pending_removal;
         self.without_service += other.without_service;
         self.misplaced += other.misplaced;
         self.duplicates += other.duplicates;
@@ -112,7 +112,7 @@ impl Unfinished {
 /// What is to become of an entry.
 enum Verdict {
     Keep,
-    Doomed,
+    PendingRemoval,
     Pass,
     WithoutService,
     Misplaced,
@@ -136,7 +136,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let mut adopted = Adopted { invalid: worker.slab.recover() as u64, ..Adopted::default() };
         let going = worker.index_adopted(number, &mut adopted);
         let claimed = worker.claim(&going, engine);
-        let mut embryos = Vec::new();
+        let mut half_open = Vec::new();
         for position in 0..worker.slab.used() {
             if worker.is_adopted(position) {
                 let held = |direction| {
@@ -147,12 +147,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 worker.take_in(now, position, held, &mut adopted);
                 let connection = worker.slab.at(position);
                 if !connection.flags.has(Flags::PROVEN) {
-                    embryos.push((connection.created, position));
+                    half_open.push((connection.created, position));
                 }
             }
         }
-        embryos.sort_unstable();
-        embryos.iter().for_each(|&(_, position)| worker.remember_embryo(position));
+        half_open.sort_unstable();
+        half_open.iter().for_each(|&(_, position)| worker.remember_half_open(position));
         going.into_iter().for_each(|position| worker.dismiss(now, position));
         worker.statistics.offload.rules = u64::from(worker.rules.own());
         worker.finish_adoption(now);
@@ -161,7 +161,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Whether the entry at `position` stays.
     fn is_adopted(&self, position: Position) -> bool {
-        self.slab.contains(position) && !self.slab.at(position).flags.has(Flags::DOOMED)
+        self.slab.contains(position) && !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL)
     }
 
     /// Puts all entries that stay into the index; returns the others.
@@ -201,11 +201,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() || !self.is_served(connection) {
             return Verdict::WithoutService;
         }
-        let embryonic = connection.state.is_embryonic();
-        if home(connection, &self.steering) != number || embryonic && self.is_missteered(connection) {
+        let half_open = connection.state.is_half_open();
+        if home(connection, &self.steering) != number || half_open && self.is_missteered(connection) {
             return Verdict::Misplaced;
         }
-        if connection.flags.0 & (Flags::DOOMED | Flags::SEVERED) != 0 { Verdict::Doomed } else { Verdict::Keep }
+        if connection.flags.0 & (Flags::PENDING_REMOVAL | Flags::SEVERED) != 0 {
+            Verdict::PendingRemoval
+        } else {
+            Verdict::Keep
+        }
     }
 
     /// Whether the snapshot has the connection's service and backend under their numbers.
@@ -229,14 +233,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn let_go(&mut self, position: Position, verdict: &Verdict, adopted: &mut Adopted) {
         match verdict {
             Verdict::Keep => adopted.duplicates += 1,
-            Verdict::Doomed | Verdict::Pass => adopted.doomed += 1,
+            Verdict::PendingRemoval | Verdict::Pass => adopted.pending_removal += 1,
             Verdict::WithoutService => adopted.without_service += 1,
             Verdict::Misplaced => adopted.misplaced += 1,
         }
         let connection = self.slab.at_mut(position);
-        connection.flags.set(Flags::DOOMED);
+        connection.flags.set(Flags::PENDING_REMOVAL);
         connection.flags.clear(Flags::COUNTED);
-        if !matches!(verdict, Verdict::Doomed) {
+        if !matches!(verdict, Verdict::PendingRemoval) {
             connection.state = State::Pass;
         }
     }
@@ -293,7 +297,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn take_in(&mut self, now: Time, position: Position, held: u8, adopted: &mut Adopted) {
         let misses = self.is_missteered(self.slab.at(position));
         let connection = self.slab.at_mut(position);
-        let was_offered = matches!(connection.ledger, Ledger::Installing | Ledger::Offloaded);
+        let was_offered = matches!(connection.offload_state, OffloadState::Installing | OffloadState::Offloaded);
         connection.holds(held);
         let gone = held == 0 && was_offered;
         if held != 0 || gone || misses {
@@ -385,10 +389,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     fn take_back(&mut self, now: Time, (position, generation): (Position, u32)) {
         let there = self.slab.contains(position) && self.slab.generation(position) == generation;
-        if !there || self.slab.at(position).ledger != Ledger::Offloaded {
+        if !there || self.slab.at(position).offload_state != OffloadState::Offloaded {
             return; // ended meanwhile, its rules with it
         }
-        if !self.slab.at(position).flags.has(Flags::DOOMED) {
+        if !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL) {
             // It may have no stamp, waiting for a sample that will not be asked for now.
             self.stamps.started(position, now + QUEUE_FULL_FOR);
         }

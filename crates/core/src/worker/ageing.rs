@@ -7,7 +7,7 @@ use super::lifecycle::QUEUE_FULL_FOR;
 use super::{SAMPLES_MAX, Worker};
 use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
 use crate::flow::{Direction, FlowKey};
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, OffloadState, State};
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::{Ageing, Deadlines};
 use crate::table::slab::Slab;
@@ -84,24 +84,24 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if !connection.flags.has(Flags::PROVEN) {
             connection.flags.set(Flags::PROVEN);
             let service = usize::from(connection.service);
-            self.forget_embryo(position);
+            self.forget_half_open(position);
             self.statistics.services[service].established += 1;
         }
     }
 
     /// When [`Worker::handle_timeout`] next has something to do; it may be early.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
-        let standings = self.standings_have_changed().then_some(now);
+        let effective_weights = self.effective_weights_have_changed().then_some(now);
         let splices = self.splices.poll_timeout(now);
-        let others = [self.sweep.due(), self.unfinished_until(now), standings, splices, self.survey_due()];
+        let others = [self.sweep.due(), self.unfinished_until(now), effective_weights, splices, self.survey_due()];
         self.stamps.next(now).into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Judges connections whose time has come and ends those that [`Worker::end_backend`] wants ended, a bounded number of
     /// them; [`Worker::poll_timeout`] says when to go on.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.standings_have_changed() {
-            self.follow_standings(now);
+        if self.effective_weights_have_changed() {
+            self.follow_effective_weights(now);
         }
         self.finish_adoption(now);
         self.sweep(now);
@@ -110,14 +110,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.stamps.due(now, &Stamped(&self.slab), &mut due);
         for position in due {
             let connection = self.slab.at(position);
-            match connection.ledger {
+            match connection.offload_state {
                 _ if connection.flags.has(Flags::SEVERED) => self.severed_due(now, position),
-                Ledger::Software if connection.flags.has(Flags::MISSTEERED) && now < self.deadline(connection) => {
+                OffloadState::Software
+                    if connection.flags.has(Flags::MISSTEERED) && now < self.deadline(connection) =>
+                {
                     self.offer_missteered(now, position);
                 }
-                Ledger::Software => self.judge(now, position),
-                Ledger::Offloaded if now < self.deadline(connection) => self.judge(now, position),
-                Ledger::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),
+                OffloadState::Software => self.judge(now, position),
+                OffloadState::Offloaded if now < self.deadline(connection) => self.judge(now, position),
+                OffloadState::Offloaded if self.sampling.len() < SAMPLES_MAX => self.sampling.push_back(position),
                 _ => self.stamps.started(position, now + QUEUE_FULL_FOR),
             }
         }
@@ -128,7 +130,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn poll_samples(&mut self, asked: &mut Asked) {
         while asked.remaining_capacity() >= 2 {
             let Some(position) = self.sampling.pop_front() else { return };
-            if !self.slab.contains(position) || self.slab.at(position).ledger != Ledger::Offloaded {
+            if !self.slab.contains(position) || self.slab.at(position).offload_state != OffloadState::Offloaded {
                 continue; // overtaken by events, and stamped again or on its way out
             }
             for direction in [Direction::FromClient, Direction::FromBackend] {
@@ -150,7 +152,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let mut last = None;
         for (id, _) in asked {
             let Some((position, _)) = self.rule_of(*id) else { continue };
-            if last == Some(position) || self.slab.at(position).flags.has(Flags::DOOMED) {
+            if last == Some(position) || self.slab.at(position).flags.has(Flags::PENDING_REMOVAL) {
                 continue;
             }
             last = Some(position);
@@ -189,7 +191,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::SynSent {
             self.failed(position);
         }
-        if !self.doom(now, position) {
+        if !self.begin_removal(now, position) {
             self.stamps.started(position, now + QUEUE_FULL_FOR);
         }
     }

@@ -1,10 +1,10 @@
-//! Connections' beginning and end: creation, Pass entries, doom, release.
+//! Connections' beginning and end: creation, Pass entries, removal.
 
 use super::{Drop, Worker, passive, value};
 use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, OffloadState, State};
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
@@ -19,7 +19,7 @@ const EVICTION_TRIES_MAX: usize = 32;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.
-    pub(super) fn newcomer<F: Frame>(&mut self, now: Time, frame: F, at: Transport, service: u16, tx: &mut Batch<F>) {
+    pub(super) fn new_flow<F: Frame>(&mut self, now: Time, frame: F, at: Transport, service: u16, tx: &mut Batch<F>) {
         let settings = &self.snapshot.services[usize::from(service)];
         let (unknown, forwarding) = (settings.unknown, settings.forwarding);
         let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
@@ -95,11 +95,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Ends the oldest connection that anybody may have made up, if one is found soon: a flood of first packets pushes
     /// itself out, never a connection that has been established.
     fn make_room(&mut self, now: Time) -> bool {
-        let mut oldest = self.embryos.first();
+        let mut oldest = self.half_open.first();
         for _ in 0..EVICTION_TRIES_MAX {
             let Some(position) = oldest else { return false };
-            oldest = self.embryos.after(position);
-            if self.doom(now, position) {
+            oldest = self.half_open.after(position);
+            if self.begin_removal(now, position) {
                 self.statistics.evicted += 1;
                 // one that began anew with its rules in force takes a while to go
                 if self.slab.len() < self.slab.capacity() {
@@ -144,7 +144,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn clear_way(&mut self, now: Time, key: &FlowKey) -> bool {
         let Some((holder, _)) = self.find(key) else { return true };
         let state = self.slab.at(holder).state;
-        (state == State::Pass || state.is_over()) && self.doom(now, holder)
+        (state == State::Pass || state.is_over()) && self.begin_removal(now, holder)
     }
 
     /// Puts a connection into slab and index, with a stamp of its deadline, and counts it.
@@ -159,7 +159,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return Err(Drop::TableFull);
         }
         self.stamps.started(position, now + self.timeout(&connection));
-        self.remember_embryo(position);
+        self.remember_half_open(position);
         let number = self.backend_number(position);
         self.statistics.services[usize::from(connection.service)].created += 1;
         self.statistics.backends[number].connections += 1;
@@ -182,15 +182,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Remembers a connection that anybody may have made up as the youngest of those that give way when the table is full.
-    pub(super) fn remember_embryo(&mut self, position: Position) {
-        self.embryos.push(position);
-        self.statistics.embryos_now = self.embryos.len().into();
+    pub(super) fn remember_half_open(&mut self, position: Position) {
+        self.half_open.push(position);
+        self.statistics.half_open_now = self.half_open.len().into();
     }
 
     /// It does not give way (any more).
-    pub(super) fn forget_embryo(&mut self, position: Position) {
-        self.embryos.remove(position);
-        self.statistics.embryos_now = self.embryos.len().into();
+    pub(super) fn forget_half_open(&mut self, position: Position) {
+        self.half_open.remove(position);
+        self.statistics.half_open_now = self.half_open.len().into();
     }
 
     /// Adds both flows to the index, or neither.
@@ -235,11 +235,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ///
     /// `false`, and nothing happens, while the engine owes answers about it or the queue to the engine is full: a new
     /// connection with the same keys must not ask for its rules before the removal of these is asked for.
-    pub(super) fn doom(&mut self, now: Time, position: Position) -> bool {
+    pub(super) fn begin_removal(&mut self, now: Time, position: Position) -> bool {
         let connection = *self.slab.at(position);
-        match connection.ledger {
-            Ledger::Software => {}
-            Ledger::Offloaded if self.queue_has_room() => {}
+        match connection.offload_state {
+            OffloadState::Software => {}
+            OffloadState::Offloaded if self.queue_has_room() => {}
             _ => return false,
         }
         self.index_changes += 1;
@@ -247,9 +247,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.table.remove(&connection.key(direction), value(position, direction));
         }
         self.count(position, false);
-        self.forget_embryo(position);
-        self.slab.at_mut(position).flags.set(Flags::DOOMED);
-        if connection.ledger == Ledger::Software {
+        self.forget_half_open(position);
+        self.slab.at_mut(position).flags.set(Flags::PENDING_REMOVAL);
+        if connection.offload_state == OffloadState::Software {
             self.release(now, position);
         } else {
             self.stamps.ended(position);
@@ -267,12 +267,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
         connection.flags.clear(Flags::BACKEND_CLOSED_FIRST | Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
         let service = usize::from(connection.service);
-        self.remember_embryo(position);
+        self.remember_half_open(position);
         self.statistics.services[service].created += 1;
         self.statistics.backends[number].connections += 1;
     }
 
-    /// Frees a doomed connection of which the engine holds nothing.
+    /// Frees a connection pending removal of which the engine holds nothing.
     pub(super) fn release(&mut self, now: Time, position: Position) {
         self.stamps.ended(position);
         self.tell_end(now, position);

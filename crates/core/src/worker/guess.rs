@@ -157,7 +157,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         let key = self.slab.at(position).key(Direction::FromBackend);
         // Nothing of it is with the engine, so it goes at once.
-        if self.doom(now, position) {
+        if self.begin_removal(now, position) {
             self.pass(now, &key);
         }
         match direction {

@@ -6,7 +6,7 @@
 use super::{OPS_MAX, Worker};
 use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::{Direction, FlowKey};
-use crate::l4::connection::{Flags, Kept, Ledger, State};
+use crate::l4::connection::{Flags, Kept, OffloadState, State};
 use crate::l7::splice::RULE_BIT;
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Ageing;
@@ -75,7 +75,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = self.slab.at_mut(position);
         connection.kept = Kept::Nothing;
         connection.offer_after = now;
-        connection.ledger = Ledger::Installing;
+        connection.offload_state = OffloadState::Installing;
         connection.answers_due = rules;
         let ipv4 = connection.source.address.is_ipv4();
         self.rules.add(ipv4, u32::from(rules));
@@ -96,7 +96,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let connection = self.slab.at_mut(position);
         connection.answers_due = asked;
-        connection.ledger = Ledger::Removing;
+        connection.offload_state = OffloadState::Removing;
         if asked == 0 {
             self.settle(now, position);
         }
@@ -109,14 +109,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Not after a RST, which a single forged packet is.
     pub(super) fn wind_up(&mut self, now: Time, position: Position) {
         let connection = self.slab.at(position);
-        match connection.ledger {
-            Ledger::Software => self.tell_end(now, position),
-            Ledger::Offloaded if connection.flags.has(Flags::MISSTEERED) => {}
-            Ledger::Offloaded if self.is_tight(connection.source.address.is_ipv4()) && self.queue_has_room() => {
+        match connection.offload_state {
+            OffloadState::Software => self.tell_end(now, position),
+            OffloadState::Offloaded if connection.flags.has(Flags::MISSTEERED) => {}
+            OffloadState::Offloaded if self.is_tight(connection.source.address.is_ipv4()) && self.queue_has_room() => {
                 self.remove_rules(now, position);
             }
             // Once the engine has answered; or when the connection is forgotten.
-            Ledger::Offloaded | Ledger::Installing | Ledger::Removing => {}
+            OffloadState::Offloaded | OffloadState::Installing | OffloadState::Removing => {}
         }
     }
 
@@ -191,16 +191,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn settle(&mut self, now: Time, position: Position) {
         let connection = self.slab.at_mut(position);
         let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
-        let doomed = connection.flags.has(Flags::DOOMED);
-        if connection.ledger == Ledger::Installing && connection.rules == whole {
+        let pending_removal = connection.flags.has(Flags::PENDING_REMOVAL);
+        if connection.offload_state == OffloadState::Installing && connection.rules == whole {
             self.policy.on_installed(now, now.since(connection.offer_after));
         }
         if connection.kept != Kept::Nothing {
             connection.offer_after = now + REFUSED_FOR;
         }
         if connection.rules == 0 {
-            connection.ledger = Ledger::Software;
-            if doomed {
+            connection.offload_state = OffloadState::Software;
+            if pending_removal {
                 self.release(now, position);
             } else if connection.flags.has(Flags::MISSTEERED) {
                 // It cannot wait for a packet, which may go to another worker.
@@ -210,9 +210,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.wind_up(now, position);
             }
         } else {
-            connection.ledger = Ledger::Offloaded;
+            connection.offload_state = OffloadState::Offloaded;
             // a pair of which one was refused is no use
-            if doomed || connection.rules != whole {
+            if pending_removal || connection.rules != whole {
                 self.remove_rules(now, position);
             } else if connection.state == State::Closed {
                 self.wind_up(now, position);

@@ -4,7 +4,7 @@
 //! A mark is one more than the lower half of a rule's id, which is the value that the index has for the flow. It is only a
 //! hint: it may be of a rule whose connection has ended meanwhile and whose place another has now, or of another worker.
 //! So a packet found by a mark must have the connection's key, and the connection must be one that the index has too
-//! (present and not doomed); every other packet is looked up as ever. A worker that takes marks does, frame by frame,
+//! (present and not pending removal); every other packet is looked up as ever. A worker that takes marks does, frame by frame,
 //! what one that does not take them does (`tests/marks.rs`).
 
 use super::{Flows, Worker, parts};
@@ -48,7 +48,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn marked(&mut self, meta: &Meta, key: &FlowKey) -> Option<u32> {
         let value = meta.ticket.checked_sub(1).filter(|_| meta.arrival == Arrival::Received)?;
         let (position, _) = parts(value);
-        let known = Flows(&self.slab).is(value, key) && !self.slab.at(position).flags.has(Flags::DOOMED);
+        let known = Flows(&self.slab).is(value, key) && !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL);
         let counted = if known { &mut self.statistics.marked } else { &mut self.statistics.mismarked };
         *counted += 1;
         known.then_some(value)

@@ -7,16 +7,16 @@
 //! [`Worker::reconfigure`] and [`Worker::end_backend`] may be called.
 //!
 //! Invariants: a connection's slot is free only when the engine holds no rule of it and owes no answer about it; the
-//! index holds both keys of every connection that is not doomed, and nothing else; every frame of a batch is either in
+//! index holds both keys of every connection that is not pending removal, and nothing else; every frame of a batch is either in
 //! the transmit batch afterwards or counted by reason and dropped.
 
 mod adopt;
 mod ageing;
 mod answers;
 mod create;
-mod embryos;
 mod ends;
 mod guess;
+mod half_open;
 mod known;
 mod lane;
 mod lifecycle;
@@ -47,7 +47,7 @@ pub use statistics::{
 pub use sweep::Which;
 pub use update::{Retired, Update};
 
-use crate::balance::{Balancer, Loads, Standings, Tables};
+use crate::balance::{Balancer, EffectiveWeights, Loads, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey, Steering};
@@ -68,8 +68,8 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 pub(crate) use answers::Answers;
-use embryos::Embryos;
 use ends::Ends;
+use half_open::HalfOpen;
 use occupancy::Share;
 use survey::Survey;
 use sweep::Sweep;
@@ -100,7 +100,7 @@ pub struct WorkerOptions<P, T = AnyTable> {
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
     /// What part of their weight backends have now, shared by all workers.
-    pub standings: Standings,
+    pub effective_weights: EffectiveWeights,
     /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
     pub known: Known,
     /// Rules of all workers that share the engine; shared by those.
@@ -113,6 +113,37 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub splices_max: u32,
     /// What SYN cookies are made with.
     pub cookies: Cookies,
+}
+
+impl<P, T> WorkerOptions<P, T> {
+    /// Those of a worker that stands alone: number 0, with nothing shared, no engine, and room for 64 spliced connections.
+    /// Steering and SYN cookies follow from `seeds`. A caller that wants something else sets the field.
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        memory: &'static mut [Slot<Connection>],
+        table: T,
+        policy: P,
+        seeds: [u64; 4],
+    ) -> WorkerOptions<P, T> {
+        let [a, b, c, d] = seeds;
+        WorkerOptions {
+            snapshot,
+            steering: Steering::by_hash([a, b], 1),
+            worker: 0,
+            seeds,
+            memory,
+            table,
+            stateless: None,
+            loads: Loads::default(),
+            effective_weights: EffectiveWeights::default(),
+            known: Known::default(),
+            occupancy: Occupancy::default(),
+            caps: EngineCaps::NONE,
+            policy,
+            splices_max: 64,
+            cookies: Cookies::new([[a, b], [c, d]]),
+        }
+    }
 }
 
 /// The per-core machine. See the module's documentation.
@@ -132,9 +163,9 @@ pub struct Worker<P, T = AnyTable> {
     balancers: Vec<Balancer>,
     ports: PortPool,
     loads: Loads,
-    standings: Standings,
-    /// The version of `standings` that balancers go by.
-    standings_seen: u32,
+    effective_weights: EffectiveWeights,
+    /// The version of `effective_weights` that balancers go by.
+    effective_weights_seen: u32,
     /// By backend number: whether they know it to be down.
     down: Box<[bool]>,
     sweep: Sweep,
@@ -151,7 +182,7 @@ pub struct Worker<P, T = AnyTable> {
     ops: VecDeque<RuleOp>,
     sampling: VecDeque<Position>,
     survey: Survey,
-    embryos: Embryos,
+    half_open: HalfOpen,
     /// Its rules, and what is known of the other workers'.
     rules: Share,
     /// Requests that the engine has taken and not answered.
@@ -171,14 +202,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
         let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
-        let WorkerOptions { loads, standings, known, occupancy, caps, policy, splices_max, cookies, .. } = options;
+        let WorkerOptions { loads, effective_weights, known, occupancy, caps, policy, splices_max, cookies, .. } =
+            options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, guessed, mut balancers, ports, .. } =
             Update::new(snapshot.clone(), &tables, &loads, &steering, worker, seeds[3]);
-        let standings_seen = standings.version();
-        let down = (0..BACKENDS_MAX as u16).map(|number| standings.of(number).is_down()).collect();
-        balancers.iter_mut().for_each(|balancer| balancer.refresh(&standings));
+        let effective_weights_seen = effective_weights.version();
+        let down = (0..BACKENDS_MAX as u16).map(|number| effective_weights.of(number).is_down()).collect();
+        balancers.iter_mut().for_each(|balancer| balancer.refresh(&effective_weights));
         let splices = Splices::new(splices_max, Hasher::new(seeds), cookies);
         let mut statistics = Statistics::new(&snapshot, capacity);
         splices.tell(&mut statistics.http);
@@ -197,7 +229,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             ops: VecDeque::with_capacity(OPS_MAX + COMPLETIONS_MAX),
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),
-            embryos: Embryos::new(capacity),
+            half_open: HalfOpen::new(capacity),
             rules: Share::new(occupancy, &caps),
             in_flight: 0,
             passes: 0,
@@ -211,8 +243,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             guessed,
             balancers,
             loads,
-            standings,
-            standings_seen,
+            effective_weights,
+            effective_weights_seen,
             down,
             sweep: Sweep::default(),
             known,
@@ -243,8 +275,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.slab.positions().map(|position| self.slab.at(position))
     }
 
-    /// Rules the engine holds for it, as far as it knows (the ledger), by key.
-    pub fn ledger(&self) -> impl Iterator<Item = FlowKey> {
+    /// Rules the engine holds for it, as far as it knows (the offload state), by key.
+    pub fn rules_known(&self) -> impl Iterator<Item = FlowKey> {
         let of_connections = self.slab.positions().flat_map(|position| {
             let connection = self.slab.at(position);
             [Direction::FromClient, Direction::FromBackend]
@@ -252,7 +284,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 .filter(|&direction| connection.rules & (1 << direction as u8) != 0)
                 .map(|direction| connection.key(direction))
         });
-        of_connections.chain(self.splices.ledger())
+        of_connections.chain(self.splices.rules_known())
     }
 
     /// Finds the connection a flow belongs to.

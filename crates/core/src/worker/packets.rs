@@ -5,7 +5,7 @@ use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, OffloadState, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::OffloadPolicy;
 use crate::table::{Entries, Position, Table};
@@ -139,8 +139,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         rx: &mut Batch<IO::Frame>,
         tx: &mut Batch<IO::Frame>,
     ) {
-        if self.standings_have_changed() {
-            self.follow_standings(now);
+        if self.effective_weights_have_changed() {
+            self.follow_effective_weights(now);
         }
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
@@ -149,7 +149,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if let Some(frame) = rx.first() {
             self.port = frame.meta().port;
         }
-        // Borrowed for the turn.
+        // Borrowed for the iteration.
         let mut keys = core::mem::take(&mut self.keys);
         self.handle_tracked(now, io, (rx, tx), &mut keys);
         self.keys = keys;
@@ -309,8 +309,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         if self.is_somebody_elses(position, direction, &at) {
             // not while the engine owes answers; the backend says it again in a second
-            return if self.doom(now, position) {
-                self.stranger(now, frame, at, tx)
+            return if self.begin_removal(now, position) {
+                self.unmatched(now, frame, at, tx)
             } else {
                 self.drop_frame(Drop::Stale)
             };
@@ -320,8 +320,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 return self.drop_frame(Drop::Checksum);
             }
             if !self.takes_connections(position) {
-                return if self.doom(now, position) {
-                    self.stranger(now, frame, at, tx)
+                return if self.begin_removal(now, position) {
+                    self.unmatched(now, frame, at, tx)
                 } else {
                     self.drop_frame(Drop::Stale)
                 };
@@ -388,7 +388,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 }
             }
         };
-        if next == State::SynReceived && connection.ledger != Ledger::Software {
+        if next == State::SynReceived && connection.offload_state != OffloadState::Software {
             // started anew while its rules may be in force: the client's ACK may not come by here
             self.prove(position);
             self.succeeded(position);
@@ -415,10 +415,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// A packet of no known connection.
-    pub(super) fn stranger<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
+    pub(super) fn unmatched<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
         if let Some(service) = self.services.at(&at.key.destination, at.key.protocol) {
             self.statistics.services[usize::from(service)].speculative += 1;
-            return self.newcomer(now, frame, at, service, tx);
+            return self.new_flow(now, frame, at, service, tx);
         }
         if let Some(position) = self.guess(now, &at) {
             return self.carry(now, frame, at, position, Direction::FromBackend, tx);

@@ -13,7 +13,7 @@ use super::{Drop, Worker};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::answer;
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, OffloadState, State};
 use crate::l7::splice::Context;
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Ageing;
@@ -44,20 +44,20 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Begins to tell both ends of a connection that it is over. `false`, and nothing happens, while the engine owes
     /// answers about it or the queue to the engine is full.
     pub(super) fn sever(&mut self, now: Time, position: Position) -> bool {
-        let ledger = self.slab.at(position).ledger;
-        match ledger {
-            Ledger::Software => {}
-            Ledger::Offloaded if self.queue_has_room() => {}
+        let offload_state = self.slab.at(position).offload_state;
+        match offload_state {
+            OffloadState::Software => {}
+            OffloadState::Offloaded if self.queue_has_room() => {}
             _ => return false,
         }
-        self.forget_embryo(position);
+        self.forget_half_open(position);
         self.transition(now, position, State::Reset);
         let connection = self.slab.at_mut(position);
         connection.flags.set(Flags::SEVERED);
         connection.flags.clear(Flags::MISSTEERED | Flags::CLIENT_GONE | Flags::BACKEND_GONE);
         connection.proof = 0;
         self.stamps.started(position, now + ASK_AFTER);
-        if ledger == Ledger::Offloaded {
+        if offload_state == OffloadState::Offloaded {
             self.remove_rules(now, position);
         }
         true
@@ -68,13 +68,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = *self.slab.at(position);
         let asked = connection.proof >= ASKS_MAX;
         let over = now >= self.deadline(&connection) || asked && connection.flags.has(Flags::CLIENT_GONE);
-        let next = match connection.ledger {
-            Ledger::Software if over => {
-                self.doom(now, position);
+        let next = match connection.offload_state {
+            OffloadState::Software if over => {
+                self.begin_removal(now, position);
                 return;
             }
-            Ledger::Software if asked => self.deadline(&connection),
-            Ledger::Software if self.asking.len() < ASKING_MAX && self.tellings.admits(now) => {
+            OffloadState::Software if asked => self.deadline(&connection),
+            OffloadState::Software if self.asking.len() < ASKING_MAX && self.tellings.admits(now) => {
                 self.asking.push_back((position, self.slab.generation(position)));
                 self.slab.at_mut(position).proof += 1;
                 now + ASK_AGAIN_AFTER * (1 << connection.proof)
@@ -107,8 +107,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let begins = direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN;
         if begins {
             // The client has begun another one between the same ends.
-            return match self.doom(now, position) {
-                true => self.stranger(now, frame, at, tx),
+            return match self.begin_removal(now, position) {
+                true => self.unmatched(now, frame, at, tx),
                 false => self.drop_frame(Drop::Stale),
             };
         }
@@ -132,7 +132,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.flags.set(gone(direction));
         if connection.flags.has(Flags::CLIENT_GONE) && connection.flags.has(Flags::BACKEND_GONE) {
             // If the engine still owes answers, when its time comes.
-            self.doom(now, position);
+            self.begin_removal(now, position);
         }
     }
 }

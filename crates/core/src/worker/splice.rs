@@ -46,7 +46,7 @@ macro_rules! lend {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// A packet of no connection of layer 4: a splice's, the first of one, or a stranger's.
+    /// A packet of no connection of layer 4: a splice's, the first of one, or an unmatched packet.
     pub(super) fn spliced<IO: FrameIo>(
         &mut self,
         now: Time,
@@ -75,13 +75,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 }
                 self.statistics.services[usize::from(service)].speculative += 1;
                 let (splices, mut context) = lend!(self, now, io, tx);
-                return splices.newcomer(&mut context, frame, &at, service);
+                return splices.new_flow(&mut context, frame, &at, service);
             }
             if self.is_of_forgotten_back(&at.key) {
                 return self.refuse(now, frame, &at, Drop::Unknown, tx);
             }
         }
-        self.stranger(now, frame, at, tx);
+        self.unmatched(now, frame, at, tx);
     }
 
     /// Whether a packet can only be of a splice's connection to a backend that is gone: its port is the pool's, and the

@@ -217,7 +217,7 @@ pub struct Statistics {
     /// The most connections there have been at a time.
     pub connections_peak: u64,
     /// Connections now that anybody may have made up: they give way when the table is full.
-    pub embryos_now: u64,
+    pub half_open_now: u64,
     /// Pass entries now.
     pub passes_now: u64,
     /// Connections there can be.
@@ -252,7 +252,7 @@ impl Statistics {
             connections_now: 0,
             open_now: 0,
             connections_peak: 0,
-            embryos_now: 0,
+            half_open_now: 0,
             passes_now: 0,
             connections_max: connections_max as u64,
             offload: OffloadStatistics::default(),

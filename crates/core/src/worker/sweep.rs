@@ -136,7 +136,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             let connection = self.slab.at(position);
             let wanted = self.sweep.wanted.get(&connection.backend_number).is_some_and(|wanted| wanted.has(connection));
-            if !wanted || connection.state == State::Pass || connection.flags.has(Flags::DOOMED) {
+            if !wanted || connection.state == State::Pass || connection.flags.has(Flags::PENDING_REMOVAL) {
                 continue;
             }
             if connection.flags.has(Flags::SEVERED) {
@@ -144,7 +144,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             let has_ended = match Self::has_to_be_told(connection) {
                 true => self.sever(now, position),
-                false => self.doom(now, position),
+                false => self.begin_removal(now, position),
             };
             if has_ended {
                 self.statistics.ended += 1;

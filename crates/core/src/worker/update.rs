@@ -123,10 +123,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         for &number in &update.fresh {
             if let Some(down) = self.down.get_mut(usize::from(number)) {
-                *down = self.standings.of(number).is_down();
+                *down = self.effective_weights.of(number).is_down();
             }
         }
-        self.follow_standings(now);
+        self.follow_effective_weights(now);
         self.end_disabled(now);
         self.splices.end_idle(now, &self.snapshot);
         for &(number, which) in &update.ended {
@@ -182,16 +182,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Whether [`Worker::follow_standings`] has something to do.
-    pub(super) fn standings_have_changed(&self) -> bool {
-        self.standings.version() != self.standings_seen
+    /// Whether [`Worker::follow_effective_weights`] has something to do.
+    pub(super) fn effective_weights_have_changed(&self) -> bool {
+        self.effective_weights.version() != self.effective_weights_seen
     }
 
     /// Takes over what part of their weight backends have now. UDP connections of one that has gone down are ended.
-    pub(super) fn follow_standings(&mut self, now: Time) {
-        self.standings_seen = self.standings.version();
+    pub(super) fn follow_effective_weights(&mut self, now: Time) {
+        self.effective_weights_seen = self.effective_weights.version();
         for number in 0..self.snapshot.backends() as u16 {
-            let is_down = self.standings.of(number).is_down();
+            let is_down = self.effective_weights.of(number).is_down();
             let Some(down) = self.down.get_mut(usize::from(number)) else { break };
             let went_down = !core::mem::replace(down, is_down) && is_down;
             let is_datagrams = |protocol| protocol == Protocol::Udp;
@@ -200,7 +200,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
         }
         for balancer in &mut self.balancers {
-            balancer.refresh(&self.standings);
+            balancer.refresh(&self.effective_weights);
         }
     }
 }

@@ -113,7 +113,7 @@ enum Action {
     ///
     /// Listing reads the connection table a page at a time and does not hold up packets; workers tell the connections of
     /// HTTP and TLS services between packets, some at a time. A connection that lives through the whole listing is listed
-    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, doomed) are listed, too;
+    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, pending-removal) are listed, too;
     /// `hairpin status` does not count them.
     #[command(after_help = "Examples: hairpin connections --service web --software\n          \
                             hairpin connections --client 203.0.113.0/24 --all -o json")]

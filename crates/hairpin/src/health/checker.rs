@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::probe::{Outcome, probe};
-use super::record::{Moment, Observed, Saved, Standing, State};
+use super::record::{BackendHealth, Moment, Observed, Saved, State};
 use super::schedule::{Change, Job, Schedule, Totals};
 use super::target::Target;
 
@@ -106,8 +106,8 @@ impl Checker {
 
     /// Whether and how much each backend is to be used, by number. Shares grow in slow start: ask again a few times a
     /// second while one is below 256.
-    pub fn standings(&self) -> Vec<Standing> {
-        self.shared.lock().schedule.standings(Instant::now())
+    pub fn backends_health(&self) -> Vec<BackendHealth> {
+        self.shared.lock().schedule.backends_health(Instant::now())
     }
 
     /// What is known of each backend, by number.

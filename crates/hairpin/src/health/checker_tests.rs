@@ -33,7 +33,12 @@ fn state(checker: &Checker, backend: u16) -> State {
 }
 
 fn available(checker: &Checker) -> Vec<u16> {
-    checker.standings().iter().filter(|standing| standing.available).map(|standing| standing.backend).collect()
+    checker
+        .backends_health()
+        .iter()
+        .filter(|backend_health| backend_health.available)
+        .map(|backend_health| backend_health.backend)
+        .collect()
 }
 
 #[test]

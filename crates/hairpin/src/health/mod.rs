@@ -1,11 +1,11 @@
 //! Health checks: which backends answer, found out by asking them and by watching clients' connections.
 //!
 //! A [`Checker`] makes TCP, HTTP and UDP checks on one thread, `health`, and knows nothing of workers, services'
-//! balancing or BPF: its owner reads [`Checker::standings`] and acts on them. What happens when all backends of a
+//! balancing or BPF: its owner reads [`Checker::backends_health`] and acts on them. What happens when all backends of a
 //! service are down is the owner's business too.
 //!
 //! *States.* A backend begins unknown, which counts as up. The first success decides at once; `fall` failures in a row take
-//! it down and `rise` successes bring it up. Until the first checks have come to a verdict ([`Standing::settled`]) they are
+//! it down and `rise` successes bring it up. Until the first checks have come to a verdict ([`BackendHealth::settled`]) they are
 //! made once a second, new connections go to other backends after one that failed, and nothing else depends on them: after
 //! ten seconds the latest result is the verdict. Failures while an interface has no link ([`Checker::set_links`]) do not
 //! count, for the first half minute. Where all of a service were down and one is up, the others have to settle anew. Clients' failing connections ([`Checker::observe`]) can take
@@ -35,7 +35,7 @@ mod schedule_tests;
 mod servers;
 
 pub use checker::Checker;
-pub use record::{Health, Observed, Saved, Standing, State};
+pub use record::{BackendHealth, Health, Observed, Saved, State};
 pub use schedule::{Change, IN_FLIGHT_MAX, Totals};
 pub use target::{
     Check, DATAGRAM_BYTES_MAX, DURATION_MAX, HttpCheck, IN_A_ROW_MAX, INTERVAL_MIN, Passive, STATUS_RANGES_MAX,

@@ -56,7 +56,7 @@ pub struct Observed {
 
 /// Whether and how much a backend is to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct BackendHealth {
     /// The backend's stable number.
     pub backend: u16,
     /// Whether it gets new connections.
@@ -76,7 +76,7 @@ pub struct State {
     pub health: Health,
     /// Why, in words.
     pub reason: String,
-    /// Whether that is a verdict: see [`Standing::settled`].
+    /// Whether that is a verdict: see [`BackendHealth::settled`].
     pub settled: bool,
     /// Since when, by the wall clock.
     pub since: SystemTime,
@@ -353,7 +353,7 @@ impl Record {
         }
     }
 
-    pub(super) fn standing(&self, target: &Target, now: Instant) -> Standing {
+    pub(super) fn backend_health(&self, target: &Target, now: Instant) -> BackendHealth {
         let fails = self.settling.is_some_and(|settling| settling.failures > 0);
         let available = match self.health {
             Health::Up => true,
@@ -364,7 +364,7 @@ impl Record {
             Some(returned) if available => share(now.saturating_duration_since(returned.instant), target.slow_start),
             _ => FULL_SHARE,
         };
-        Standing { backend: target.backend, available, share_256, settled: self.settling.is_none() }
+        BackendHealth { backend: target.backend, available, share_256, settled: self.settling.is_none() }
     }
 
     pub(super) fn state(&self, backend: u16) -> State {

@@ -66,7 +66,7 @@ impl Case {
     }
 
     fn settled(&self) -> bool {
-        self.record.standing(&self.target, self.now.instant).settled
+        self.record.backend_health(&self.target, self.now.instant).settled
     }
 
     fn observe(&mut self, established: u64, failed: u64) -> Health {
@@ -77,11 +77,11 @@ impl Case {
     }
 
     fn share(&self) -> u16 {
-        self.record.standing(&self.target, self.now.instant).share_256
+        self.record.backend_health(&self.target, self.now.instant).share_256
     }
 
     fn available(&self) -> bool {
-        self.record.standing(&self.target, self.now.instant).available
+        self.record.backend_health(&self.target, self.now.instant).available
     }
 
     fn restored(&self, saved: &Saved) -> Case {

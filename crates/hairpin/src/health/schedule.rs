@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::probe::{Failure, Outcome};
-use super::record::{Health, Moment, Observed, Record, Saved, Standing, State};
+use super::record::{BackendHealth, Health, Moment, Observed, Record, Saved, State};
 #[cfg(doc)]
 use super::target::DURATION_MAX;
 use super::target::{Check, Target};
@@ -376,8 +376,8 @@ impl Schedule {
         now + (target.interval - into)
     }
 
-    pub(super) fn standings(&self, now: Instant) -> Vec<Standing> {
-        self.entries.values().map(|entry| entry.record.standing(&entry.target, now)).collect()
+    pub(super) fn backends_health(&self, now: Instant) -> Vec<BackendHealth> {
+        self.entries.values().map(|entry| entry.record.backend_health(&entry.target, now)).collect()
     }
 
     pub(super) fn states(&self) -> Vec<State> {

@@ -45,7 +45,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<Source>)
 }
 
 /// Serves `stream`, if need be in place of the connection that has gone longest without a whole request: connections
-/// that only sit there must not keep a monitoring system out. If all are being answered, the newcomer has to go.
+/// that only sit there must not keep a monitoring system out. If all are being answered, the new connection is closed.
 fn admit(clients: &mut Vec<Client>, stream: TcpStream, source: &Arc<Source>) {
     clients.retain(|client| !client.task.is_finished());
     if clients.len() >= CONNECTIONS_MAX {

@@ -78,7 +78,7 @@ impl Watch {
     }
 
     /// Takes a reading's word.
-    pub(crate) fn look(&mut self, status: &CapacityStatus) {
+    pub(crate) fn query(&mut self, status: &CapacityStatus) {
         self.peak = self.peak.max(status.connections_peak);
         let due = |at: &mut Option<Instant>| {
             let due = at.is_none_or(|at| at.elapsed() >= EVERY);
@@ -129,10 +129,10 @@ mod tests {
             rules_state: Fill::Ok.name().into(),
             ..CapacityStatus::default()
         };
-        watch.look(&full);
+        watch.query(&full);
         let first = watch.connections_at;
         assert!(first.is_some());
-        watch.look(&full);
+        watch.query(&full);
         assert_eq!(watch.connections_at, first);
         assert_eq!(watch.rules_at, None);
         assert_eq!(watch.peak(), 5);

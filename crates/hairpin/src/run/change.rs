@@ -2,10 +2,10 @@
 
 use super::begin::table_path;
 use super::instance::Record;
-use super::keeper::Keeper;
 use super::policer::Rate;
-use super::thread::Order;
-use super::{log, notify, reading, standing, unix_s};
+use super::supervisor::Supervisor;
+use super::thread::Command;
+use super::{effective_weights, log, notify, reading, unix_s};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings};
 use crate::control::{BackendChange, Changes};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Changes that are logged one by one; the rest is counted.
 const LOGGED_MAX: usize = 20;
 
-impl Keeper {
+impl Supervisor {
     /// Reads the configuration again and applies it, as a whole or not at all. `file` is the one that is meant, if it is
     /// named.
     pub(super) fn reload(&mut self, file: Option<&Path>) -> std::result::Result<Changes, String> {
@@ -115,11 +115,13 @@ impl Keeper {
         let ways = self.plane.ways(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         let mut updates = self.updates(&snapshot, &merged).into_iter();
-        let beat = || self.plane.beat();
-        self.crew
-            .order(|_| updates.next().map_or(Order::End(Vec::new()), |update| Order::Update(Box::new(update))), beat)?;
+        let heartbeat = || self.plane.heartbeat();
+        self.worker_pool.command(
+            |_| updates.next().map_or(Command::End(Vec::new()), |update| Command::Update(Box::new(update))),
+            heartbeat,
+        )?;
         if let Some(ways) = ways {
-            self.crew.order(|_| Order::Ways(Arc::clone(&ways)), || self.plane.beat())?;
+            self.worker_pool.command(|_| Command::Ways(Arc::clone(&ways)), || self.plane.heartbeat())?;
         }
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();
@@ -159,10 +161,10 @@ impl Keeper {
         for &number in &merged.fresh_services {
             self.rates[usize::from(number)] = Rate::new(ceiling);
         }
-        self.making.snapshot = Arc::clone(&snapshot);
+        self.parameters.snapshot = Arc::clone(&snapshot);
         self.inspector.follow(Arc::clone(&snapshot));
         self.registry = registry;
-        let targets = standing::targets(&snapshot, &merged.settings);
+        let targets = effective_weights::targets(&snapshot, &merged.settings);
         let checked: HashSet<u16> = targets.iter().map(|target| target.backend).collect();
         if let Err(error) = self.health.update(targets) {
             log(&format!("warning: health checks go on as they were: {error:#}"));
@@ -170,7 +172,7 @@ impl Keeper {
         // A backend that is no longer checked counts as up.
         for backend in snapshot.services.iter().flat_map(|service| &service.backends) {
             if !checked.contains(&backend.number) {
-                self.making.standings.set(backend.number, hairpin_core::balance::SHARE_FULL);
+                self.parameters.effective_weights.set(backend.number, hairpin_core::balance::SHARE_FULL);
             }
         }
         self.merged = merged;
@@ -181,22 +183,22 @@ impl Keeper {
     /// What each worker is told; everything that takes time is done here.
     fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
         self.tables = Tables::new(snapshot, &self.tables);
-        let making = &self.making;
+        let parameters = &self.parameters;
         let ended = ended(&self.snapshot, snapshot);
         let update = |worker| {
-            let (loads, steering, seed) = (&making.loads, &making.steering, making.seeds[3]);
+            let (loads, steering, seed) = (&parameters.loads, &parameters.steering, parameters.seeds[3]);
             let mut update = Update::new(Arc::clone(snapshot), &self.tables, loads, steering, worker, seed);
             update.fresh.clone_from(&merged.fresh_backends);
             update.fresh_services.clone_from(&merged.fresh_services);
             update.ended.clone_from(&ended);
             update
         };
-        (0..making.steering.workers).map(update).collect()
+        (0..parameters.steering.workers).map(update).collect()
     }
 
     fn connections_by_backend(&self) -> Vec<u64> {
         let mut counts = Vec::new();
-        for shared in self.crew.shared() {
+        for shared in self.worker_pool.shared() {
             let reading = shared.reading();
             let backends = &reading.statistics.backends;
             if counts.len() < backends.len() {

@@ -13,7 +13,7 @@ use filter::Filter;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
-use hairpin_core::l4::connection::{Connection, Kept, Ledger, State};
+use hairpin_core::l4::connection::{Connection, Kept, OffloadState, State};
 use hairpin_core::table::slab::View;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
@@ -112,7 +112,7 @@ impl Inspector {
                     }
                     page.matched += 1;
                     if limit > 0 {
-                        let view = self.look(now, snapshot, worker, &connection)?;
+                        let view = self.query(now, snapshot, worker, &connection)?;
                         page.connections.push(view);
                     }
                 }
@@ -127,7 +127,7 @@ impl Inspector {
         Ok(page)
     }
 
-    fn look(
+    fn query(
         &self,
         now: Time,
         snapshot: &Snapshot,
@@ -164,7 +164,7 @@ impl Inspector {
             source: (connection.source != connection.client).then(|| connection.source.to_string()),
             state: connection.state.name().to_string(),
             worker: worker as u16,
-            offloaded: connection.ledger == Ledger::Offloaded && !self.only_marks(),
+            offloaded: connection.offload_state == OffloadState::Offloaded && !self.only_marks(),
             offload: self.reason(connection).to_string(),
             packets,
             bytes,
@@ -188,16 +188,16 @@ impl Inspector {
 
     /// Why a connection is, or is not, with the engine.
     fn reason(&self, connection: &Connection) -> &'static str {
-        match (connection.ledger, connection.state) {
-            (Ledger::Offloaded, _) if self.only_marks() => "a worker carries it, by the card's marks",
-            (Ledger::Offloaded, _) => "offloaded",
-            (Ledger::Installing, _) => "being handed to the engine",
-            (Ledger::Removing, _) => "being taken back from the engine",
-            (Ledger::Software, State::SynSent | State::SynReceived | State::UdpNew) => "not established yet",
-            (Ledger::Software, State::Closed | State::Reset) => "over",
-            (Ledger::Software, State::FinClient | State::FinBackend) => "closing",
-            (Ledger::Software, _) if self.policy == "never" => "policy never",
-            (Ledger::Software, _) => match connection.kept {
+        match (connection.offload_state, connection.state) {
+            (OffloadState::Offloaded, _) if self.only_marks() => "a worker carries it, by the card's marks",
+            (OffloadState::Offloaded, _) => "offloaded",
+            (OffloadState::Installing, _) => "being handed to the engine",
+            (OffloadState::Removing, _) => "being taken back from the engine",
+            (OffloadState::Software, State::SynSent | State::SynReceived | State::UdpNew) => "not established yet",
+            (OffloadState::Software, State::Closed | State::Reset) => "over",
+            (OffloadState::Software, State::FinClient | State::FinBackend) => "closing",
+            (OffloadState::Software, _) if self.policy == "never" => "policy never",
+            (OffloadState::Software, _) => match connection.kept {
                 Kept::Nothing => "waits for its next packet",
                 Kept::Policy => "the policy keeps it",
                 Kept::EngineFull => "the engine was full; it is offered again",
@@ -218,7 +218,9 @@ impl Inspector {
             for position in 0..view.used() as u32 {
                 match view.read(position) {
                     Some((_, connection)) if connection.state == State::Pass => {}
-                    Some((_, connection)) if connection.ledger == Ledger::Offloaded && !self.only_marks() => {
+                    Some((_, connection))
+                        if connection.offload_state == OffloadState::Offloaded && !self.only_marks() =>
+                    {
                         offloaded += 1
                     }
                     Some((_, connection)) => *reasons.entry(self.reason(&connection)).or_default() += 1,

@@ -7,17 +7,15 @@
 mod begin;
 mod capacity;
 mod change;
-mod crew;
 #[cfg(feature = "dpdk")]
 mod eal;
+mod effective_weights;
 mod handover;
 mod host;
 mod index;
 mod inspect;
 mod instance;
-mod keeper;
 mod log;
-mod looks;
 mod moderation;
 mod namespace;
 mod notify;
@@ -27,10 +25,11 @@ mod policer;
 mod reading;
 mod ready;
 mod rivals;
-mod standing;
+mod splice_queries;
+mod supervisor;
 mod tap;
 mod thread;
-mod turn;
+mod worker_pool;
 
 pub(crate) use host::{port_range_warning, unknown_interface};
 pub(crate) use orphan::start as start_orphan;
@@ -43,14 +42,12 @@ use crate::metrics;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use begin::{Base, Began, Handed, Machine};
-use crew::Making;
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::Occupancy;
 use hairpin_linux::cpu;
 use handover::Predecessor;
 use inspect::Inspector;
 use instance::{Lock, Record};
-use keeper::Keeper;
 use log::log;
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -59,6 +56,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use supervisor::Supervisor;
+use worker_pool::WorkerParameters;
 
 /// How long a status may take to make.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
@@ -250,11 +249,11 @@ impl Service {
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
-            let mut keeper = Stage { config, options, cpus, socket: &socket, sender: &sender }.set(base)?;
-            record = keeper.record().clone();
+            let mut supervisor = Stage { config, options, cpus, socket: &socket, sender: &sender }.set(base)?;
+            record = supervisor.record().clone();
             watch_signals(signals, sender.clone())?;
-            listen(&socket, &sender, keeper.inspector())?;
-            keeper.serve_metrics();
+            listen(&socket, &sender, supervisor.inspector())?;
+            supervisor.serve_metrics();
             if let Some(mut predecessor) = predecessor {
                 predecessor.say("serving")?;
                 predecessor.await_commitment();
@@ -265,7 +264,7 @@ impl Service {
             }
             // Else the manager hears of it from the keeper, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
-            let end = keeper.keep(&messages, &mut lock);
+            let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
             if !matches!(end, End::HandedOver { .. }) {
                 notify::stopping();
@@ -278,7 +277,7 @@ impl Service {
                 End::Worker(number, what) => format!("worker {number} ended: {what}"),
                 End::Failed(what) => what.clone(),
             });
-            keeper.stop();
+            supervisor.stop();
             Ok(end)
         })();
         Served { result, record, lock, socket }
@@ -322,7 +321,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
-    fn set(self, base: Base) -> Result<Keeper> {
+    fn set(self, base: Base) -> Result<Supervisor> {
         let Stage { config, options, cpus, socket, sender } = self;
         let started = Instant::now();
         let Base { began, mut record, registry, merged, mut plane, mut table, steering, resteered, held, legacy } =
@@ -331,7 +330,7 @@ impl Stage<'_> {
         table.set_clean(false);
         plane.prepare()?;
         let held = Arc::new(held);
-        let making = Making {
+        let parameters = WorkerParameters {
             snapshot: Arc::clone(&snapshot),
             steering,
             seeds: host::secret::<4>()?,
@@ -339,7 +338,7 @@ impl Stage<'_> {
             table: config.settings.connection_table,
             policy: config.settings.offload.clone(),
             loads: Loads::default(),
-            standings: Standings::default(),
+            effective_weights: EffectiveWeights::default(),
             occupancy: Occupancy::default(),
             held: Arc::clone(&held),
         };
@@ -348,13 +347,13 @@ impl Stage<'_> {
         }
         // Rights are each thread's own: before the first worker's thread is made.
         host::drop_rights(plane.rights())?;
-        let (mut crew, adopted) = plane.crew(&making, table.regions(), sender)?;
+        let (mut worker_pool, adopted) = plane.worker_pool(&parameters, table.regions(), sender)?;
         let orphans = begin::reconcile(&*plane, &mut table, &held, &steering, resteered)?;
-        plane.beat();
+        plane.heartbeat();
         plane.steer(steering)?;
         plane.open()?;
         begin::remove_surplus(&mut record, &config.settings, cpus.len(), socket)?;
-        crew.begin();
+        worker_pool.begin();
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
             log(&format!(
@@ -364,7 +363,7 @@ impl Stage<'_> {
                 started.elapsed().as_secs_f64() * 1000.0
             ));
         }
-        Keeper::new(keeper::Parts {
+        Supervisor::new(supervisor::Parts {
             began,
             adopted: adopted.kept,
             config,
@@ -375,8 +374,8 @@ impl Stage<'_> {
             snapshot,
             plane,
             table,
-            making,
-            crew,
+            parameters,
+            worker_pool,
             legacy,
             socket: socket.to_path_buf(),
             sender: sender.clone(),

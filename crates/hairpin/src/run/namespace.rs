@@ -36,11 +36,11 @@ impl Namespace {
         if Namespace::current().is_none_or(|here| here == self) {
             return None;
         }
-        self.keeper(Path::new("/proc"))
+        self.supervisor(Path::new("/proc"))
     }
 
     /// What keeps it: a mount (`ip netns add` makes one), a thread in it, or an open file.
-    fn keeper(self, proc: &Path) -> Option<String> {
+    fn supervisor(self, proc: &Path) -> Option<String> {
         let link = format!("net:[{}]", self.inode);
         // Fields of a line: mount, parent, device, root, mount point. proc(5).
         let mounts = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
@@ -88,8 +88,8 @@ mod tests {
         symlink("net:[100]", proc.join("7/task/7/ns/net")).unwrap();
         symlink("net:[103]", proc.join("7/task/9/ns/net")).unwrap();
         symlink("net:[104]", proc.join("8/fd/3")).unwrap();
-        let keeper = |inode| Namespace { device: 4, inode }.keeper(&proc).unwrap_or_default();
-        let named = [101, 102, 103, 104, 10].map(keeper);
+        let supervisor = |inode| Namespace { device: 4, inode }.supervisor(&proc).unwrap_or_default();
+        let named = [101, 102, 103, 104, 10].map(supervisor);
         fs::remove_dir_all(&proc).unwrap();
         assert_eq!(
             named,

@@ -5,7 +5,7 @@ use super::notify;
 use super::plane::Plane;
 use super::reading::{group_of, shown};
 use crate::config::Settings;
-use hairpin_core::balance::Standings;
+use hairpin_core::balance::EffectiveWeights;
 use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Snapshot};
 use hairpin_linux::device;
 use std::time::{Duration, Instant};
@@ -72,9 +72,9 @@ fn describe(not_ready: &[(String, String)]) -> Option<String> {
 }
 
 /// Whether the first checks of all backends that are used have come to a verdict.
-pub(super) fn is_settled(snapshot: &Snapshot, standings: &Standings) -> bool {
+pub(super) fn is_settled(snapshot: &Snapshot, effective_weights: &EffectiveWeights) -> bool {
     let active = snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
-    active.flat_map(|service| used(&service.backends)).all(|backend| standings.of(backend.number).settled)
+    active.flat_map(|service| used(&service.backends)).all(|backend| effective_weights.of(backend.number).settled)
 }
 
 fn used<'a>(backends: impl IntoIterator<Item = &'a Backend>) -> impl Iterator<Item = &'a Backend> {
@@ -82,7 +82,11 @@ fn used<'a>(backends: impl IntoIterator<Item = &'a Backend>) -> impl Iterator<It
 }
 
 /// Of every service and group that is shown, in that order, why it is not ready, if it is not.
-pub(super) fn why_not(snapshot: &Snapshot, standings: &Standings, settling: bool) -> Vec<Option<String>> {
+pub(super) fn why_not(
+    snapshot: &Snapshot,
+    effective_weights: &EffectiveWeights,
+    settling: bool,
+) -> Vec<Option<String>> {
     let shown = shown(snapshot);
     let groups_of = |service: &Service| {
         let (name, address) = (service.name.clone(), service.endpoint.address);
@@ -92,7 +96,7 @@ pub(super) fn why_not(snapshot: &Snapshot, standings: &Standings, settling: bool
     let why = |service: &Service| match service.state {
         ServiceState::Active => {
             let groups = if service.kind.is_group() { Vec::new() } else { groups_of(service) };
-            why_not_one([service].into_iter().chain(groups), standings, settling)
+            why_not_one([service].into_iter().chain(groups), effective_weights, settling)
         }
         ServiceState::Removed | ServiceState::Vacant => None,
     };
@@ -100,10 +104,16 @@ pub(super) fn why_not(snapshot: &Snapshot, standings: &Standings, settling: bool
 }
 
 /// Why one service is not ready, its groups' backends among its own.
-fn why_not_one<'a>(parts: impl Iterator<Item = &'a Service>, standings: &Standings, settling: bool) -> Option<String> {
+fn why_not_one<'a>(
+    parts: impl Iterator<Item = &'a Service>,
+    effective_weights: &EffectiveWeights,
+    settling: bool,
+) -> Option<String> {
     let backends: Vec<_> = parts.flat_map(|service| &service.backends).collect();
-    let standings: Vec<_> = used(backends.iter().copied()).map(|backend| standings.of(backend.number)).collect();
-    let (all, unsettled) = (standings.len(), standings.iter().filter(|standing| !standing.settled).count());
+    let effective_weights: Vec<_> =
+        used(backends.iter().copied()).map(|backend| effective_weights.of(backend.number)).collect();
+    let (all, unsettled) =
+        (effective_weights.len(), effective_weights.iter().filter(|standing| !standing.settled).count());
     match all {
         // It answers by itself.
         0 if backends.is_empty() => None,
@@ -111,8 +121,10 @@ fn why_not_one<'a>(parts: impl Iterator<Item = &'a Service>, standings: &Standin
         _ if settling && unsettled > 0 => {
             Some(format!("the first checks of {unsettled} of {all} backends have come to no verdict yet"))
         }
-        1 if standings[0].share == 0 => Some("its backend is down".to_string()),
-        _ if standings.iter().all(|standing| standing.share == 0) => Some(format!("all {all} backends are down")),
+        1 if effective_weights[0].share == 0 => Some("its backend is down".to_string()),
+        _ if effective_weights.iter().all(|standing| standing.share == 0) => {
+            Some(format!("all {all} backends are down"))
+        }
         _ => None,
     }
 }
@@ -132,7 +144,7 @@ pub(super) fn links_down(settings: &Settings, plane: &dyn Plane) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hairpin_core::balance::Standing;
+    use hairpin_core::balance::EffectiveWeight;
 
     fn snapshot(file: &str) -> Snapshot {
         crate::config::parse("t.toml", file).unwrap().snapshot
@@ -161,18 +173,18 @@ mod tests {
     fn a_service_is_ready_when_first_checks_are_over_and_one_is_up() {
         let snapshot = snapshot(TWO);
         let [first, second] = [0, 1].map(|index| snapshot.services[0].backends[index].number);
-        let standings = Standings::new();
-        let why = |settling| why_not(&snapshot, &standings, settling);
+        let effective_weights = EffectiveWeights::new();
+        let why = |settling| why_not(&snapshot, &effective_weights, settling);
         assert_eq!(why(true), [None, None]);
-        standings.put(first, Standing { share: 256, settled: false });
+        effective_weights.put(first, EffectiveWeight { share: 256, settled: false });
         let expected = "the first checks of 1 of 2 backends have come to no verdict yet";
         assert_eq!(why(true), [Some(expected.to_string()), None]);
         assert_eq!(why(false), [None, None], "a backend that a reload adds");
-        standings.set(first, 0);
+        effective_weights.set(first, 0);
         assert_eq!(why(true), [None, None], "the other one is up");
-        standings.set(second, 0);
+        effective_weights.set(second, 0);
         assert_eq!(why(false), [Some("all 2 backends are down".to_string()), None]);
-        standings.set(snapshot.services[1].backends[0].number, 0);
+        effective_weights.set(snapshot.services[1].backends[0].number, 0);
         assert_eq!(why(false)[1].as_deref(), Some("its backend is down"));
     }
 
@@ -193,10 +205,14 @@ mod tests {
             group = "static"
             "#,
         );
-        let standings = Standings::new();
-        assert_eq!(why_not(&snapshot, &standings, true), [None, None]);
-        snapshot.services.iter().flat_map(|service| &service.backends).for_each(|it| standings.set(it.number, 0));
+        let effective_weights = EffectiveWeights::new();
+        assert_eq!(why_not(&snapshot, &effective_weights, true), [None, None]);
+        snapshot
+            .services
+            .iter()
+            .flat_map(|service| &service.backends)
+            .for_each(|it| effective_weights.set(it.number, 0));
         let down = Some("its backend is down".to_string());
-        assert_eq!(why_not(&snapshot, &standings, true), [down.clone(), down]);
+        assert_eq!(why_not(&snapshot, &effective_weights, true), [down.clone(), down]);
     }
 }

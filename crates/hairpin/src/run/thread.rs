@@ -1,11 +1,11 @@
 //! A worker's thread: pinned, turning while there is work, waiting when there is none as its plane does.
 
-use super::looks::{Looked, Looks};
 use super::plane::Ways;
 use super::reading::WorkerReading;
-use super::turn::{Ticket, Turner};
+use super::splice_queries::{SpliceAnswer, SpliceQueries};
 use anyhow::{Context, Result};
 use hairpin_core::engine::FlowEngine;
+use hairpin_core::event_loop::{EventLoop, Ticket};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::FrameIo;
 use hairpin_core::l7::cookie::Cookies;
@@ -29,13 +29,13 @@ const PARTING: Duration = Duration::from_secs(1);
 /// How long it sleeps meanwhile at most.
 const PARTING_STEP: Duration = Duration::from_millis(20);
 
-/// Embryos crowd a table from this part of it on: there are so many at once only in a flood, or in a table too small.
-const EMBRYOS_SHARE: u64 = 5;
-/// Orders that may wait for a worker at most; it takes them between turns.
-const ORDERS_MAX: usize = 64;
+/// Half-open connections crowd a table from this part of it on: there are so many at once only in a flood, or in a table too small.
+const HALF_OPEN_SHARE: u64 = 5;
+/// Commands that may wait for a worker at most; it applies them between iterations.
+const COMMANDS_MAX: usize = 64;
 
-/// What a worker is told between turns.
-pub(crate) enum Order {
+/// What a worker is told between iterations.
+pub(crate) enum Command {
     /// Go by another snapshot.
     Update(Box<Update>),
     /// End connections of backends.
@@ -51,13 +51,13 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     /// Another thread waits for news.
     asked: AtomicBool,
-    /// There are orders.
-    ordered: AtomicBool,
+    /// There are commands.
+    commanded: AtomicBool,
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
-    orders: Mutex<VecDeque<Order>>,
+    commands: Mutex<VecDeque<Command>>,
     /// What others want to see of its connections.
-    looks: Looks,
+    splice_queries: SpliceQueries,
     /// What the worker has no use for any more, to be freed by another thread that has time.
     retired: Mutex<Vec<Retired>>,
 }
@@ -68,37 +68,37 @@ impl Shared {
         Ok(Shared {
             stop: AtomicBool::new(false),
             asked: AtomicBool::new(false),
-            ordered: AtomicBool::new(false),
+            commanded: AtomicBool::new(false),
             wake,
             published: Mutex::new(first),
-            orders: Mutex::default(),
-            looks: Looks::default(),
+            commands: Mutex::default(),
+            splice_queries: SpliceQueries::default(),
             retired: Mutex::default(),
         })
     }
 
-    /// Gives the worker an order; `false` if too many wait already.
-    pub(crate) fn order(&self, order: Order) -> bool {
-        let mut orders = lock(&self.orders);
-        if orders.len() >= ORDERS_MAX {
+    /// Gives the worker a command; `false` if too many wait already.
+    pub(crate) fn command(&self, command: Command) -> bool {
+        let mut commands = lock(&self.commands);
+        if commands.len() >= COMMANDS_MAX {
             return false;
         }
-        orders.push_back(order);
-        self.ordered.store(true, Ordering::Release);
-        drop(orders);
+        commands.push_back(command);
+        self.commanded.store(true, Ordering::Release);
+        drop(commands);
         self.wake();
         true
     }
 
     /// Connections of HTTP and TLS services that the worker has from place `start` on, some of them. `None`: it does not
     /// answer in time, or too many ask.
-    pub(crate) fn look(&self, start: u32) -> Option<Looked> {
-        self.looks.ask(start, || self.wake())
+    pub(crate) fn query(&self, start: u32) -> Option<SpliceAnswer> {
+        self.splice_queries.ask(start, || self.wake())
     }
 
-    /// Whether it has taken all its orders.
-    pub(crate) fn has_obeyed(&self) -> bool {
-        !self.ordered.load(Ordering::Acquire)
+    /// Whether it has applied all its commands.
+    pub(crate) fn has_applied(&self) -> bool {
+        !self.commanded.load(Ordering::Acquire)
     }
 
     /// Frees what the worker has no use for any more.
@@ -107,30 +107,30 @@ impl Shared {
         drop(retired);
     }
 
-    /// The worker carries its orders out.
-    fn obey<I, E, P, T>(&self, now: Time, turner: &mut Turner<I, E, P, T>)
+    /// The worker applies its commands.
+    fn apply<I, E, P, T>(&self, now: Time, event_loop: &mut EventLoop<I, E, P, T>)
     where
         I: Device,
         P: OffloadPolicy,
         T: Table<FlowKey>,
     {
-        let worker = &mut turner.worker;
-        let orders = std::mem::take(&mut *lock(&self.orders));
-        for order in orders {
-            match order {
-                Order::Update(update) => {
+        let worker = &mut event_loop.worker;
+        let commands = std::mem::take(&mut *lock(&self.commands));
+        for command in commands {
+            match command {
+                Command::Update(update) => {
                     let retired = worker.reconfigure(now, *update);
                     lock(&self.retired).push(retired);
                 }
-                Order::Ways(ways) => turner.io.follow(&ways),
-                Order::Cookies(cookies) => worker.set_cookies(cookies),
-                Order::End(ends) => {
+                Command::Ways(ways) => event_loop.io.follow(&ways),
+                Command::Cookies(cookies) => worker.set_cookies(cookies),
+                Command::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
                 }
             }
         }
-        // An order that came in between is taken at the next turn.
-        self.ordered.store(!lock(&self.orders).is_empty(), Ordering::Release);
+        // A command that came in between is applied in the next iteration.
+        self.commanded.store(!lock(&self.commands).is_empty(), Ordering::Release);
     }
 
     /// Ends the thread's loop.
@@ -165,7 +165,7 @@ impl Shared {
     pub(crate) fn is_crowded(&self) -> bool {
         let published = lock(&self.published);
         let statistics = &published.statistics;
-        statistics.embryos_now * EMBRYOS_SHARE > statistics.connections_max
+        statistics.half_open_now * HALF_OPEN_SHARE > statistics.connections_max
     }
 
     /// How long it has been working, as published last.
@@ -184,7 +184,7 @@ pub(crate) trait Device: FrameIo {
     /// Whether waiting for frames takes processor time, so that the thread's does not say how much the worker has to do.
     const POLLED: bool;
 
-    /// Lets time pass: what is to be done without a frame. Called once a turn, does a bounded amount.
+    /// Lets time pass: what is to be done without a frame. Called once an iteration, does a bounded amount.
     fn advance(&mut self, now: Time);
 
     /// Waits for frames, until another thread wakes the worker by `wake`, or for so long at most. May return sooner.
@@ -220,61 +220,61 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
     bench: Bench<impl FnOnce() -> Result<I>, E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
     ready: impl FnOnce(Adopted) -> bool,
     publish_ticket: impl Fn(Ticket),
-    beat: impl Fn(Time),
+    heartbeat: impl Fn(Time),
 ) -> Result<()> {
     let Bench { cpu, open, make, engine, together } = bench;
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let io = open()?;
     let (worker, adopted) = make();
-    let mut turner = Turner::new(worker, io, engine, cpu::now, cpu::time_of_day);
+    let mut event_loop = EventLoop::new(worker, io, engine, cpu::now, cpu::time_of_day);
     if !ready(adopted) {
         return Ok(());
     }
     // What adoption has left to tell the engine comes before any worker's first frames.
-    turner.finish(cpu::now(), &publish_ticket);
+    event_loop.finish(cpu::now(), &publish_ticket);
     together.wait();
     let mut publisher = Publisher { cpu, worked: Duration::ZERO, published_at: Time::ZERO, dirty: true };
     while !shared.stop.load(Ordering::Acquire) {
         let now = cpu::now();
-        if shared.ordered.load(Ordering::Acquire) {
-            shared.obey(now, &mut turner);
+        if shared.commanded.load(Ordering::Acquire) {
+            shared.apply(now, &mut event_loop);
             publisher.dirty = true;
         }
-        let asked = shared.looks.is_asked();
+        let asked = shared.splice_queries.is_asked();
         if asked {
-            shared.looks.answer(|start, out| turner.worker.look_at_splices(now, start, out));
+            shared.splice_queries.answer(|start, out| event_loop.worker.look_at_splices(now, start, out));
         }
-        turner.io.advance(now);
-        let busy = turner.turn(now, &publish_ticket);
+        event_loop.io.advance(now);
+        let busy = event_loop.iterate(now, &publish_ticket);
         if busy {
-            beat(now);
+            heartbeat(now);
             if I::POLLED {
                 publisher.worked += cpu::now().since(now);
             }
         }
         publisher.dirty |= busy;
-        publisher.publish_if_due(now, shared, &turner);
-        // A thread that asks once may ask again at once; a turn in between costs little.
+        publisher.publish_if_due(now, shared, &event_loop);
+        // A thread that asks once may ask again at once; an iteration in between costs little.
         if !busy && !asked {
-            turner.io.wait(&shared.wake, publisher.sleep_at_most(now, &turner))?;
+            event_loop.io.wait(&shared.wake, publisher.sleep_at_most(now, &event_loop))?;
         }
     }
-    turner.abandon(cpu::now());
+    event_loop.abandon(cpu::now());
     let until = cpu::now() + PARTING;
-    while turner.is_parting() && cpu::now() < until {
+    while event_loop.is_parting() && cpu::now() < until {
         let now = cpu::now();
-        turner.io.advance(now);
-        let busy = turner.turn(now, &publish_ticket);
-        beat(now);
+        event_loop.io.advance(now);
+        let busy = event_loop.iterate(now, &publish_ticket);
+        heartbeat(now);
         if !busy {
-            let most = publisher.sleep_at_most(now, &turner).map_or(PARTING_STEP, |most| most.min(PARTING_STEP));
-            turner.io.wait(&shared.wake, Some(most))?;
+            let most = publisher.sleep_at_most(now, &event_loop).map_or(PARTING_STEP, |most| most.min(PARTING_STEP));
+            event_loop.io.wait(&shared.wake, Some(most))?;
         }
     }
-    turner.finish(cpu::now(), &publish_ticket);
+    event_loop.finish(cpu::now(), &publish_ticket);
     publisher.dirty = true;
     publisher.published_at = Time::ZERO;
-    publisher.publish_if_due(cpu::now(), shared, &turner);
+    publisher.publish_if_due(cpu::now(), shared, &event_loop);
     Ok(())
 }
 
@@ -298,7 +298,7 @@ impl Publisher {
         &mut self,
         now: Time,
         shared: &Shared,
-        turner: &Turner<I, E, P, T>,
+        event_loop: &EventLoop<I, E, P, T>,
     ) {
         let asked = shared.asked.load(Ordering::Relaxed);
         if !asked && (!self.dirty || now.since(self.published_at) < PUBLISH_EVERY) {
@@ -311,11 +311,11 @@ impl Publisher {
         };
         published.cpu = self.cpu;
         published.busy = if I::POLLED { self.worked } else { cpu::thread_time() };
-        published.statistics.clone_from(turner.worker.statistics());
+        published.statistics.clone_from(event_loop.worker.statistics());
         published.device_drops.clear();
-        turner.io.drops(&mut published.device_drops);
+        event_loop.io.drops(&mut published.device_drops);
         published.device_events.clear();
-        turner.io.events(&mut published.device_events);
+        event_loop.io.events(&mut published.device_events);
         self.published_at = now;
         self.dirty = false;
         drop(published);
@@ -326,11 +326,11 @@ impl Publisher {
     fn sleep_at_most<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &self,
         now: Time,
-        turner: &Turner<I, E, P, T>,
+        event_loop: &EventLoop<I, E, P, T>,
     ) -> Option<Duration> {
-        let timeout = turner.worker.poll_timeout(now).map(|due| due.since(now));
+        let timeout = event_loop.worker.poll_timeout(now).map(|due| due.since(now));
         let news = self.dirty.then(|| (self.published_at + PUBLISH_EVERY).since(now));
-        let blocked = turner.is_blocked().then_some(BLOCKED_FOR);
+        let blocked = event_loop.is_blocked().then_some(BLOCKED_FOR);
         [timeout, news, blocked].into_iter().flatten().min()
     }
 }

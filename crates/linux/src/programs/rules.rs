@@ -41,7 +41,7 @@ impl Plane {
         walk::<FlowV6, RuleV6>(self.maps.named("rules_v6")?, &mut visit).context("cannot read map rules_v6")
     }
 
-    /// The keys of all rules in force, in no order: to compare with a ledger.
+    /// The keys of all rules in force, in no order: to compare with the offload state.
     pub fn installed(&self) -> Result<Vec<FlowKey>> {
         let mut keys = Vec::new();
         self.for_each_rule(|rule| keys.push(rule.key))?;

@@ -185,7 +185,7 @@ fn what_does_not_fit_is_not_begun() {
     );
 }
 
-/// A table of two workers with established connections 0 to 5, embryonic ones 6 to 11 and ones that go 12 to 15.
+/// A table of two workers with established connections 0 to 5, half-open ones 6 to 11 and ones that go 12 to 15.
 fn filled(path: &Path) -> SharedTable {
     let table = SharedTable::create(path, &header(2, 100)).unwrap();
     // SAFETY: no other code uses the regions, and the slabs are gone at the end.
@@ -202,7 +202,7 @@ fn filled(path: &Path) -> SharedTable {
             },
         );
         if port >= 14 {
-            connection.flags.set(Flags::DOOMED);
+            connection.flags.set(Flags::PENDING_REMOVAL);
         }
         slabs[usize::from(port % 2)].insert(connection).unwrap();
     }

@@ -13,7 +13,7 @@ pub(crate) const ROUTE: u8 = 0x12;
 pub(crate) const GIVE_BACK: u8 = 0x16;
 
 /// What the mark `destination` says, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
-/// (the kernel itself did, or a stranger).
+/// (the kernel itself did, or another program).
 ///
 /// A ticket is the CPU that gave it (upper 8 bits) and its number (lower 24); frames that come back too big carry
 /// none, and 0 stands there.
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_not() {
+    fn marks_of_others_are_not() {
         for kind in (0..=255).filter(|&kind| kind != RECEIVED && kind != TOO_BIG) {
             assert!(decode([kind, 0, 0, 0, 0, 0]).is_none(), "{kind:#x}");
         }

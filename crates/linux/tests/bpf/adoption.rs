@@ -134,8 +134,8 @@ fn everything_stays_but_the_settings() {
             run(plane.ingress_program(), &frame, rig.left.index, Default::default()).unwrap().verdict
         };
         send(&rig.plane, key());
-        let stranger = v4(CLIENT, 40_001, VIP, 80, Protocol::Tcp);
-        assert_eq!(send(&rig.plane, stranger), REDIRECT);
+        let other = v4(CLIENT, 40_001, VIP, 80, Protocol::Tcp);
+        assert_eq!(send(&rig.plane, other), REDIRECT);
         let events = rig.plane.events().unwrap();
 
         // Whether rules take their memory at once is no difference either.
@@ -149,11 +149,11 @@ fn everything_stays_but_the_settings() {
         assert_eq!(plane.slot(rig.right.index).unwrap(), Some(1));
         assert_eq!(plane.slot(1).unwrap(), None);
         assert_eq!((plane.steering().key, plane.steering().workers), (KEY, 1));
-        assert_eq!(send(&plane, stranger), REDIRECT, "the heart still beats, the ends are known");
-        plane.control().beat(hairpin_core::time::Time::ZERO);
-        assert_eq!(send(&plane, stranger), SHOT, "the new setting");
+        assert_eq!(send(&plane, other), REDIRECT, "the heart still beats, the ends are known");
+        plane.control().heartbeat(hairpin_core::time::Time::ZERO);
+        assert_eq!(send(&plane, other), SHOT, "the new setting");
         let again = adopted(&rig.options);
-        assert_eq!(send(&again, stranger), OK);
+        assert_eq!(send(&again, other), OK);
         assert_eq!(send(&again, key()), REDIRECT);
         assert_eq!(again.rules().unwrap().len(), 1);
         assert_eq!(again.totals(4).unwrap()[3].packets, 2);

@@ -53,9 +53,9 @@ fn software_and_offloaded_packets_are_seen_before_and_after() {
                     head.flags |= hairpin_linux::abi::RULE_ACTIVE;
                 });
             }
-            // A stranger in between is not seen.
-            let stranger = v4([10, 1, 0, 99], 40_000, [10, 1, 0, 98], 80, Protocol::Tcp);
-            near.send(&Vnet::default(), &Packet::new(stranger).to(rig.left.mac).frame());
+            // Another host's packet in between is not seen.
+            let other = v4([10, 1, 0, 99], 40_000, [10, 1, 0, 98], 80, Protocol::Tcp);
+            near.send(&Vnet::default(), &Packet::new(other).to(rig.left.mac).frame());
             let frame = Packet::new(key).to(rig.left.mac).frame();
             near.send(&Vnet::default(), &frame);
             if !offloaded {

@@ -133,7 +133,7 @@ fn answers_are_cores() {
             let complete = complete && expected.data.len() == frame.len();
             let buffer = Buffer { checksum_complete: complete, ..Buffer::default() };
             // All cases together may take longer than a worker may be silent.
-            rig.beat();
+            rig.heartbeat();
             let (run, counted) = rig.counted(|| rig.ingress_as(&frame, buffer).unwrap());
             if harmed {
                 prop_assert_eq!((run.verdict, counted), (SHOT, [("malformed", 1)].into()));
@@ -225,7 +225,7 @@ fn what_comes_right_behind_the_first_data_is_let_in_too() {
         assert_eq!(offer(&rig, &Packet { key: client(5001, true), ..next.clone() }).2, ["cookie-invalid"]);
         // Not for ever: by then its worker knows it.
         std::thread::sleep(Duration::from_millis(1400));
-        rig.beat();
+        rig.heartbeat();
         assert_eq!(offer(&rig, &next).2, ["cookie-invalid"]);
     });
 }
@@ -293,29 +293,29 @@ fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
 }
 
 #[test]
-fn strangers_get_to_a_worker_that_resets_them_and_are_policed() {
+fn unmatched_packets_get_to_a_worker_that_resets_them_and_are_policed() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         splice_with(&rig, UnknownPacket::Reset);
         for ipv4 in [true, false] {
             let key = client(3, ipv4);
             let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
-            let stranger = data(key, 7, cookie.wrapping_add(1));
-            let bare = Packet { payload: Vec::new(), ..stranger.clone() };
-            let ours = [stranger.clone(), bare.clone(), Packet { flags: FIN | ACK, ..bare.clone() }];
+            let other = data(key, 7, cookie.wrapping_add(1));
+            let bare = Packet { payload: Vec::new(), ..other.clone() };
+            let ours = [other.clone(), bare.clone(), Packet { flags: FIN | ACK, ..bare.clone() }];
             for packet in &ours {
                 assert_eq!(offer(&rig, packet), (REDIRECT, Some(0), Vec::new()), "{packet:?}");
             }
             let ends_handshake = Packet { payload: Vec::new(), ..data(key, 7, cookie) };
-            let reset = Packet { flags: RST | ACK, ..stranger.clone() };
+            let reset = Packet { flags: RST | ACK, ..other.clone() };
             for packet in [ends_handshake, reset, Packet { flags: FIN, ..bare.clone() }] {
                 assert_eq!(offer(&rig, &packet), (SHOT, None, vec!["cookie-bare"]), "{packet:?}");
             }
         }
         (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
         std::thread::sleep(Duration::from_millis(10));
-        let stranger = Packet { payload: Vec::new(), ..Packet::new(client(4, true)) };
-        let dropped = (0..100).filter(|_| offer(&rig, &stranger).2 == ["cookie-bare"]).count();
+        let other = Packet { payload: Vec::new(), ..Packet::new(client(4, true)) };
+        let dropped = (0..100).filter(|_| offer(&rig, &other).2 == ["cookie-bare"]).count();
         assert!(dropped > 50, "{dropped} dropped");
     });
 }
@@ -582,12 +582,12 @@ fn a_kernels_client_connects() {
         });
         let thread = is_ready.recv().unwrap();
         command("ip", &["link", "set", "left-peer", "netns", &thread.to_string()]);
-        rig.beat();
+        rig.heartbeat();
         let (outcome, counted) = rig.counted(|| {
             go.send(()).unwrap();
             // On a slow machine the client's commands take longer than one sign of life is good for.
             while !client.is_finished() {
-                rig.beat();
+                rig.heartbeat();
                 std::thread::sleep(Duration::from_millis(50));
             }
             client.join()

@@ -99,7 +99,7 @@ fn holds_everything() {
     plane.configure(&snapshot()).unwrap();
     let _tap = Tap::create("tap-0", 64).unwrap();
     attach(&mut plane);
-    plane.control().beat(cpu::now());
+    plane.control().heartbeat(cpu::now());
     let mut engine = plane.engine(0).unwrap();
     engine.submit(cpu::now(), RuleOp::Install(rule())).unwrap();
     engine.flush(cpu::now());

@@ -1,4 +1,4 @@
-//! The flow engine: rules go in and out, answers come back, ledger and engine agree.
+//! The flow engine: rules go in and out, answers come back, offload state and engine agree.
 
 use crate::packet::{Packet, v4, v6};
 use crate::rig::{REDIRECT, Rig, in_namespace};

@@ -94,7 +94,7 @@ fn bpf_admits_what_core_admits() {
         let within_cell = std::cell::RefCell::new(&mut within);
         let outcome = runner.run(&case(), |(packet, guard)| {
             // So many take longer on a busy machine than it goes without a beat.
-            rig.beat();
+            rig.heartbeat();
             let frame = packet.to(rig.left.mac).frame();
             let at = parsed(&frame);
             let new = at.key.reversed();
@@ -387,7 +387,7 @@ fn no_packet_meets_a_mixture() {
                 let _ = cpu::pin(*cpus.last().unwrap());
                 let (mut sent, mut met) = (0u64, [0u64; 5]);
                 while !done.load(Ordering::Relaxed) {
-                    rig.beat();
+                    rig.heartbeat();
                     match send(&rig) {
                         Outcome::Worker(cpu, ticket) => rig.plane.control().publish(0, cpu, ticket),
                         Outcome::Sent(port, sequence) => {

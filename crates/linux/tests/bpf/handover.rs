@@ -100,7 +100,7 @@ fn ends_by_its_bound() {
         rig.put(&rule(1), 0, |_| ());
         send(&rig, 1).expect("fenced");
         sleep(Duration::from_millis(60));
-        rig.beat();
+        rig.heartbeat();
         let (sent, counted) = rig.counted(|| send(&rig, 1));
         assert_eq!(sent, None);
         assert_eq!(counted, [("handover-bound", 1)].into());

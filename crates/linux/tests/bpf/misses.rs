@@ -89,7 +89,7 @@ fn tagged_frames_reach_the_worker_with_their_tags() {
 }
 
 #[test]
-fn a_flood_of_strangers_is_held_back_and_acquaintances_are_not() {
+fn a_flood_of_new_flows_is_policed_and_known_flows_are_not() {
     in_namespace(|| {
         let rig = Rig::new(1, |options| options.policer_backend_pps = 0);
         for service in 0..4 {
@@ -118,7 +118,7 @@ fn a_flood_of_strangers_is_held_back_and_acquaintances_are_not() {
 
         rig.plane.control().set_client_rate(0, 1_000_000);
         std::thread::sleep(std::time::Duration::from_millis(50));
-        rig.beat();
+        rig.heartbeat();
         // 50 ms at a million a second: far more than a hundred; and the services' buckets are their own.
         assert_eq!(admitted(client(2), 100).0, 100);
         assert_eq!(admitted(v4(CLIENT, 2, VIP, 80, Protocol::Udp), 100).0, 0);
@@ -156,7 +156,7 @@ fn when_the_process_is_away_misses_follow_the_configuration() {
                 assert_eq!(counted, [(event, 1)].into(), "{key:?}");
             }
             untouched(&rig, &Packet::new(v4(CLIENT, 1, VIP, 22, Protocol::Tcp)).to(rig.left.mac).frame());
-            rig.beat();
+            rig.heartbeat();
             for key in [client(1), tracked, direct] {
                 assert_eq!(offer(&rig, &Packet::new(key).to(rig.left.mac).frame()).1, Some(0), "{key:?}");
             }

@@ -173,7 +173,7 @@ impl Rig {
         plane.attach(0, left.index, left.mac).unwrap();
         plane.attach(1, right.index, right.mac).unwrap();
         let rig = Rig { plane, options, left, right };
-        rig.beat();
+        rig.heartbeat();
         for service in 0..snapshot().services.len() {
             rig.plane.control().set_client_rate(service, u32::MAX);
         }
@@ -183,12 +183,12 @@ impl Rig {
         rig
     }
 
-    pub(crate) fn beat(&self) {
-        self.plane.control().beat(cpu::now());
+    pub(crate) fn heartbeat(&self) {
+        self.plane.control().heartbeat(cpu::now());
     }
 
     pub(crate) fn stop_beating(&self) {
-        self.plane.control().beat(Time::ZERO);
+        self.plane.control().heartbeat(Time::ZERO);
     }
 
     pub(crate) fn write<K: Bytes, V: Bytes>(&self, map: &str, key: &K, value: &V) {

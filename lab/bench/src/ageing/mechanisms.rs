@@ -162,7 +162,7 @@ impl Mechanism for InBuckets {
 struct Oracle {
     silent: VecDeque<(Time, Position)>,
     closed: VecDeque<(Time, Position)>,
-    embryonic: VecDeque<(Time, Position)>,
+    half_open: VecDeque<(Time, Position)>,
 }
 
 impl Mechanism for Oracle {
@@ -180,13 +180,13 @@ impl Mechanism for Oracle {
             Kind::Eternal => return,
             Kind::Silent => &mut self.silent,
             Kind::Closed => &mut self.closed,
-            Kind::Embryonic => &mut self.embryonic,
+            Kind::HalfOpen => &mut self.half_open,
         };
         queue.push_back((end, told.position));
     }
 
     fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, _: &Connections<'_>, out: &mut Due) -> bool {
-        for queue in [&mut self.silent, &mut self.closed, &mut self.embryonic] {
+        for queue in [&mut self.silent, &mut self.closed, &mut self.half_open] {
             while let Some(&(end, position)) = queue.front()
                 && end <= now
             {

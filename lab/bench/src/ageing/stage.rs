@@ -60,7 +60,7 @@ fn deadline(connection: &Connection, established: Duration) -> Time {
     let timeout = |kind: Kind| kind.timeout(established);
     match connection.state {
         State::Closed => connection.changed + timeout(Kind::Closed),
-        State::SynSent => connection.last_seen + timeout(Kind::Embryonic),
+        State::SynSent => connection.last_seen + timeout(Kind::HalfOpen),
         _ => connection.last_seen + timeout(Kind::Silent),
     }
 }
@@ -186,7 +186,7 @@ impl Stage {
     fn begin(&mut self, now: Time, flow: u64) -> Result<()> {
         let kind = Kind::of(flow);
         let [client, vip, backend] = ends_of(flow);
-        let state = if kind == Kind::Embryonic { State::SynSent } else { State::Established };
+        let state = if kind == Kind::HalfOpen { State::SynSent } else { State::Established };
         let connection = Connection::new(now, Protocol::Tcp, state, [client, vip, backend, client]);
         let position = self.slab.insert(connection).context("the slab is full")?;
         let keys = [Direction::FromClient, Direction::FromBackend].map(|direction| key_of(flow, direction));

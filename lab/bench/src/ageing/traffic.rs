@@ -30,7 +30,7 @@ pub(super) enum Kind {
     /// Both ends close it (2 in 10).
     Closed,
     /// It has one packet only (1 in 10).
-    Embryonic,
+    HalfOpen,
 }
 
 impl Kind {
@@ -39,7 +39,7 @@ impl Kind {
             _ if flow < ETERNAL => Kind::Eternal,
             0..7 => Kind::Silent,
             7 | 8 => Kind::Closed,
-            _ => Kind::Embryonic,
+            _ => Kind::HalfOpen,
         }
     }
 
@@ -48,7 +48,7 @@ impl Kind {
         match self {
             Kind::Eternal => None,
             Kind::Silent | Kind::Closed => Some(active(established) + self.timeout(established)),
-            Kind::Embryonic => Some(self.timeout(established)),
+            Kind::HalfOpen => Some(self.timeout(established)),
         }
     }
 
@@ -57,7 +57,7 @@ impl Kind {
         match self {
             Kind::Eternal | Kind::Silent => established,
             Kind::Closed => established / 5,
-            Kind::Embryonic => established / 2,
+            Kind::HalfOpen => established / 2,
         }
     }
 }
@@ -162,7 +162,7 @@ impl Traffic {
             self.random.u64(..self.eternal)
         } else {
             let flow = self.random.u64(oldest + 1..begun);
-            if Kind::of(flow) == Kind::Embryonic { flow - 1 } else { flow }
+            if Kind::of(flow) == Kind::HalfOpen { flow - 1 } else { flow }
         };
         Packet { flow, purpose: Purpose::Goes }
     }
@@ -250,7 +250,7 @@ mod tests {
             packets.iter().for_each(|packet| seen.entry(packet.flow).or_default().push(now));
         }
         assert!(seen.len().abs_diff(traffic.begun_in(Duration::from_secs(10))) < BURST);
-        let left = seen.iter().filter(|(flow, times)| Kind::of(**flow) != Kind::Embryonic && times.len() == 2);
+        let left = seen.iter().filter(|(flow, times)| Kind::of(**flow) != Kind::HalfOpen && times.len() == 2);
         let spans: Vec<Duration> = left.map(|(_, times)| times[1].since(times[0])).collect();
         assert!(spans.len() * 10 > seen.len() * 6, "{} of {}", spans.len(), seen.len());
         assert!(spans.iter().all(|span| span.abs_diff(active(TIMEOUT)) < Duration::from_millis(100)));

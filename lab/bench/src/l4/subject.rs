@@ -1,13 +1,11 @@
 //! The device under test: core's worker as a plane makes it, with one service of layer 4.
 
 use super::traffic::{self, Sort};
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{
     Algorithm, Backend, BackendState, Forwarding, Pool, Service, Snapshot, Timeouts, UnknownPacket,
 };
-use hairpin_core::engine::EngineCaps;
 use hairpin_core::flow::{Address, Endpoint, Steering};
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed_touched;
 use hairpin_core::table::{AnyTable, Hasher, Method};
@@ -73,28 +71,21 @@ impl Work {
 /// Workers `0..workers`, their connections' memory touched beforehand, that do `work`, each for `connections` connections of packets of `sort`.
 pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
     let snapshot = Arc::new(snapshot(work, sort));
-    let (loads, standings) = (Loads::new(snapshot.backends()), Standings::new());
+    let (loads, effective_weights) = (Loads::new(snapshot.backends()), EffectiveWeights::new());
     let occupancy = Occupancy::default();
     let connections = if work.method().tracks_connections() { connections } else { 64 };
     let tables =
         AnyTable::for_workers(work.method(), usize::from(workers), 2 * connections, Hasher::new(SEEDS)).into_iter();
     let make = |(worker, table)| {
         Worker::new(WorkerOptions {
-            snapshot: Arc::clone(&snapshot),
             steering: Steering::by_hash([SEEDS[0], SEEDS[1]], workers),
             worker,
-            seeds: SEEDS,
-            memory: boxed_touched(connections),
-            table,
             stateless: work.stateless(),
             loads: loads.clone(),
-            standings: standings.clone(),
+            effective_weights: effective_weights.clone(),
             occupancy: occupancy.clone(),
             known: Known::new(&[]),
-            caps: EngineCaps::NONE,
-            policy: Never,
-            splices_max: 64,
-            cookies: Cookies::new([[SEEDS[0], SEEDS[1]], [SEEDS[2], SEEDS[3]]]),
+            ..WorkerOptions::new(Arc::clone(&snapshot), boxed_touched(connections), table, Never, SEEDS)
         })
     };
     (0..workers).zip(tables).map(make).collect()

@@ -1,5 +1,5 @@
 //! Killed at random instants under short connections, reloads and rules that come and go: after each, the tables are
-//! whole, the ledger agrees with the engine, and in the end nothing has leaked.
+//! whole, the offload state agrees with the engine, and in the end nothing has leaked.
 
 use crate::network::trial;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -96,8 +96,8 @@ impl Scene {
         self.load.iter().for_each(|process| process.signal(Signal::SIGCONT));
     }
 
-    /// The load stands still, and what the ledger says is what the engine holds.
-    fn ledger_is_right(&self) -> Result<()> {
+    /// The load stands still, and what the offload state says is what the engine holds.
+    fn offload_state_is_right(&self) -> Result<()> {
         let start = Instant::now();
         loop {
             let view = self.hairpin.offload()?;
@@ -251,7 +251,7 @@ fn crash(scene: &mut Scene, number: usize, random: &mut fastrand::Rng) -> Result
     let began = scene.hairpin.status()?.began;
     ensure!(began == "restart", "it began as {began:?}");
     scene.pause_load()?;
-    let right = scene.ledger_is_right().and_then(|()| scene.table_is_whole());
+    let right = scene.offload_state_is_right().and_then(|()| scene.table_is_whole());
     scene.go_on_with_load();
     right?;
     scene.works()

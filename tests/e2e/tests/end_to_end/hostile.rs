@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How long embryonic connections live here.
+/// How long half-open connections live here.
 const TIMEOUTS: &str = "[timeouts]\ntcp_handshake = \"2s\"\nudp_new = \"2s\"\nudp_established = \"2s\"\n";
 
 fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {

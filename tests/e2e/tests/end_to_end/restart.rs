@@ -56,7 +56,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Waits until everything is offloaded, and the ledger of it agrees with the engine.
+    /// Waits until everything is offloaded, and the offload state of it agrees with the engine.
     fn await_offloaded(&mut self) -> Result<()> {
         // iperf3 has four streams, which are told to stay within their rate, and one connection for control.
         let all = self.idle.len() as u64 + 5;

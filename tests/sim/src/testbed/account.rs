@@ -199,11 +199,11 @@ impl Testbed {
         }
         let Some(card) = self.card.as_ref().filter(|card| card.nic.is_idle()) else { return failures };
         let workers = || self.cores.iter().filter_map(|core| core.worker.as_ref());
-        let ledger: usize = workers().map(|worker| worker.ledger().count()).sum();
-        if ledger != card.nic.rules() {
-            failures.push(format!("the workers know of {ledger} rules, the card has {}", card.nic.rules()));
+        let offload_state: usize = workers().map(|worker| worker.rules_known().count()).sum();
+        if offload_state != card.nic.rules() {
+            failures.push(format!("the workers know of {offload_state} rules, the card has {}", card.nic.rules()));
         }
-        let unknown = workers().flat_map(|worker| worker.ledger()).filter(|key| !card.nic.holds(key)).count();
+        let unknown = workers().flat_map(|worker| worker.rules_known()).filter(|key| !card.nic.holds(key)).count();
         if unknown > 0 {
             failures.push(format!("of the rules that the workers know of, the card has not got {unknown}"));
         }

@@ -4,17 +4,16 @@ use super::costs::Remembered;
 use super::frames::{self, Packet, end};
 use super::oracle::Oracle;
 use super::{BACKENDS_MAX, Balancer, ENTRIES_EACH_MIN, Policy, service};
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, EngineCaps};
 use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::l4::connection::Connection;
-use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{AnyTable, Hasher, Method};
 use hairpin_core::time::Duration;
-use hairpin_core::worker::{Known, Occupancy, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Occupancy, Stateless, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -141,7 +140,7 @@ pub(super) fn balancers(
     (caps, began): (Option<EngineCaps>, &Arc<AtomicU64>),
 ) -> Vec<Core> {
     let snapshot = Arc::new(snapshot(balancer));
-    let (loads, standings, occupancy) = (Loads::default(), Standings::new(), Occupancy::default());
+    let (loads, effective_weights, occupancy) = (Loads::default(), EffectiveWeights::new(), Occupancy::default());
     let each = (balancer.entries as usize / usize::from(cores)).max(ENTRIES_EACH_MIN);
     let tables = AnyTable::for_workers(balancer.table, usize::from(cores), 2 * each, Hasher::new(seeds));
     let stateless = || match balancer.table {
@@ -156,21 +155,15 @@ pub(super) fn balancers(
     };
     let worker = |(number, table)| {
         Worker::new(WorkerOptions {
-            snapshot: snapshot.clone(),
             steering,
             worker: number as u16,
-            seeds,
-            memory: memory(each),
-            table,
             stateless: stateless(),
             loads: loads.clone(),
-            standings: standings.clone(),
+            effective_weights: effective_weights.clone(),
             occupancy: occupancy.clone(),
-            known: Known::default(),
             caps: caps.unwrap_or(EngineCaps::NONE),
-            policy: policy(),
             splices_max: 1,
-            cookies: Cookies::new([[seeds[0], seeds[1]], [seeds[2], seeds[3]]]),
+            ..WorkerOptions::new(snapshot.clone(), memory(each), table, policy(), seeds)
         })
     };
     tables.into_iter().enumerate().map(|place| Core::new(Some(worker(place)))).collect()

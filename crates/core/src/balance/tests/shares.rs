@@ -1,6 +1,6 @@
 //! Parts of weights, and what is kept from one snapshot to the next.
 
-use super::super::{Balancer, Loads, Standing, Standings, Tables};
+use super::super::{Balancer, EffectiveWeight, EffectiveWeights, Loads, Tables};
 use super::{ALL, NUMBER_FIRST, balancer, flow, pick_ups, service};
 use crate::config::{Algorithm, AllDown, BackendState, Pool, Service, ServiceState, Snapshot};
 use crate::time::Duration;
@@ -18,14 +18,14 @@ fn counts(balancer: &mut Balancer, flows: u32) -> Vec<u32> {
 
 #[test]
 fn a_part_of_a_weight_of_one_is_a_part_of_the_connections() {
-    let standings = Standings::new();
+    let effective_weights = EffectiveWeights::new();
     let (mut balancer, _) = balancer(&service(Algorithm::WeightedRoundRobin, &[1, 1, 1]));
-    standings.set(NUMBER_FIRST + 1, 16);
-    balancer.refresh(&standings);
+    effective_weights.set(NUMBER_FIRST + 1, 16);
+    balancer.refresh(&effective_weights);
     assert_eq!(counts(&mut balancer, 330), [160, 10, 160, 0]);
     let (mut drawn, _) = super::balancer(&service(Algorithm::PowerOfTwo, &[1, 1, 1]));
-    standings.set(NUMBER_FIRST + 2, 0);
-    drawn.refresh(&standings);
+    effective_weights.set(NUMBER_FIRST + 2, 0);
+    drawn.refresh(&effective_weights);
     // The backend drawn second has a turn only if its load per weight is less.
     let counts = counts(&mut drawn, 1000);
     assert!(counts[0] > counts[1] && counts[2] == 0, "{counts:?}");
@@ -33,13 +33,13 @@ fn a_part_of_a_weight_of_one_is_a_part_of_the_connections() {
 
 #[test]
 fn a_slow_start_does_not_begin_the_round_anew() {
-    let standings = Standings::new();
+    let effective_weights = EffectiveWeights::new();
     let (mut balancer, _) = balancer(&service(Algorithm::WeightedRoundRobin, &[3, 2, 1]));
     let mut counts = [0; 3];
     for i in 0..6000 {
         // as often as there are choices: a round begun anew would always go to the first
-        standings.set(NUMBER_FIRST + 2, 128 + (i % 2) as u16);
-        balancer.refresh(&standings);
+        effective_weights.set(NUMBER_FIRST + 2, 128 + (i % 2) as u16);
+        balancer.refresh(&effective_weights);
         counts[usize::from(balancer.choose(&flow(i)).expect("a backend"))] += 1;
     }
     let expected = [3.0, 2.0, 0.5].map(|weight| weight / 5.5 * 6000.0);
@@ -49,13 +49,13 @@ fn a_slow_start_does_not_begin_the_round_anew() {
 
 #[test]
 fn the_round_survives_falling_weights() {
-    let standings = Standings::new();
+    let effective_weights = EffectiveWeights::new();
     let (mut balancer, _) = balancer(&service(Algorithm::WeightedRoundRobin, &[u16::MAX, 1, 1]));
     (0..1000).for_each(|i| {
         balancer.choose(&flow(i));
     });
-    standings.set(NUMBER_FIRST, 0);
-    balancer.refresh(&standings);
+    effective_weights.set(NUMBER_FIRST, 0);
+    balancer.refresh(&effective_weights);
     assert_eq!(counts(&mut balancer, 100)[1..3], [50, 50], "what they had gained is not paid out at once");
 }
 
@@ -66,10 +66,10 @@ fn all_down_is_as_none_or_as_all() {
             let mut service = service(algorithm, &[1, 1, 1, 0]);
             service.backends[2].state = BackendState::Draining;
             service.all_down = all_down;
-            let standings = Standings::new();
+            let effective_weights = EffectiveWeights::new();
             let (mut balancer, _) = balancer(&service);
-            (0..4).for_each(|index| standings.set(NUMBER_FIRST + index, 0));
-            balancer.refresh(&standings);
+            (0..4).for_each(|index| effective_weights.set(NUMBER_FIRST + index, 0));
+            balancer.refresh(&effective_weights);
             match all_down {
                 AllDown::Refuse => assert_eq!(balancer.choose(&flow(0)), None, "{algorithm:?}"),
                 AllDown::UseAll => {
@@ -78,24 +78,27 @@ fn all_down_is_as_none_or_as_all() {
                     assert!(balancer.is_open(0) && !balancer.is_open(2));
                 }
             }
-            standings.set(NUMBER_FIRST + 1, 1);
-            balancer.refresh(&standings);
+            effective_weights.set(NUMBER_FIRST + 1, 1);
+            balancer.refresh(&effective_weights);
             assert_eq!(counts(&mut balancer, 100)[1], 100, "{algorithm:?}: one is up");
         }
     }
 }
 
 #[test]
-fn standings_tell_of_changes_only() {
-    let standings = Standings::new();
-    let before = standings.version();
-    standings.set(5, 256);
-    standings.set(5, 999);
-    standings.set(u16::MAX, 0);
-    assert_eq!((standings.version(), standings.of(5).share, standings.of(u16::MAX).share), (before, 256, 0));
-    standings.clone().set(5, 7);
-    assert_ne!(standings.version(), before);
-    assert_eq!(standings.of(5).share, 7);
+fn effective_weights_tell_of_changes_only() {
+    let effective_weights = EffectiveWeights::new();
+    let before = effective_weights.version();
+    effective_weights.set(5, 256);
+    effective_weights.set(5, 999);
+    effective_weights.set(u16::MAX, 0);
+    assert_eq!(
+        (effective_weights.version(), effective_weights.of(5).share, effective_weights.of(u16::MAX).share),
+        (before, 256, 0)
+    );
+    effective_weights.clone().set(5, 7);
+    assert_ne!(effective_weights.version(), before);
+    assert_eq!(effective_weights.of(5).share, 7);
 }
 
 #[test]
@@ -157,30 +160,32 @@ fn a_removed_service_has_nobody_to_choose() {
 /// A node that takes over has to find every connection where it is, and its first checks may have gone wrong.
 #[test]
 fn until_it_is_settled_connections_are_picked_up_as_configured() {
-    let standings = Standings::new();
+    let effective_weights = EffectiveWeights::new();
     let (mut maglev, _) = balancer(&service(Algorithm::Maglev, &[1, 1, 1]));
     let before = pick_ups(&maglev, 3000);
-    let failing = Standing { share: 0, settled: false };
-    standings.put(NUMBER_FIRST + 1, failing);
-    maglev.refresh(&standings);
+    let failing = EffectiveWeight { share: 0, settled: false };
+    effective_weights.put(NUMBER_FIRST + 1, failing);
+    maglev.refresh(&effective_weights);
     assert_eq!(pick_ups(&maglev, 3000), before, "one check that has failed is no verdict");
     assert_eq!(maglev.open_targets().len(), 3);
     let chosen: Vec<_> = (0..3000).map(|i| maglev.choose(&flow(i))).collect();
     assert!(!chosen.contains(&Some(1)) && chosen.contains(&Some(0)), "new connections go where checks succeed");
 
-    standings.set(NUMBER_FIRST + 1, 0);
-    maglev.refresh(&standings);
+    effective_weights.set(NUMBER_FIRST + 1, 0);
+    maglev.refresh(&effective_weights);
     assert!(!pick_ups(&maglev, 3000).contains(&Some(1)), "now it is known to be down");
 }
 
 #[test]
 fn new_connections_go_to_backends_that_are_not_known_to_be_down() {
-    let standings = Standings::new();
+    let effective_weights = EffectiveWeights::new();
     for algorithm in ALL {
         let (mut balancer, _) = balancer(&service(algorithm, &[1, 1, 1]));
-        standings.set(NUMBER_FIRST, 0);
-        (1..3).for_each(|number| standings.put(NUMBER_FIRST + number, Standing { share: 0, settled: false }));
-        balancer.refresh(&standings);
+        effective_weights.set(NUMBER_FIRST, 0);
+        (1..3).for_each(|number| {
+            effective_weights.put(NUMBER_FIRST + number, EffectiveWeight { share: 0, settled: false })
+        });
+        balancer.refresh(&effective_weights);
         let counts = counts(&mut balancer, 300);
         // All flows have one source.
         let spreads = algorithm != Algorithm::SourceHash;

@@ -81,7 +81,7 @@ impl Model {
 enum Op {
     Take(u32),
     Release(u32, usize, bool),
-    ReleaseStranger(u32, u16),
+    ReleaseOther(u32, u16),
     Wait(u64),
     Reload,
 }
@@ -90,7 +90,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..5u32).prop_map(Op::Take),
         5 => (0..5u32, any::<usize>(), any::<bool>()).prop_map(|(b, which, rest)| Op::Release(b, which, rest)),
-        1 => (0..6u32, any::<u16>()).prop_map(|(backend, port)| Op::ReleaseStranger(backend, port)),
+        1 => (0..6u32, any::<u16>()).prop_map(|(backend, port)| Op::ReleaseOther(backend, port)),
         2 => (0..3 * TICK).prop_map(Op::Wait),
         1 => Just(Op::Reload),
     ]
@@ -141,11 +141,11 @@ proptest! {
                         model.released.push((end, now, rest));
                     }
                 }
-                Op::ReleaseStranger(backend, port) => {
-                    for stranger in [end("192.0.2.9", 1001), end("192.0.2.1", port), end("2001:db8::1", port)] {
+                Op::ReleaseOther(backend, port) => {
+                    for other in [end("192.0.2.9", 1001), end("192.0.2.1", port), end("2001:db8::1", port)] {
                         let model = QUEUES.get(backend as usize).map(|&queue| &models[queue]);
-                        let is_ours = model.is_some_and(|model| model.in_use.contains(&stranger));
-                        prop_assert!(is_ours || !ports.release(Time::from_nanos(now), backend, stranger, false));
+                        let is_ours = model.is_some_and(|model| model.in_use.contains(&other));
+                        prop_assert!(is_ours || !ports.release(Time::from_nanos(now), backend, other, false));
                     }
                     if backend == 5 {
                         prop_assert_eq!(ports.take(Time::from_nanos(now), backend), Err(Exhausted));

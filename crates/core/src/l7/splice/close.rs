@@ -11,7 +11,7 @@ use super::{Context, Fault, Refused, Splices};
 use crate::config::{BackendState as BackendAllowed, Snapshot};
 use crate::flow::Direction;
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::table::ageing::Ageing;
 use crate::time::{Duration, Time};
@@ -76,8 +76,8 @@ impl Splices {
 
     /// Closes a client's connection in order. Its back is others' to take, if need be as soon as the engine has let go of it.
     pub(super) fn close_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        match self.fronts.get(position).map(|front| front.ledger) {
-            Some(Ledger::Software) => self.detach(cx, position, Fate::Keep),
+        match self.fronts.get(position).map(|front| front.offload_state) {
+            Some(OffloadState::Software) => self.detach(cx, position, Fate::Keep),
             _ => self.remove_rules(cx, position),
         }
         let Some(front) = self.fronts.get_mut(position) else { return };
@@ -195,7 +195,7 @@ impl Splices {
             front.state = FrontState::Waiting;
             front.exchange.backend = number;
             cx.statistics.http.retries += 1;
-            if front.ledger == Ledger::Software {
+            if front.offload_state == OffloadState::Software {
                 return self.connect(cx, position);
             }
             return self.remove_rules(cx, position);
@@ -244,7 +244,7 @@ impl Splices {
     pub(super) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
         let Some(front) = self.fronts.get_mut(position) else { return };
         let Some(back) = front.back.take() else { return };
-        let ruled = front.ledger != Ledger::Software;
+        let ruled = front.offload_state != OffloadState::Software;
         let Some(entry) = self.backs.get_mut(back) else { return };
         entry.front = None;
         let open = entry.state == BackState::Attached && !entry.peer.has_closed;
@@ -408,16 +408,16 @@ impl Splices {
         self.detach(cx, position, Fate::Keep);
         let Some(front) = self.fronts.get_mut(position) else { return };
         let (key, was, first) = (front.key, front.state, front.first);
-        front.state = FrontState::Doomed;
+        front.state = FrontState::PendingRemoval;
         cx.count_out(front);
-        let ledger = front.ledger;
+        let offload_state = front.offload_state;
         self.release_buffers(position);
-        if was != FrontState::Doomed {
+        if was != FrontState::PendingRemoval {
             self.unindex(&key, position, Direction::FromClient);
             self.ended.add(cx.now, &key, first);
             cx.known.remove(cx.steering.hash(&key.source));
         }
-        if ledger != Ledger::Software {
+        if offload_state != OffloadState::Software {
             return self.remove_rules(cx, position);
         }
         self.release_front(position);
@@ -454,7 +454,7 @@ impl Splices {
         let end = self.abandoned.saturating_add(ABANDONED_MAX as u32).min(self.fronts.reach());
         for position in self.abandoned..end {
             let state = self.fronts.get(position).map(|front| front.state);
-            if state.is_some_and(|state| !matches!(state, FrontState::Resetting | FrontState::Doomed)) {
+            if state.is_some_and(|state| !matches!(state, FrontState::Resetting | FrontState::PendingRemoval)) {
                 self.abandon(cx, position);
             }
         }

@@ -4,7 +4,7 @@ use super::close::Fate;
 use super::numbers::{before, later};
 use super::{Context, FrontState, Splices};
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::time::Duration;
 
@@ -42,7 +42,7 @@ impl Splices {
         front.deadline = cx.now + idle_timeout(cx.kind(front.service));
         let (deadline, front_waits) = (front.deadline, front.waiting() == 0);
         // What has nothing left to say to its backend is others' to take meanwhile.
-        let is_quiet = back.peer.told == back.peer.expected && front.ledger == Ledger::Software;
+        let is_quiet = back.peer.told == back.peer.expected && front.offload_state == OffloadState::Software;
         let is_carried = front.is_carried_down_only();
         // While a rule without a guard leads from it to the client, what it acknowledges would get there.
         back.is_spent |= close_back && is_carried;

@@ -12,7 +12,7 @@ use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
 use crate::l7::edit::Facts;
 use crate::l7::head;
@@ -110,7 +110,7 @@ impl Splices {
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        let (number, is_ruled) = (front.exchange.backend, front.ledger != Ledger::Software);
+        let (number, is_ruled) = (front.exchange.backend, front.offload_state != OffloadState::Software);
         let is_down_only = front.is_carried_down_only();
         if let Some(attached) = front.back {
             let usable = !is_down_only

@@ -7,7 +7,7 @@ use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
 use super::rules::STRETCH_MAX;
 use crate::flow::{Direction, Endpoint, FlowKey};
-use crate::l4::connection::{Ledger, Volume};
+use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::sequence::SequenceMap;
@@ -31,7 +31,7 @@ pub enum FrontState {
     /// It is reset: whatever its client sends is answered with RST, and its client is asked for a packet.
     Resetting,
     /// It has left the index, and goes as soon as the engine holds no rule of it.
-    Doomed,
+    PendingRemoval,
 }
 
 impl FrontState {
@@ -45,7 +45,7 @@ impl FrontState {
             FrontState::Closing => "closing",
             FrontState::TimeWait => "time-wait",
             FrontState::Resetting => "resetting",
-            FrontState::Doomed => "doomed",
+            FrontState::PendingRemoval => "pending-removal",
         }
     }
 }
@@ -291,7 +291,7 @@ pub(super) struct Front {
     pub(super) carried_by_engine: [Volume; 2],
     pub(super) created: Time,
     /// Where its pair of rules is.
-    pub(super) ledger: Ledger,
+    pub(super) offload_state: OffloadState,
     /// The key of the back's flow that has a rule.
     pub(super) rule_key: FlowKey,
     /// Which the engine holds: bit 0 of the client's flow, bit 1 of the back's.
@@ -376,7 +376,7 @@ impl Front {
 
     /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
     pub(super) fn is_carried_down_only(&self) -> bool {
-        self.ledger != Ledger::Software && self.wanted == 1 << Direction::FromBackend as u8
+        self.offload_state != OffloadState::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
     /// Whether the engine may carry bytes of the backend's that software does not see.

@@ -11,7 +11,7 @@ use super::{Context, Splices, port_of};
 use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
-use crate::l4::connection::{Ledger, Volume};
+use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::cookie;
 use crate::l7::sequence::SequenceMap;
 use crate::time::Time;
@@ -24,7 +24,7 @@ const EVICTION_TRIES_MAX: usize = 32;
 
 impl Splices {
     /// A packet to a spliced service that belongs to no front.
-    pub(crate) fn newcomer<IO: FrameIo>(
+    pub(crate) fn new_flow<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         mut frame: IO::Frame,
@@ -92,7 +92,7 @@ impl Splices {
             carried: [Volume::default(); 2],
             carried_by_engine: [Volume::default(); 2],
             created: cx.now,
-            ledger: Ledger::Software,
+            offload_state: OffloadState::Software,
             rule_key: at.key,
             rules: 0,
             wanted: 0,
@@ -162,7 +162,7 @@ impl Splices {
         }
         let segment = Segment::of(frame.bytes(), at);
         let begins = match at.end > at.payload || segment.has(FIN) {
-            true => !self.strangers.has_lasted(cx.now, &at.key, segment.acknowledgement),
+            true => !self.unmatched.has_lasted(cx.now, &at.key, segment.acknowledgement),
             false => [segment.sequence.wrapping_sub(1), segment.sequence].into_iter().any(|theirs| {
                 self.cookies.check(cx.now, &at.key, theirs, segment.acknowledgement.wrapping_sub(1)).is_some()
             }),
@@ -204,7 +204,7 @@ impl Splices {
     fn make_room<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
         for _ in 0..EVICTION_TRIES_MAX {
             self.hand = (self.hand + 1) % self.fronts_max.max(1);
-            let state = self.fronts.get(self.hand).filter(|front| front.ledger == Ledger::Software);
+            let state = self.fronts.get(self.hand).filter(|front| front.offload_state == OffloadState::Software);
             match state.map(|front| front.state) {
                 Some(FrontState::TimeWait | FrontState::Resetting) => self.remove_front(cx, self.hand),
                 Some(FrontState::Reading | FrontState::Closing) => {

@@ -12,7 +12,7 @@ use super::numbers::{beyond, later};
 use super::{Context, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::body::Length;
 use crate::wire::tcp::FIN;
 use crate::worker::volume;
@@ -69,7 +69,7 @@ impl Splices {
             && front.is_request_received(entry)
             && !owns
             && front.waiting() == 0
-            && front.ledger == Ledger::Software
+            && front.offload_state == OffloadState::Software
             && start == front.peer.sent
             && !segment.has(FIN)
             && length <= BYTES_MAX.min(takes)

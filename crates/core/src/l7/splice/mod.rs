@@ -43,9 +43,9 @@ mod send;
 mod sizes;
 mod slots;
 mod statistics;
-mod strangers;
 mod taking;
 mod timers;
+mod unmatched;
 mod upward;
 mod view;
 
@@ -84,7 +84,7 @@ use entry::{Back, Front};
 use idle::Idle;
 use segment::Own;
 use slots::Slots;
-use strangers::Strangers;
+use unmatched::Unmatched;
 
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
@@ -124,7 +124,7 @@ pub(crate) struct Splices {
     /// What responses of our own say of the time; `None`: nothing.
     date: Option<Date>,
     ended: Ended,
-    strangers: Strangers,
+    unmatched: Unmatched,
     /// Fronts that can go on without a packet of theirs.
     ready: VecDeque<u32>,
     /// Where heads are written before they lie in a buffer.
@@ -158,7 +158,7 @@ impl Splices {
             cookies,
             date: None,
             ended: Ended::new(fronts_max, hasher.clone()),
-            strangers: Strangers::new(hasher),
+            unmatched: Unmatched::new(hasher),
             ready: VecDeque::with_capacity(2 * fronts_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             generation: 0,

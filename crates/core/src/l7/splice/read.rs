@@ -84,7 +84,9 @@ impl Splices {
         let fresh = payload.get(had as usize..).unwrap_or_default();
         let taken = match front.state {
             // What comes after the last response is read and thrown away, so that the client can read that.
-            FrontState::Closing | FrontState::TimeWait | FrontState::Resetting | FrontState::Doomed => fresh.len(),
+            FrontState::Closing | FrontState::TimeWait | FrontState::Resetting | FrontState::PendingRemoval => {
+                fresh.len()
+            }
             // The next request may come with the acknowledgement of a reply.
             _ => store(&mut self.buffers, front, fresh),
         };

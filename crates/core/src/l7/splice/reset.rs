@@ -14,7 +14,7 @@ use super::segment::{Own, Segment};
 use super::send::emit;
 use super::{Context, Splices};
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
 
@@ -60,7 +60,7 @@ impl Splices {
             return self.remove_front(cx, position);
         }
         // What it sends while the engine has rules of it may go to its backend.
-        let may_ask = front.ledger == Ledger::Software;
+        let may_ask = front.offload_state == OffloadState::Software;
         if may_ask {
             self.acknowledge_below(cx, position);
         }

@@ -18,7 +18,7 @@ use super::{Context, Splices, value};
 use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::rewrite::Rewrite;
 use crate::time::{Duration, Time};
@@ -77,7 +77,9 @@ impl Splices {
     /// Offers what is left of a large body to the engine.
     pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        if front.ledger != Ledger::Software && front.ledger != Ledger::Offloaded || front.state != FrontState::Joined {
+        if front.offload_state != OffloadState::Software && front.offload_state != OffloadState::Offloaded
+            || front.state != FrontState::Joined
+        {
             return;
         }
         let Some((least, ways)) = self.terms(cx, front) else { return self.let_go(cx, position) };
@@ -155,7 +157,7 @@ impl Splices {
         if let Some(front) = self.fronts.get_mut(position) {
             front.peer.reach = later(front.peer.sent, reaches[0]);
             self.rules[usize::from(!front.key.is_ipv4())] += (wanted & !front.rules).count_ones();
-            front.ledger = Ledger::Installing;
+            front.offload_state = OffloadState::Installing;
             front.wanted = wanted;
             front.answers_due = wanted.count_ones() as u8;
             if ways == Ways::Down {
@@ -223,7 +225,7 @@ impl Splices {
     /// Asks for the removal of what rules a front has in force.
     pub(super) fn remove_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        if front.ledger != Ledger::Offloaded {
+        if front.offload_state != OffloadState::Offloaded {
             return;
         }
         let keys = [front.key, front.rule_key];
@@ -238,7 +240,7 @@ impl Splices {
         }
         if let Some(front) = self.fronts.get_mut(position) {
             front.answers_due = asked;
-            front.ledger = Ledger::Removing;
+            front.offload_state = OffloadState::Removing;
         }
         if asked == 0 {
             self.settle_rules(position);
@@ -283,23 +285,23 @@ impl Splices {
             return;
         }
         if front.rules == 0 {
-            front.ledger = Ledger::Software;
+            front.offload_state = OffloadState::Software;
             self.lift(position);
             return self.settle_rules(position);
         }
-        front.ledger = Ledger::Offloaded;
+        front.offload_state = OffloadState::Offloaded;
         self.lift(position);
         let Some(front) = self.fronts.get_mut(position) else { return };
         let is_endless = matches!(front.exchange.response, Message::Endless);
         let unwanted = front.rules != front.wanted
             || front.is_carried_down_only() && front.state != FrontState::Joined
             || is_endless && (front.peer.has_closed || front.peer.was_closed)
-            || matches!(front.state, FrontState::Doomed | FrontState::Waiting)
+            || matches!(front.state, FrontState::PendingRemoval | FrontState::Waiting)
             || front.peer.was_closed && front.is_between_exchanges()
             || front.back.is_none();
         if unwanted {
             let (keys, rules) = ([front.key, front.rule_key], front.rules);
-            front.ledger = Ledger::Removing;
+            front.offload_state = OffloadState::Removing;
             front.answers_due = rules.count_ones() as u8;
             for direction in BOTH {
                 if rules & (1 << direction as u8) != 0 {
@@ -325,9 +327,9 @@ impl Splices {
     /// The engine holds nothing of a front any more.
     fn settle_rules(&mut self, position: u32) {
         let Some(front) = self.fronts.get_mut(position) else { return };
-        front.ledger = Ledger::Software;
+        front.offload_state = OffloadState::Software;
         match front.state {
-            FrontState::Doomed => self.release_front(position),
+            FrontState::PendingRemoval => self.release_front(position),
             FrontState::Waiting => self.ready.push_back(position),
             FrontState::Joined if front.asks > 0 && self.ready.len() < self.ready.capacity() => {
                 self.ready.push_back(position);
@@ -342,7 +344,7 @@ impl Splices {
     }
 
     /// The keys of the flows whose rules are in force or asked for.
-    pub(crate) fn ledger(&self) -> impl Iterator<Item = FlowKey> {
+    pub(crate) fn rules_known(&self) -> impl Iterator<Item = FlowKey> {
         self.fronts.iter().flat_map(|(_, front)| {
             let keys = [(front.key, 1), (front.rule_key, 2)];
             keys.into_iter().filter(|&(_, bit)| front.rules & bit != 0).map(|(key, _)| key)

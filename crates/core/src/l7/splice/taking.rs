@@ -9,7 +9,7 @@ use super::timers::{OFFLOADED_FOR, body_timeout};
 use super::{Context, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::time::{Duration, Time};
 
@@ -78,7 +78,7 @@ impl Splices {
         let front = self.fronts.get_mut(position).filter(|front| front.is_sent_to())?;
         let limit = limit(cx.snapshot, front)?;
         let again = cx.now + limit / 2;
-        if front.ledger != Ledger::Software {
+        if front.offload_state != OffloadState::Software {
             if front.taken + limit / 2 <= cx.now {
                 self.look_at_rules(cx, position);
             }

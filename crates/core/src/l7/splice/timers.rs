@@ -5,7 +5,7 @@ use super::entry::{BackState, Front, FrontState, Message};
 use super::{Context, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::table::Position;
 use crate::table::ageing::{Ageing, Deadlines};
@@ -68,7 +68,7 @@ impl Splices {
     /// The engine has answered what a front waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(front) = self.fronts.get(position) else { return };
-        if front.state == FrontState::Joined && front.asks > 0 && front.ledger == Ledger::Software {
+        if front.state == FrontState::Joined && front.asks > 0 && front.offload_state == OffloadState::Software {
             return self.acknowledge_below(cx, position);
         }
         if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
@@ -80,7 +80,8 @@ impl Splices {
         if front.state == FrontState::Resetting {
             return self.ask(cx, position);
         }
-        if front.state == FrontState::Waiting && front.ledger == Ledger::Software && front.answers_due == 0 {
+        if front.state == FrontState::Waiting && front.offload_state == OffloadState::Software && front.answers_due == 0
+        {
             let connecting = front
                 .back
                 .and_then(|back| self.backs.get(back))
@@ -126,7 +127,7 @@ impl Splices {
             }
             // Its back has a deadline of its own; this is for a request that waits for the engine.
             FrontState::Waiting => front.deadline = cx.now + Duration::from_secs(1),
-            FrontState::Joined if front.ledger != Ledger::Software => self.look_at_rules(cx, position),
+            FrontState::Joined if front.offload_state != OffloadState::Software => self.look_at_rules(cx, position),
             FrontState::Joined if front.outlasts(cx.snapshot) => {
                 front.deadline = cx.now + body_timeout(cx.snapshot, front);
             }
@@ -139,7 +140,7 @@ impl Splices {
             }
             FrontState::TimeWait => self.remove_front(cx, position),
             FrontState::Resetting => self.ask(cx, position),
-            FrontState::Doomed => front.deadline = cx.now + Duration::from_secs(1),
+            FrontState::PendingRemoval => front.deadline = cx.now + Duration::from_secs(1),
         }
     }
 

@@ -8,7 +8,7 @@ use super::segment::{Segment, replace_payload};
 use super::{Context, FrontState, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
@@ -34,7 +34,7 @@ impl Splices {
         }
         let service = front.service;
         if segment.has(SYN) {
-            return self.newcomer(cx, frame, at, service);
+            return self.new_flow(cx, frame, at, service);
         }
         let resets = front.state == FrontState::Resetting;
         let near = if front.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
@@ -357,7 +357,7 @@ impl Splices {
             self.acknowledge_back(cx, back);
         }
         let Some(front) = self.fronts.get(position) else { return };
-        if front.is_between_exchanges() && front.waiting() == 0 && front.ledger == Ledger::Software {
+        if front.is_between_exchanges() && front.waiting() == 0 && front.offload_state == OffloadState::Software {
             // A client that has nothing to ask now, or has closed, needs no backend.
             self.detach(cx, position, Fate::Keep);
         }

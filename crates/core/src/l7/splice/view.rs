@@ -14,7 +14,7 @@ use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
 use crate::flow::{Direction, Endpoint, FlowKey};
-use crate::l4::connection::{Ledger, Volume};
+use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::config::{Group, Kind};
 use crate::l7::head::{Method, Version};
 use crate::time::{Duration, Time};
@@ -74,7 +74,7 @@ impl SplicedState {
         "closing",
         "time-wait",
         "resetting",
-        "doomed",
+        "pending-removal",
         "connecting",
         "idle",
     ];
@@ -290,11 +290,11 @@ fn look_at_back(terms: &Terms<'_>, place: u32, back: &Back) -> Option<SplicedCon
 }
 
 fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
-    match front.ledger {
-        Ledger::Offloaded => return SplicedPath::Offloaded,
-        Ledger::Installing => return SplicedPath::Installing,
-        Ledger::Removing => return SplicedPath::Removing,
-        Ledger::Software => {}
+    match front.offload_state {
+        OffloadState::Offloaded => return SplicedPath::Offloaded,
+        OffloadState::Installing => return SplicedPath::Installing,
+        OffloadState::Removing => return SplicedPath::Removing,
+        OffloadState::Software => {}
     }
     let configured = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
         Some(Kind::Http(http)) => http.offload_bytes_min,

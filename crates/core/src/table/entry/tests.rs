@@ -47,7 +47,7 @@ fn one_wrong_field_is_enough() {
     let wrong = [
         (offset_of!(Connection, protocol), 7),
         (offset_of!(Connection, state), 10),
-        (offset_of!(Connection, ledger), 4),
+        (offset_of!(Connection, offload_state), 4),
         (offset_of!(Connection, kept), 6),
         (offset_of!(Connection, answers_due), 3),
         (offset_of!(Connection, rules), 4),

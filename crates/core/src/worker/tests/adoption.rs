@@ -5,7 +5,7 @@ use super::stage::{Stage, Way, client, packet};
 use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::frame::VecFrame;
-use crate::l4::connection::{Connection, Flags, Kept, Ledger, State};
+use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
 use crate::wire::{self, Parsed};
@@ -80,7 +80,7 @@ fn an_offloaded_connection_does_not_notice() {
     assert_eq!((adopted.kept, adopted.offloaded, adopted.invalid), (1, 1, 0));
     assert_eq!(house.engine.keys().copied().collect::<Vec<_>>(), rules, "its rules were never touched");
     let after = house.of(client);
-    assert_eq!((after.ledger, after.rules, after.state), (Ledger::Offloaded, 3, State::Established));
+    assert_eq!((after.offload_state, after.rules, after.state), (OffloadState::Offloaded, 3, State::Established));
     assert_eq!((after.created, after.carried), (before.created, before.carried));
     assert_eq!(house.client_sends(client, ACK | PSH), Some(way));
     assert!(house.backend_sends(way, client, FIN | ACK), "FIN reaches the new worker");
@@ -129,7 +129,7 @@ fn rules_that_are_gone_are_asked_for_again_without_a_packet() {
     house.engine.clear();
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.rules_gone), (1, 1));
-    assert_eq!(house.of(client).ledger, Ledger::Offloaded);
+    assert_eq!(house.of(client).offload_state, OffloadState::Offloaded);
     assert_eq!(house.engine.len(), 2);
     assert_eq!(house.of(client).carried[0].packets, 2 + 7, "what was known of the lost rule's packets is kept");
     house.outlive();
@@ -146,11 +146,11 @@ fn half_a_pair_is_taken_back() {
         house.engine.remove(&key).unwrap();
         let adopted = house.crash(house.as_before());
         assert_eq!((adopted.rules_missing, adopted.offloaded), (1, 0));
-        assert_eq!(house.of(client).ledger, Ledger::Software);
+        assert_eq!(house.of(client).offload_state, OffloadState::Software);
         assert!(house.engine.is_empty());
         assert_eq!(house.client_sends(client, ACK), Some(way));
         house.settle();
-        assert_eq!(house.of(client).ledger, Ledger::Offloaded, "and the pair is offered again");
+        assert_eq!(house.of(client).offload_state, OffloadState::Offloaded, "and the pair is offered again");
         house.outlive();
     }
 }
@@ -168,13 +168,13 @@ fn requests_and_answers_that_were_lost_do_not_matter() {
         (1..cut).for_each(|_| house.answer_one(0));
         let adopted = house.crash(house.as_before());
         assert_eq!((adopted.kept, adopted.offloaded), (1, u64::from(cut > 0)), "cut {cut}");
-        assert_eq!(house.of(client).ledger, Ledger::Offloaded);
+        assert_eq!(house.of(client).offload_state, OffloadState::Offloaded);
         house.outlive();
     }
 }
 
 #[test]
-fn a_doomed_connection_goes_and_its_port_rests() {
+fn a_connection_pending_removal_goes_and_its_port_rests() {
     // Cut: removal queued, with the engine, answered in part.
     for cut in 0..3 {
         let mut house = House::new(full_nat(), 1, 64);
@@ -190,7 +190,7 @@ fn a_doomed_connection_goes_and_its_port_rests() {
         worker.poll_samples(&mut asked);
         let samples = asked.iter().map(|_| None).collect();
         worker.handle_samples(now, &asked, &samples);
-        assert!(house.of(client).flags.has(Flags::DOOMED));
+        assert!(house.of(client).flags.has(Flags::PENDING_REMOVAL));
         if cut > 0 {
             house.flush(0);
         }
@@ -198,7 +198,7 @@ fn a_doomed_connection_goes_and_its_port_rests() {
             house.answer_one(0);
         }
         let adopted = house.crash(house.as_before());
-        assert_eq!((adopted.kept, adopted.doomed), (0, 1), "cut {cut}");
+        assert_eq!((adopted.kept, adopted.pending_removal), (0, 1), "cut {cut}");
         assert_eq!(house.connections().count(), 0);
         assert!(house.engine.is_empty());
         assert_eq!(house.workers[0].ports.in_use(0), 0);
@@ -258,13 +258,13 @@ fn a_rule_of_the_same_key_from_an_older_connection_is_not_mistaken_for_ones_own(
     let position = worker.slab.positions().next().unwrap();
     let mut next = *worker.slab.at(position);
     let now = house.now;
-    assert!(worker.doom(now, position));
+    assert!(worker.begin_removal(now, position));
     let another = house.snapshot.services[0].backends.iter().find(|backend| backend.endpoint != way.1).unwrap();
     (next.backend, next.backend_number) = (another.endpoint, another.number);
-    (next.ledger, next.rules) = (Ledger::Software, 0);
+    (next.offload_state, next.rules) = (OffloadState::Software, 0);
     house.workers[0].slab.insert(next).unwrap();
     let adopted = house.crash(house.as_before());
-    assert_eq!((adopted.kept, adopted.doomed, adopted.offloaded), (1, 1, 0));
+    assert_eq!((adopted.kept, adopted.pending_removal, adopted.offloaded), (1, 1, 0));
     assert_eq!(house.client_sends(client, ACK), Some((client, next.backend)));
     house.settle();
     assert_eq!(house.client_sends(client, ACK), Some((client, next.backend)), "by its own rules now");
@@ -312,7 +312,7 @@ fn nonsense_is_dropped_and_counted() {
 }
 
 #[test]
-fn embryos_give_way_in_the_order_of_their_age() {
+fn half_open_connections_give_way_in_the_order_of_their_age() {
     let mut house = House::new(nat(), 1, 4);
     let clients: Vec<Endpoint> = (1..5).map(|n| client(false, n, 40_000)).collect();
     for at in [2, 0, 3, 1] {
@@ -365,7 +365,10 @@ fn another_number_of_workers_keeps_every_established_connection() {
                     assert!(house.backend_sends(way, client, ACK));
                     let connection = house.of(client);
                     let misses = connection.flags.has(Flags::MISSTEERED);
-                    assert!(!misses || connection.ledger == Ledger::Offloaded, "only the engine can carry it");
+                    assert!(
+                        !misses || connection.offload_state == OffloadState::Offloaded,
+                        "only the engine can carry it"
+                    );
                 }
             }
             for (&client, &way) in clients.iter().zip(&ways) {
@@ -425,12 +428,15 @@ fn what_is_taken_back_goes_before_anything_new_is_asked_for() {
     assert!(house.backend_sends((key.source, before), key.source, SYN | ACK));
     house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), false);
     let begun = house.of(key.source);
-    assert_eq!((begun.state, begun.ledger, begun.kept), (State::Established, Ledger::Software, Kept::QueueFull));
+    assert_eq!(
+        (begun.state, begun.offload_state, begun.kept),
+        (State::Established, OffloadState::Software, Kept::QueueFull)
+    );
     house.settle();
     house.check();
     house.wait(Duration::from_millis(200));
     house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), true);
     house.settle();
-    assert_eq!((house.of(key.source).ledger, house.engine.len()), (Ledger::Offloaded, 2));
+    assert_eq!((house.of(key.source).offload_state, house.engine.len()), (OffloadState::Offloaded, 2));
     house.outlive();
 }

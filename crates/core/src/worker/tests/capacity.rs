@@ -61,7 +61,7 @@ impl Siege {
     /// Whether nothing in the table has to give way.
     fn is_held(&self) -> bool {
         let statistics = self.stage.worker().statistics();
-        statistics.embryos_now == 0 && statistics.connections_now == statistics.connections_max
+        statistics.half_open_now == 0 && statistics.connections_now == statistics.connections_max
     }
 
     fn play(&mut self, step: Step) {
@@ -150,7 +150,7 @@ fn ten_times_as_many_sources_as_there_is_room_for() {
     assert_eq!(siege.open.len(), 220, "real clients come in during the flood");
     let statistics = siege.stage.worker().statistics();
     assert_eq!((statistics.connections_now, statistics.connections_peak), (1000, 1000));
-    assert_eq!(statistics.embryos_now, 780);
+    assert_eq!(statistics.half_open_now, 780);
     assert_eq!(siege.stage.drops(Drop::TableFull), 0);
 }
 
@@ -161,9 +161,9 @@ fn a_restarted_connection_gives_way_like_a_new_one() {
     stage.open(first);
     stage.client_sends(first, RST);
     stage.client_sends(first, SYN);
-    assert_eq!(stage.worker().statistics().embryos_now, 1);
+    assert_eq!(stage.worker().statistics().half_open_now, 1);
     // its rules have to go first, so the one that makes it go comes too early
     assert!(stage.client_tries(client(false, 2, 1), SYN).is_none());
     stage.open(client(false, 2, 1));
-    assert_eq!((stage.worker().statistics().evicted, stage.worker().statistics().embryos_now), (1, 0));
+    assert_eq!((stage.worker().statistics().evicted, stage.worker().statistics().half_open_now), (1, 0));
 }

@@ -4,7 +4,7 @@ use super::stage::{Stage, Way, client, end, packet};
 use crate::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Direction, Endpoint};
 use crate::frame::{Egress, Frame};
-use crate::l4::connection::{Connection, Flags, Ledger, State};
+use crate::l4::connection::{Connection, Flags, OffloadState, State};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::Which;
@@ -43,7 +43,7 @@ fn connections_go_on_whatever_becomes_of_their_service() {
             stage.reconfigure(services, |_| {});
             assert_eq!(stage.client_sends(client, ACK | PSH).destination, backend);
             assert_eq!(stage.send(packet(backend, source, Way::Tcp(ACK))).sent().destination, client);
-            assert_eq!(stage.only().ledger, Ledger::Offloaded);
+            assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
             stage.client_sends(client, FIN | ACK);
             stage.send(packet(backend, source, Way::Tcp(FIN | ACK)));
             stage.wait(Duration::from_secs(20));
@@ -53,7 +53,7 @@ fn connections_go_on_whatever_becomes_of_their_service() {
 }
 
 #[test]
-fn newcomers_to_a_removed_service_are_the_kernels() {
+fn new_flows_to_a_removed_service_are_the_kernels() {
     let mut stage = Stage::new(false, |_| {});
     let mut services = services(&stage);
     services[0].state = ServiceState::Removed;
@@ -113,7 +113,7 @@ fn a_disabled_backend_loses_what_it_has_and_only_that() {
         stage.worker().connections().partition(|connection| connection.flags.has(Flags::SEVERED));
     assert_eq!((severed.len(), others.len()), (50, 150));
     assert!(others.iter().all(|connection| connection.backend_number != disabled));
-    assert_eq!(stage.ledger(), stage.engine_keys());
+    assert_eq!(stage.rules_known(), stage.engine_keys());
     // Whether they say anything or not.
     stage.wait(Duration::from_secs(125));
     assert_eq!(stage.worker().connections().count(), 150);
@@ -142,7 +142,7 @@ fn the_scan_does_a_bounded_part_at_a_time() {
 }
 
 #[test]
-fn a_round_that_begins_behind_newcomers_misses_nobody() {
+fn a_round_that_begins_behind_new_connections_misses_none() {
     let mut stage = Stage::new(false, |s| s.backends = s.backends[..1].into());
     for n in 0..2 {
         stage.open(client(false, n, 1));
@@ -175,7 +175,7 @@ fn what_the_engine_owes_answers_about_is_ended_later() {
     let vip = stage.vip();
     let out = stage.client_sends(client, SYN).destination;
     stage.batch(alloc::vec![packet(out, client, Way::Tcp(SYN | ACK)), packet(client, vip, Way::Tcp(ACK))]);
-    assert_eq!(stage.only().ledger, Ledger::Installing);
+    assert_eq!(stage.only().offload_state, OffloadState::Installing);
     stage.end_backend(0, Which::All);
     stage.turn();
     assert_eq!(stage.worker().statistics().ended, 0);
@@ -214,11 +214,11 @@ fn counters_go_on_but_for_numbers_that_are_anothers_now() {
     }
     let before = stage.worker().statistics().clone();
     let mut services = services(&stage);
-    let mut newcomer = services[0].backends[0].clone();
-    newcomer.number = 12;
-    newcomer.endpoint = end(false, 110, 8000);
+    let mut added = services[0].backends[0].clone();
+    added.number = 12;
+    added.endpoint = end(false, 110, 8000);
     let mut backends = services[0].backends.to_vec();
-    backends.push(newcomer);
+    backends.push(added);
     services[0].backends = backends.into();
     services.push(Service { endpoint: end(false, 2, 80), backends: [].into(), ..services[0].clone() });
     stage.reconfigure(services, |update| {
@@ -231,7 +231,7 @@ fn counters_go_on_but_for_numbers_that_are_anothers_now() {
     assert_eq!(after.backends[0].connections, before.backends[0].connections);
     assert_eq!((after.backends[3].connections, after.backends[3].connections_now), (0, 10));
     let chosen = (50..60).filter(|&n| stage.open(client(false, n, 1)) == end(false, 110, 8000)).count();
-    assert_eq!(chosen, 2, "the newcomer has its turns");
+    assert_eq!(chosen, 2, "the added backend has its turns");
     assert_eq!(stage.worker().statistics().backends[12].connections, 2);
 }
 

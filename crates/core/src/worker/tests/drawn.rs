@@ -1,5 +1,5 @@
 //! Drawn sequences of packets, silences, engine moods and changes of the configuration: whatever happens, a connection keeps
-//! its backend, counters are right, ledger equals engine in the end, a removal never hits another connection's rule, every
+//! its backend, counters are right, offload state equals engine in the end, a removal never hits another connection's rule, every
 //! frame is accounted for, and when all is silent nothing is left.
 
 use super::realm::{self, Edit, Realm};
@@ -107,7 +107,7 @@ impl Drama {
     fn known(&self, frame: &Packet) -> Option<Connection> {
         let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) else { return None };
         let mut connections = self.stage.worker().connections();
-        let is_it = |c: &&Connection| c.key(Direction::FromClient) == at.key && !c.flags.has(Flags::DOOMED);
+        let is_it = |c: &&Connection| c.key(Direction::FromClient) == at.key && !c.flags.has(Flags::PENDING_REMOVAL);
         connections.find(|c| c.state != State::Pass && !c.state.is_over() && is_it(c)).copied()
     }
 
@@ -163,7 +163,7 @@ impl Drama {
                 }
             }
             Step::Change(edit) => self.realm.change(&mut self.stage, self.ipv6, &edit),
-            Step::Share { number, share } => self.stage.standings.set(number, share),
+            Step::Share { number, share } => self.stage.effective_weights.set(number, share),
             Step::End { number, which } => self.stage.end_backend(number, which),
         }
         self.realm.check(&self.stage);
@@ -189,7 +189,7 @@ proptest! {
             drama.play(step);
         }
         drama.stage.settle();
-        prop_assert_eq!(drama.stage.ledger(), drama.stage.engine_keys());
+        prop_assert_eq!(drama.stage.rules_known(), drama.stage.engine_keys());
         let statistics = drama.stage.worker().statistics();
         let dropped = statistics.drops.iter().sum::<u64>() + statistics.malformed.iter().sum::<u64>();
         prop_assert_eq!(statistics.frames, drama.given);

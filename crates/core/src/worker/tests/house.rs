@@ -2,7 +2,7 @@
 
 use super::super::{Adopted, Known, Occupancy, Stateless, Worker, WorkerOptions, home};
 use super::stage::{NoPort, Packet};
-use crate::balance::{Loads, Standings};
+use crate::balance::{EffectiveWeights, Loads};
 use crate::config::Snapshot;
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Direction, FlowKey, Steering};
@@ -41,7 +41,7 @@ pub(super) struct House {
     pub(super) now: Time,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) loads: Loads,
-    standings: Standings,
+    effective_weights: EffectiveWeights,
     occupancy: Occupancy,
     /// What workers that start from now on are told of the engine's room.
     pub(super) rules_max: u32,
@@ -71,7 +71,7 @@ impl House {
             answers: Vec::new(),
             now: Time::from_nanos(1_000_000_000),
             loads: Loads::new(snapshot.backends()),
-            standings: Standings::new(),
+            effective_weights: EffectiveWeights::new(),
             occupancy: Occupancy::default(),
             rules_max: 100_000,
             stateless: None,
@@ -103,41 +103,28 @@ impl House {
             sum.add(&adopted);
             self.workers.push(worker);
         }
-        let ledger: BTreeMap<FlowKey, u16> = (0u16..)
+        let offload_state: BTreeMap<FlowKey, u16> = (0u16..)
             .zip(&self.workers)
-            .flat_map(|(number, worker)| worker.ledger().map(move |key| (key, number)))
+            .flat_map(|(number, worker)| worker.rules_known().map(move |key| (key, number)))
             .collect();
-        self.engine.retain(|key, _| ledger.contains_key(key));
-        self.engine.iter_mut().for_each(|(key, held)| held.owner = ledger[key]);
+        self.engine.retain(|key, _| offload_state.contains_key(key));
+        self.engine.iter_mut().for_each(|(key, held)| held.owner = offload_state[key]);
         sum
     }
 
     fn options(&self, worker: u16, memory: &'static mut [Slot<Connection>]) -> WorkerOptions<Always> {
+        let table = AnyTable::new(2 * memory.len(), Hasher::new([7, 2, 3, 4]));
         WorkerOptions {
-            snapshot: self.snapshot.clone(),
             steering: self.steering(),
             worker,
-            seeds: [self.starts, 2, 3, 4],
-            table: AnyTable::new(2 * memory.len(), Hasher::new([7, 2, 3, 4])),
             stateless: self.stateless.clone(),
-            memory,
             loads: self.loads.clone(),
-            standings: self.standings.clone(),
+            effective_weights: self.effective_weights.clone(),
             occupancy: self.occupancy.clone(),
             known: Known::new(self.known),
-            caps: EngineCaps {
-                rules_max: self.rules_max,
-                families_apart: false,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
-                rewrites_sack: true,
-                rewrites_window: true,
-                checks_guards: true,
-                counts: true,
-            },
-            policy: Always,
-            splices_max: 64,
+            caps: EngineCaps::full(self.rules_max),
             cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
+            ..WorkerOptions::new(self.snapshot.clone(), memory, table, Always, [self.starts, 2, 3, 4])
         }
     }
 
@@ -291,15 +278,15 @@ impl House {
 
     /// Connections that an adopter has to keep.
     pub(super) fn live(&self) -> Vec<Connection> {
-        let live = |c: &&Connection| c.state != State::Pass && !c.flags.has(Flags::DOOMED);
+        let live = |c: &&Connection| c.state != State::Pass && !c.flags.has(Flags::PENDING_REMOVAL);
         self.connections().filter(live).copied().collect()
     }
 
     /// What has to be true right after adoption, and whenever the engine has answered everything.
     pub(super) fn check(&self) {
-        let mut ledger: Vec<FlowKey> = self.workers.iter().flat_map(|worker| worker.ledger()).collect();
-        ledger.sort();
-        assert_eq!(ledger, self.engine.keys().copied().collect::<Vec<_>>(), "ledger and engine");
+        let mut offload_state: Vec<FlowKey> = self.workers.iter().flat_map(|worker| worker.rules_known()).collect();
+        offload_state.sort();
+        assert_eq!(offload_state, self.engine.keys().copied().collect::<Vec<_>>(), "offload state and engine");
         let mut sources = BTreeSet::new();
         let mut loads = vec![0; self.snapshot.backends() as usize];
         let mut known = [0u32; KNOWN_CELLS];
@@ -308,9 +295,9 @@ impl House {
             let mut ports: BTreeMap<u16, u32> = BTreeMap::new();
             for position in worker.slab.positions() {
                 let connection = worker.slab.at(position);
-                let doomed = connection.flags.has(Flags::DOOMED);
-                assert!(!doomed || connection.rules != 0, "a doomed connection stays without a rule");
-                if !doomed {
+                let pending_removal = connection.flags.has(Flags::PENDING_REMOVAL);
+                assert!(!pending_removal || connection.rules != 0, "a connection pending removal stays without a rule");
+                if !pending_removal {
                     let ways = if connection.state == State::Pass { &BOTH[1..] } else { &BOTH };
                     index += ways.len();
                     for &way in ways {
@@ -324,7 +311,7 @@ impl House {
                 }
                 assert_eq!(usize::from(home(connection, &self.steering())), number, "a connection is not at home");
                 loads[usize::from(connection.backend_number)] += u32::from(connection.flags.has(Flags::COUNTED));
-                assert_eq!(connection.flags.has(Flags::COUNTED), !doomed && !connection.state.is_over());
+                assert_eq!(connection.flags.has(Flags::COUNTED), !pending_removal && !connection.state.is_over());
                 let cell = |end| self.steering().hash(end) as usize % KNOWN_CELLS;
                 known[cell(&connection.client)] += 1;
                 if connection.flags.has(Flags::FULL_NAT) {

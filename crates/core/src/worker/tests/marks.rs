@@ -5,7 +5,7 @@ use super::lane::{Step, frame, heavy, packets, steps};
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::Direction;
 use crate::frame::{Frame, VecFrame};
-use crate::l4::connection::{Flags, Ledger};
+use crate::l4::connection::{Flags, OffloadState};
 use crate::offload::Choice;
 use crate::table::Table;
 use crate::time::Duration;
@@ -150,9 +150,10 @@ fn a_connection_that_has_ended_gets_no_packets_by_its_mark() {
         .batch([packet(client, stage.vip(), Way::Tcp(ACK | FIN)), packet(backend, client, Way::Tcp(ACK | FIN))].into());
     stage.end_backend(number, Which::All);
     stage.turn();
-    assert!(stage.only().flags.has(Flags::DOOMED) && stage.only().ledger == Ledger::Removing);
+    assert!(stage.only().flags.has(Flags::PENDING_REMOVAL) && stage.only().offload_state == OffloadState::Removing);
     stage.batch([marked(packet(client, stage.vip(), Way::Tcp(SYN)), old)].into());
-    let connections: Vec<_> = stage.worker().connections().filter(|known| !known.flags.has(Flags::DOOMED)).collect();
+    let connections: Vec<_> =
+        stage.worker().connections().filter(|known| !known.flags.has(Flags::PENDING_REMOVAL)).collect();
     assert_eq!(connections.len(), 1, "a new one beside the one that is going");
     assert_eq!(connections[0].carried[Direction::FromClient as usize].packets, 1);
     assert_eq!(stage.worker().statistics().mismarked, 1);

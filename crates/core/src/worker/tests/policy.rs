@@ -2,7 +2,7 @@
 
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::{Direction, Endpoint};
-use crate::l4::connection::Ledger;
+use crate::l4::connection::OffloadState;
 use crate::offload::{Choice, FirstN, HeavyHitter, Reason};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -22,12 +22,12 @@ fn talk(stage: &mut Stage, talkers: &[(Endpoint, u32)], ticks: u32) {
             }
         }
         stage.wait(TICK);
-        assert_eq!(stage.ledger(), stage.engine_keys());
+        assert_eq!(stage.rules_known(), stage.engine_keys());
     }
 }
 
-fn ledger(stage: &Stage, client: Endpoint) -> Ledger {
-    stage.connection(client).ledger
+fn offload_state(stage: &Stage, client: Endpoint) -> OffloadState {
+    stage.connection(client).offload_state
 }
 
 fn packets_of(stage: &Stage, client: Endpoint) -> u64 {
@@ -43,11 +43,11 @@ fn a_heavy_hitter_goes_at_its_threshold_and_not_before() {
     let client = client(false, 1, 40_000);
     stage.open(client);
     talk(&mut stage, &[(client, 1)], 16);
-    assert_eq!(ledger(&stage, client), Ledger::Software);
+    assert_eq!(offload_state(&stage, client), OffloadState::Software);
     let offload = stage.worker().statistics().offload;
     assert!(offload.kept[Reason::Small as usize] >= 16, "{offload:?}");
     talk(&mut stage, &[(client, 1)], 10);
-    assert_eq!(ledger(&stage, client), Ledger::Offloaded);
+    assert_eq!(offload_state(&stage, client), OffloadState::Offloaded);
 }
 
 #[test]
@@ -56,12 +56,15 @@ fn the_first_of_them_keep_their_places_until_they_end() {
     let (first, second) = (client(false, 1, 40_000), client(false, 2, 40_000));
     let backend = stage.open(first);
     stage.open(second);
-    assert_eq!((ledger(&stage, first), ledger(&stage, second)), (Ledger::Offloaded, Ledger::Software));
+    assert_eq!(
+        (offload_state(&stage, first), offload_state(&stage, second)),
+        (OffloadState::Offloaded, OffloadState::Software)
+    );
     stage.client_sends(first, FIN | ACK);
     stage.send(packet(backend, first, Way::Tcp(FIN | ACK)));
     stage.wait(Duration::from_secs(20));
     stage.client_sends(second, ACK);
-    assert_eq!(ledger(&stage, second), Ledger::Offloaded);
+    assert_eq!(offload_state(&stage, second), OffloadState::Offloaded);
 }
 
 #[test]
@@ -75,7 +78,10 @@ fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the
             stage.open(one);
         }
         talk(&mut stage, &slow.map(|one| (one, 1)), 20);
-        assert!(slow.iter().all(|&one| ledger(&stage, one) == Ledger::Offloaded), "there is room for these");
+        assert!(
+            slow.iter().all(|&one| offload_state(&stage, one) == OffloadState::Offloaded),
+            "there is room for these"
+        );
         let before = slow.map(|one| packets_of(&stage, one) + pending(&stage, one));
         for one in fast {
             stage.open(one);
@@ -83,11 +89,11 @@ fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the
         // The slow ones fall silent.
         let began = fast.map(|one| packets_of(&stage, one));
         talk(&mut stage, &fast.map(|one| (one, 5)), 3000);
-        assert!(fast.iter().all(|&one| ledger(&stage, one) == Ledger::Offloaded), "{choice:?}");
+        assert!(fast.iter().all(|&one| offload_state(&stage, one) == OffloadState::Offloaded), "{choice:?}");
         let evicted: u64 = stage.worker().statistics().offload.evicted.iter().sum();
         assert!(evicted >= 3, "{choice:?}: {evicted}");
         stage.wait(Duration::from_secs(1));
-        let back = slow.iter().filter(|&&one| ledger(&stage, one) == Ledger::Software).count();
+        let back = slow.iter().filter(|&&one| offload_state(&stage, one) == OffloadState::Software).count();
         assert!(back >= 3, "{choice:?}: {back}");
         assert_eq!(slow.map(|one| packets_of(&stage, one) + pending(&stage, one)), before, "{choice:?}");
         for (one, began) in fast.into_iter().zip(began) {

@@ -113,7 +113,7 @@ impl Realm {
             weight: 1,
             state: BackendState::Enabled,
         };
-        stage.standings.set(number, SHARE_FULL);
+        stage.effective_weights.set(number, SHARE_FULL);
         service.backends = service.backends.iter().cloned().chain([backend]).collect();
         Some(number)
     }
@@ -125,8 +125,8 @@ impl Realm {
         let statistics = stage.worker().statistics();
         assert_eq!(statistics.connections_now, real().count() as u64);
         assert_eq!(statistics.open_now, statistics.backends.iter().map(|backend| backend.open_now).sum::<u64>());
-        let embryo = |connection: &&&Connection| connection.flags.0 & (Flags::PROVEN | Flags::DOOMED) == 0;
-        assert_eq!(statistics.embryos_now, real().filter(embryo).count() as u64);
+        let half_open = |connection: &&&Connection| connection.flags.0 & (Flags::PROVEN | Flags::PENDING_REMOVAL) == 0;
+        assert_eq!(statistics.half_open_now, real().filter(half_open).count() as u64);
         for (number, backend) in statistics.backends.iter().enumerate() {
             let held = || real().filter(|connection| usize::from(connection.backend_number) == number);
             assert_eq!(backend.connections_now, held().count() as u64, "connections of backend {number}");
@@ -153,7 +153,7 @@ impl Realm {
 
     /// What must hold once the engine has answered and a second has passed.
     pub(super) fn check_settled(&self, stage: &Stage) {
-        assert_eq!(stage.ledger(), stage.engine_keys());
+        assert_eq!(stage.rules_known(), stage.engine_keys());
         for connection in stage.worker().connections().filter(|connection| connection.state != State::Pass) {
             let backend = stage.snapshot().backend(connection.backend_number);
             let disabled = backend.is_some_and(|(_, backend)| backend.state == BackendState::Disabled);
@@ -180,7 +180,7 @@ fn drop_backend(stage: &Stage, service: &mut Service, which: u8) {
 fn takes_connections(stage: &Stage, number: u16) -> bool {
     let Some((service, backend)) = stage.snapshot().backend(number) else { return false };
     let is_enabled = |backend: &Backend| backend.state == BackendState::Enabled && backend.weight > 0;
-    let is_up = |backend: &Backend| stage.standings.of(backend.number).share > 0;
+    let is_up = |backend: &Backend| stage.effective_weights.of(backend.number).share > 0;
     let all_down = !service.backends.iter().any(|backend| is_enabled(backend) && is_up(backend));
     let counts_as_up = is_up(backend) || all_down && service.all_down == AllDown::UseAll;
     service.state == ServiceState::Active && is_enabled(backend) && counts_as_up

@@ -4,7 +4,7 @@ use super::adoption::snapshot;
 use super::house::House;
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::Endpoint;
-use crate::l4::connection::{Ledger, State};
+use crate::l4::connection::{OffloadState, State};
 use crate::offload::{Choice, Reason};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -30,20 +30,21 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
             assert!(offload.kept[Reason::Room as usize] > 0, "{offload:?}");
         }
         // One worker's connection ends, the other's next one takes its place.
-        let of = |house: &House, worker, ledger| {
+        let of = |house: &House, worker, offload_state| {
             let is = |place: &usize| {
-                house.steering().worker(&clients[*place]) == worker && house.of(clients[*place]).ledger == ledger
+                house.steering().worker(&clients[*place]) == worker
+                    && house.of(clients[*place]).offload_state == offload_state
             };
             (0..clients.len()).find(is).expect("both workers have some")
         };
-        let (gone, next) = (of(&house, 0, Ledger::Offloaded), of(&house, 1, Ledger::Software));
+        let (gone, next) = (of(&house, 0, OffloadState::Offloaded), of(&house, 1, OffloadState::Software));
         house.client_sends(clients[gone], FIN | ACK);
         house.backend_sends(ways[gone], clients[gone], FIN | ACK);
         house.settle();
         assert_eq!(house.engine.len(), 6);
         house.client_sends(clients[next], ACK);
         house.settle();
-        assert_eq!((house.of(clients[next]).ledger, house.engine.len()), (Ledger::Offloaded, 8));
+        assert_eq!((house.of(clients[next]).offload_state, house.engine.len()), (OffloadState::Offloaded, 8));
         // The process that comes after this one begins with what the engine really holds.
         house.crash(house.as_before());
         house.check();
@@ -58,20 +59,20 @@ fn rules_go_once_both_ends_have_closed_where_room_is_tight_and_stay_for_straggle
         let mut stage = Stage::with_policy(Choice::Always, rules_max);
         let client = client(false, 1, 40_000);
         let backend = stage.open(client);
-        assert_eq!(stage.only().ledger, Ledger::Offloaded);
+        assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
         stage.client_sends(client, FIN | ACK);
         assert_eq!(
-            (stage.only().ledger, stage.engine_keys().len()),
-            (Ledger::Offloaded, 2),
+            (stage.only().offload_state, stage.engine_keys().len()),
+            (OffloadState::Offloaded, 2),
             "one end may go on sending"
         );
         stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
-        let (ledger, rules) = if is_tight { (Ledger::Software, 0) } else { (Ledger::Offloaded, 2) };
-        assert_eq!((stage.only().state, stage.only().ledger), (State::Closed, ledger));
-        assert_eq!((stage.engine_keys().len(), stage.ledger().len()), (rules, rules));
+        let (offload_state, rules) = if is_tight { (OffloadState::Software, 0) } else { (OffloadState::Offloaded, 2) };
+        assert_eq!((stage.only().state, stage.only().offload_state), (State::Closed, offload_state));
+        assert_eq!((stage.engine_keys().len(), stage.rules_known().len()), (rules, rules));
         // Either way the last acknowledgement reaches the backend.
         assert_eq!(stage.client_sends(client, ACK).destination, backend);
-        assert_eq!(stage.only().ledger, ledger, "what has closed is not offered again");
+        assert_eq!(stage.only().offload_state, offload_state, "what has closed is not offered again");
         stage.wait(Duration::from_secs(20));
         assert_eq!((stage.worker().connections().count(), stage.engine_keys().len()), (0, 0));
         assert_eq!(stage.worker().statistics().offload.removed, 2);
@@ -84,5 +85,5 @@ fn a_reset_alone_takes_no_rules_away_however_tight_room_is() {
     let client = client(false, 1, 40_000);
     stage.open(client);
     stage.client_sends(client, RST);
-    assert_eq!((stage.only().state, stage.only().ledger), (State::Reset, Ledger::Offloaded));
+    assert_eq!((stage.only().state, stage.only().offload_state), (State::Reset, OffloadState::Offloaded));
 }

@@ -1,7 +1,7 @@
 //! A worker with a service, an engine, and packets to throw at them.
 
-use super::super::{Drop, Known, Occupancy, Stateless, Update, Which, Worker, WorkerOptions};
-use crate::balance::{Loads, SHARE_FULL, Standings, Tables};
+use super::super::{Drop, Stateless, Update, Which, Worker, WorkerOptions};
+use crate::balance::{EffectiveWeights, Loads, SHARE_FULL, Tables};
 use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot, WhenFull};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
@@ -96,7 +96,7 @@ pub(super) struct Stage {
     pub(super) now: Time,
     snapshot: Arc<Snapshot>,
     loads: Loads,
-    pub(super) standings: Standings,
+    pub(super) effective_weights: EffectiveWeights,
     capacity: usize,
     /// What the worker has sent of its own, by time.
     pub(super) told: Vec<VecFrame>,
@@ -115,7 +115,7 @@ impl Stage {
     pub(super) fn with_policy(choice: Choice, rules_max: u32) -> Stage {
         let mut stage = Stage::new(false, |_| {});
         let capacity = stage.capacity;
-        let options = Stage::options(stage.snapshot.clone(), capacity, None, (&stage.loads, &stage.standings));
+        let options = Stage::options(stage.snapshot.clone(), capacity, None, (&stage.loads, &stage.effective_weights));
         let caps = EngineCaps { rules_max, ..options.caps };
         stage.worker = Worker::new(WorkerOptions { policy: AnyPolicy::new(choice, capacity), caps, ..options });
         stage.engine.room = rules_max as usize;
@@ -136,45 +136,28 @@ impl Stage {
     fn of(snapshot: Snapshot, capacity: usize, stateless: Option<Stateless>) -> Stage {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
-        let standings = Standings::new();
-        let options = Stage::options(snapshot.clone(), capacity, stateless, (&loads, &standings));
+        let effective_weights = EffectiveWeights::new();
+        let options = Stage::options(snapshot.clone(), capacity, stateless, (&loads, &effective_weights));
         let worker = Worker::new(options);
         let engine = Engine { room: 100_000, ..Engine::default() };
         let (now, told) = (Time::from_nanos(1_000_000_000), Vec::new());
-        Stage { worker, engine, now, snapshot, loads, standings, capacity, told }
+        Stage { worker, engine, now, snapshot, loads, effective_weights, capacity, told }
     }
 
     fn options(
         snapshot: Arc<Snapshot>,
         capacity: usize,
         stateless: Option<Stateless>,
-        (loads, standings): (&Loads, &Standings),
+        (loads, effective_weights): (&Loads, &EffectiveWeights),
     ) -> WorkerOptions<AnyPolicy> {
+        let table = AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4]));
+        let policy = AnyPolicy::new(Choice::Always, capacity);
         WorkerOptions {
-            snapshot,
-            steering: Steering::by_hash([1, 2], 1),
-            worker: 0,
-            seeds: [1, 2, 3, 4],
-            table: AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4])),
             stateless,
-            memory: boxed::<Connection>(capacity),
             loads: loads.clone(),
-            standings: standings.clone(),
-            occupancy: Occupancy::default(),
-            known: Known::default(),
-            caps: EngineCaps {
-                rules_max: 100_000,
-                families_apart: false,
-                ops_in_flight_max: 1000,
-                rewrites_sequence: true,
-                rewrites_sack: true,
-                rewrites_window: true,
-                checks_guards: true,
-                counts: true,
-            },
-            policy: AnyPolicy::new(Choice::Always, capacity),
-            splices_max: 64,
-            cookies: crate::l7::cookie::Cookies::new([[1, 2], [3, 4]]),
+            effective_weights: effective_weights.clone(),
+            caps: EngineCaps::full(100_000),
+            ..WorkerOptions::new(snapshot, boxed::<Connection>(capacity), table, policy, [1, 2, 3, 4])
         }
     }
 
@@ -232,8 +215,8 @@ impl Stage {
     pub(super) fn connection(&self, client: Endpoint) -> Connection {
         *self.worker.connections().find(|c| c.client == client).unwrap()
     }
-    pub(super) fn ledger(&self) -> Vec<FlowKey> {
-        let mut keys: Vec<_> = self.worker.ledger().collect();
+    pub(super) fn rules_known(&self) -> Vec<FlowKey> {
+        let mut keys: Vec<_> = self.worker.rules_known().collect();
         keys.sort();
         keys
     }
@@ -282,7 +265,7 @@ impl Stage {
 
     /// Says whether a backend answers.
     pub(super) fn set_up(&mut self, number: u16, up: bool) {
-        self.standings.set(number, if up { SHARE_FULL } else { 0 });
+        self.effective_weights.set(number, if up { SHARE_FULL } else { 0 });
     }
 
     /// Lets time pass, with everything a main loop does.

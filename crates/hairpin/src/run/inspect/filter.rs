@@ -3,7 +3,7 @@
 use crate::control::{ClientFilter, Query};
 use hairpin_core::config::{Service, Snapshot};
 use hairpin_core::flow::Endpoint;
-use hairpin_core::l4::connection::{Connection, Ledger, State};
+use hairpin_core::l4::connection::{Connection, OffloadState, State};
 use hairpin_core::l7::splice::{SplicedConnection, SplicedPath, SplicedState};
 use std::net::SocketAddr;
 
@@ -80,7 +80,7 @@ impl Filter {
             && state
             && self.services.as_ref().is_none_or(|services| services.contains(&connection.service))
             && self.backends.as_ref().is_none_or(|backends| backends.contains(&connection.backend_number))
-            && self.offloaded.is_none_or(|offloaded| (connection.ledger == Ledger::Offloaded) == offloaded)
+            && self.offloaded.is_none_or(|offloaded| (connection.offload_state == OffloadState::Offloaded) == offloaded)
     }
 
     /// Whether one of an HTTP or TLS service is.

@@ -1,4 +1,4 @@
-//! Connections of HTTP and TLS services: the workers are asked for copies, some places at a time (`run::looks`).
+//! Connections of HTTP and TLS services: the workers are asked for copies, some places at a time (`run::splice_queries`).
 
 use super::{Inspector, SEARCH_MAX, SPLICED, Search, cursor};
 use crate::control::{ConnectionView, ExchangeView, Page, SplicedView};
@@ -78,7 +78,7 @@ impl Inspector {
                 }
                 let silent =
                     || format!("worker {worker} does not say what connections of HTTP and TLS services it has");
-                let looked = shared.look(start).ok_or_else(silent)?;
+                let looked = shared.query(start).ok_or_else(silent)?;
                 for connection in &looked.found {
                     if !each(worker, connection) {
                         return Ok(Some((worker, connection.place)));

@@ -1,15 +1,15 @@
 //! The linux plane as the process uses it: programs and maps made from the configuration, and read for the status.
 
 use super::super::begin::{self, tap_names};
-use super::super::crew::{Crew, Making, Memory, Post};
 use super::super::instance::Record;
 use super::super::tap::TapDevice;
-use super::super::turn::Ticket;
+use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{Message, log};
 use super::{Event, Plane, Rules};
 use crate::config::{Attach, Settings, WhenAbsent};
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
@@ -135,25 +135,30 @@ impl Plane for LinuxPlane {
     fn prepare(&mut self) -> Result<()> {
         // Until the workers have counted them again, packets of known connections are to go to the workers' devices, not
         // to be taken for those of hosts that talk to a backend directly.
-        self.programs.beat();
+        self.programs.heartbeat();
         self.programs.forget();
         self.programs.begin_counting()
     }
 
-    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
-        let (mut posts, coalesce) = (Vec::new(), self.coalesce);
+    fn worker_pool(
+        &mut self,
+        parameters: &WorkerParameters,
+        memory: Memory,
+        messages: &Sender<Message>,
+    ) -> Result<(WorkerPool, Adopted)> {
+        let (mut resources, coalesce) = (Vec::new(), self.coalesce);
         for (worker, tap) in std::mem::take(&mut self.taps).into_iter().enumerate() {
             self.programs.attach_worker(worker, &Interface::by_name(tap.name())?)?;
-            posts.push(Post {
+            resources.push(WorkerResources {
                 open: move || TapDevice::new(tap, coalesce),
                 engine: self.programs.engine(worker)?,
                 publish: self.programs.publisher(worker),
-                beat: self.programs.beater(),
+                heartbeat: self.programs.heartbeat_sender(),
                 marks: false,
             });
         }
-        self.renew_cookies(making.snapshot.keys.first())?;
-        Crew::make(making, memory, posts, (self.programs.known(), self.programs.cookies()), messages)
+        self.renew_cookies(parameters.snapshot.keys.first())?;
+        WorkerPool::make(parameters, memory, resources, (self.programs.known(), self.programs.cookies()), messages)
     }
 
     fn steer(&mut self, steering: Steering) -> Result<()> {
@@ -208,12 +213,12 @@ impl Plane for LinuxPlane {
         self.programs.begin_backends(numbers)
     }
 
-    fn beat(&self) {
-        self.programs.beat();
+    fn heartbeat(&self) {
+        self.programs.heartbeat();
     }
 
-    fn beater(&self) -> Box<dyn Fn(Time) + Send> {
-        Box::new(self.programs.beater())
+    fn heartbeat_sender(&self) -> Box<dyn Fn(Time) + Send> {
+        Box::new(self.programs.heartbeat_sender())
     }
 
     fn cookies(&self) -> Cookies {
@@ -377,14 +382,14 @@ impl Programs {
     }
 
     /// Tells the programs that the process is alive.
-    fn beat(&self) {
-        self.control.beat(cpu::now());
+    fn heartbeat(&self) {
+        self.control.heartbeat(cpu::now());
     }
 
-    /// `beat` as a function for a worker's thread, which serves while this one waits for its turn on a busy machine.
-    fn beater(&self) -> impl Fn(Time) + Send + 'static {
+    /// `heartbeat` as a function for a worker's thread, which serves while this one waits for its turn on a busy machine.
+    fn heartbeat_sender(&self) -> impl Fn(Time) + Send + 'static {
         let control = Arc::clone(&self.control);
-        move |now| control.beat(now)
+        move |now| control.heartbeat(now)
     }
 
     /// The flow engine of a worker; each can be had once.

@@ -1,12 +1,12 @@
 //! How packets reach the workers, as the process uses it: the kernel's devices and BPF programs (`linux`), or ports of
-//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given ([`super::crew::Post`]).
+//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given ([`super::worker_pool::WorkerResources`]).
 
 #[cfg(feature = "dpdk")]
 pub(super) mod dpdk;
 pub(super) mod linux;
 
 use super::Message;
-use super::crew::{Crew, Making, Memory};
+use super::worker_pool::{Memory, WorkerParameters, WorkerPool};
 use crate::config::Settings;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -101,8 +101,13 @@ pub(crate) trait Plane {
     /// and counters begin at zero.
     fn prepare(&mut self) -> Result<()>;
 
-    /// Makes the workers, each with its device and its engine. They wait for [`Crew::begin`].
-    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)>;
+    /// Makes the workers, each with its device and its engine. They wait for [`WorkerPool::begin`].
+    fn worker_pool(
+        &mut self,
+        parameters: &WorkerParameters,
+        memory: Memory,
+        messages: &Sender<Message>,
+    ) -> Result<(WorkerPool, Adopted)>;
 
     /// What workers go by on a plane that finds ways itself, made of a snapshot that will be in force.
     fn ways(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
@@ -122,7 +127,7 @@ pub(crate) trait Plane {
         None
     }
 
-    /// After the devices were passed on in vain: as before [`Plane::crew`].
+    /// After the devices were passed on in vain: as before [`Plane::worker_pool`].
     fn resume(&mut self, _devices: &[String]) -> Result<()> {
         Ok(())
     }
@@ -158,10 +163,10 @@ pub(crate) trait Plane {
     }
 
     /// Gives a sign of life.
-    fn beat(&self) {}
+    fn heartbeat(&self) {}
 
-    /// `beat` as a function for another thread.
-    fn beater(&self) -> Box<dyn Fn(Time) + Send> {
+    /// `heartbeat` as a function for another thread.
+    fn heartbeat_sender(&self) -> Box<dyn Fn(Time) + Send> {
         Box::new(|_| {})
     }
 

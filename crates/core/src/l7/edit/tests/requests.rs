@@ -88,7 +88,7 @@ const LIES: &str = "X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\nX-F
                     X-Real-IP: 10.0.0.2\r\nForwarded: for=10.0.0.3\r\n";
 
 #[test]
-fn what_a_stranger_says_of_itself_is_replaced() {
+fn what_a_client_says_of_itself_is_replaced() {
     let truth = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.example\r\n\
                  X-Real-IP: 192.0.2.7\r\nForwarded: for=192.0.2.7;host=a.example;proto=http\r\n";
     let disguised =

@@ -64,7 +64,7 @@ fn what_the_backend_sends_is_carried_and_what_the_client_sends_comes_by() {
     assert_eq!((rule.key.source, rule.key.destination), (backend.own, backend.peer));
     assert!(rule.guard.is_none() && rule.rewrite.window_shift == 0);
     assert_eq!(rule.rewrite.sequence_delta, client.expected.wrapping_sub(backend.next));
-    assert_eq!(stage.worker.ledger().count(), 1);
+    assert_eq!(stage.worker.rules_known().count(), 1);
     // The engine carries half; the client acknowledges, and lacks something.
     let half = LENGTH / 2;
     client.expected = client.expected.wrapping_add(half);
@@ -94,7 +94,7 @@ fn what_the_backend_sends_is_carried_and_what_the_client_sends_comes_by() {
     backend.gets(&next);
     assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
     client.acknowledges(&mut stage);
-    assert_eq!(stage.worker.ledger().count(), 0);
+    assert_eq!(stage.worker.rules_known().count(), 0);
     stage.over();
 }
 
@@ -199,7 +199,7 @@ fn a_response_goes_past_software_also_where_only_one_end_takes_sack() {
     let guard = rule.guard.expect("it checks them");
     assert_eq!((guard.sequence, guard.sequence_length), (backend.next, LENGTH - 10));
     complete(&mut stage, Completion::Rejected(rule.id, Refusal::Full));
-    assert_eq!(stage.worker.ledger().count(), 0);
+    assert_eq!(stage.worker.rules_known().count(), 0);
     client.receives(&backend.sends(&mut stage, "x"));
     assert!(asks(&mut stage).is_empty(), "not at once again");
 }

@@ -69,7 +69,7 @@ fn a_large_response_goes_to_the_engine_with_guards() {
     // In any order.
     complete(&mut stage, Completion::Installed(down.id));
     complete(&mut stage, Completion::Installed(up.id));
-    assert_eq!(stage.worker.ledger().count(), 2);
+    assert_eq!(stage.worker.rules_known().count(), 2);
     // The engine carries all but the last segment, which is lost and comes by here.
     client.expected = client.expected.wrapping_add(left - 100);
     backend.next = backend.next.wrapping_add(left - 100);
@@ -89,14 +89,14 @@ fn a_large_response_goes_to_the_engine_with_guards() {
     // One is refused: the old one stays in force, and is known to be.
     complete(&mut stage, Completion::Rejected(up.id, Refusal::Full));
     complete(&mut stage, Completion::Installed(down.id));
-    assert_eq!(stage.worker.ledger().count(), 2);
+    assert_eq!(stage.worker.rules_known().count(), 2);
     client.says(&mut stage, RST, b"");
     assert_eq!(stage.worker.splices().0, 1, "until the engine has let go of it");
     assert_eq!(removals(&mut stage), 2);
     for id in [up.id, down.id] {
         complete(&mut stage, Completion::Removed(id, None));
     }
-    assert_eq!(stage.worker.ledger().count(), 0);
+    assert_eq!(stage.worker.rules_known().count(), 0);
     stage.over();
 }
 
@@ -218,7 +218,7 @@ fn a_refused_pair_is_taken_back() {
     complete(&mut stage, Completion::Rejected(down.id, Refusal::Full));
     assert_eq!(removals(&mut stage), 1, "one alone is of no use");
     complete(&mut stage, Completion::Removed(up.id, None));
-    assert_eq!(stage.worker.ledger().count(), 0);
+    assert_eq!(stage.worker.rules_known().count(), 0);
     stage.over();
 }
 

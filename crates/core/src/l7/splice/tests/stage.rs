@@ -1,14 +1,13 @@
 //! A worker with an HTTP service, and both its neighbours played by a script: every segment written out, every answer
 //! looked at.
 
-use crate::balance::{Loads, Standings};
 use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::EngineCaps;
-use crate::flow::{Endpoint, Protocol, Steering};
+use crate::flow::{Endpoint, Protocol};
 use crate::frame::{Batch, Frame, FrameIo, ROOM, VecFrame};
 use crate::l4::connection::Connection;
 use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
-use crate::l7::cookie::{self, Cookies};
+use crate::l7::cookie::{self};
 use crate::l7::splice::numbers::before;
 use crate::l7::splice::segment::{Abilities, Own, Segment};
 use crate::offload::Always;
@@ -17,7 +16,7 @@ use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
-use crate::worker::{Known, Occupancy, Worker, WorkerOptions};
+use crate::worker::{Worker, WorkerOptions};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -147,31 +146,11 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
 }
 
 fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Always> {
+    let table = AnyTable::new(64, Hasher::new([7, 2, 3, 4]));
     let mut options = WorkerOptions {
-        snapshot: Arc::new(snapshot),
-        steering: Steering::by_hash([1, 2], 1),
-        worker: 0,
-        seeds: [1, 2, 3, 4],
-        table: AnyTable::new(64, Hasher::new([7, 2, 3, 4])),
-        stateless: None,
-        memory: boxed::<Connection>(32),
-        loads: Loads::default(),
-        standings: Standings::new(),
-        occupancy: Occupancy::default(),
-        known: Known::default(),
-        caps: EngineCaps {
-            rules_max: 1000,
-            families_apart: false,
-            ops_in_flight_max: 1000,
-            rewrites_sequence: true,
-            rewrites_sack: true,
-            rewrites_window: true,
-            checks_guards: true,
-            counts: true,
-        },
-        policy: Always,
+        caps: EngineCaps::full(1000),
         splices_max: SPLICES_MAX,
-        cookies: Cookies::new([[1, 2], [3, 4]]),
+        ..WorkerOptions::new(Arc::new(snapshot), boxed::<Connection>(32), table, Always, [1, 2, 3, 4])
     };
     change(&mut options.caps);
     Worker::new(options)

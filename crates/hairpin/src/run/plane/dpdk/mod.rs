@@ -16,7 +16,7 @@ mod steer;
 mod testing;
 mod way;
 
-use super::super::crew::{Crew, Making, Memory, Post};
+use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{Message, eal, host, log};
 use super::{EngineWords, MARKS, NO_ENGINE, Plane, Rules, Ways};
 use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings, Settings};
@@ -213,7 +213,12 @@ impl Plane for DpdkPlane {
         Ok(())
     }
 
-    fn crew(&mut self, making: &Making, memory: Memory, messages: &Sender<Message>) -> Result<(Crew, Adopted)> {
+    fn worker_pool(
+        &mut self,
+        parameters: &WorkerParameters,
+        memory: Memory,
+        messages: &Sender<Message>,
+    ) -> Result<(WorkerPool, Adopted)> {
         let steering = self.steering();
         let ways = way::of_workers(&self.eal, (&self.ports, &self.links), &self.pool, (self.queues, steering.workers))?;
         let spreads = spread::of_workers(&self.eal, &self.ways, steering)?;
@@ -227,22 +232,22 @@ impl Plane for DpdkPlane {
         }
         let marks = self.engine.name() == MARKS;
         // A policy has nothing to say where there is nothing to hand connections to.
-        let mut making = making.clone();
+        let mut parameters = parameters.clone();
         if self.engine.name() == NO_ENGINE {
-            making.policy = Choice::Never;
+            parameters.policy = Choice::Never;
         }
-        let posts = ways.into_iter().zip(spreads).zip(engines).map(|((way, spread), engine)| {
+        let resources = ways.into_iter().zip(spreads).zip(engines).map(|((way, spread), engine)| {
             let (ways, neighbours) = (Arc::clone(&self.ways), Arc::clone(&self.neighbours));
-            Post {
+            WorkerResources {
                 open: move || PortDevice::open(eal, way, spread, (&ways, neighbours), idle),
                 engine,
                 publish: |_| {},
-                beat: |_| {},
+                heartbeat: |_| {},
                 marks,
             }
         });
-        self.renew_cookies(making.snapshot.keys.first())?;
-        Crew::make(&making, memory, posts.collect(), (Known::default(), self.cookies()), messages)
+        self.renew_cookies(parameters.snapshot.keys.first())?;
+        WorkerPool::make(&parameters, memory, resources.collect(), (Known::default(), self.cookies()), messages)
     }
 
     fn ways(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
@@ -262,8 +267,8 @@ impl Plane for DpdkPlane {
 
     /// Announces our addresses to who has just been connected, asks anew for who could not answer, and says so. Ports that
     /// are clients ask for their links.
-    fn beat(&self) {
-        self.engine.beat();
+    fn heartbeat(&self) {
+        self.engine.heartbeat();
         for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
             let up = port.seek();
             if self.links.set(number, up) {

@@ -205,7 +205,7 @@ impl Engine {
     }
 
     /// Says it once if the engine has failed.
-    pub(super) fn beat(&self) {
+    pub(super) fn heartbeat(&self) {
         if let Some(running) = &self.running
             && running.offload.statistics().failed > 0
             && !self.told.replace(true)

@@ -2,13 +2,13 @@
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;
-use super::thread::{self, Bench, Device, Order, Shared};
-use super::turn::Ticket;
+use super::thread::{self, Bench, Command, Device, Shared};
 use super::{End, Message};
 use anyhow::{Context, Result, bail};
-use hairpin_core::balance::{Loads, Standings};
+use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::FlowEngine;
+use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
@@ -30,12 +30,12 @@ const SPLICES_MAX: u32 = 65_536;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to make themselves: 67 million connections take half a minute.
 const START_PATIENCE: Duration = Duration::from_secs(120);
-/// How long workers may take to carry an order out: one that shares its core with others may not get a turn for seconds.
-const ORDER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long workers may take to apply a command: one that shares its core with others may not get a turn for seconds.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What every worker is made from.
 #[derive(Clone)]
-pub(crate) struct Making {
+pub(crate) struct WorkerParameters {
     /// Services, backends, pool.
     pub(crate) snapshot: Arc<Snapshot>,
     /// How connections are spread.
@@ -51,7 +51,7 @@ pub(crate) struct Making {
     /// Connections of every backend.
     pub(crate) loads: Loads,
     /// Weights of every backend as they count now.
-    pub(crate) standings: Standings,
+    pub(crate) effective_weights: EffectiveWeights,
     /// Rules of all workers.
     pub(crate) occupancy: Occupancy,
     /// Flows for which the engine holds a rule that an earlier process has made.
@@ -59,7 +59,7 @@ pub(crate) struct Making {
 }
 
 /// A worker's thread and what it shares.
-struct Member {
+struct WorkerHandle {
     shared: Arc<Shared>,
     thread: std::thread::JoinHandle<()>,
     /// Lets it begin.
@@ -67,15 +67,15 @@ struct Member {
 }
 
 /// All workers.
-pub(crate) struct Crew {
-    members: Vec<Member>,
+pub(crate) struct WorkerPool {
+    members: Vec<WorkerHandle>,
 }
 
 /// Where each worker's connections are.
 pub(crate) type Memory = Vec<&'static mut [Slot<Connection>]>;
 
 /// What a worker gets of its plane.
-pub(crate) struct Post<O, E, F, B> {
+pub(crate) struct WorkerResources<O, E, F, B> {
     /// Opens its device, on the worker's own thread.
     pub(crate) open: O,
     /// Its engine.
@@ -83,23 +83,23 @@ pub(crate) struct Post<O, E, F, B> {
     /// Takes the tickets of packets that are finished with.
     pub(crate) publish: F,
     /// Gives a sign of life.
-    pub(crate) beat: B,
+    pub(crate) heartbeat: B,
     /// Whether frames' tickets are the engine's marks.
     pub(crate) marks: bool,
 }
 
-impl Crew {
-    /// Makes the workers; they take over the connections that lie in their memory, and wait for [`Crew::begin`].
+impl WorkerPool {
+    /// Makes the workers; they take over the connections that lie in their memory, and wait for [`WorkerPool::begin`].
     ///
     /// # Errors
     /// A thread or an engine could not be had, or a worker failed.
     pub(crate) fn make<I, O, E, F, B>(
-        making: &Making,
+        parameters: &WorkerParameters,
         memory: Memory,
-        posts: Vec<Post<O, E, F, B>>,
+        resources: Vec<WorkerResources<O, E, F, B>>,
         common: (Known, Cookies),
         messages: &Sender<Message>,
-    ) -> Result<(Crew, Adopted)>
+    ) -> Result<(WorkerPool, Adopted)>
     where
         I: Device,
         O: FnOnce() -> Result<I> + Send + 'static,
@@ -108,28 +108,28 @@ impl Crew {
         B: Fn(Time) + Send + 'static,
     {
         let (reports, reported) = mpsc::channel();
-        let together = Arc::new(Barrier::new(making.cpus.len()));
-        let mut crew = Crew { members: Vec::new() };
+        let together = Arc::new(Barrier::new(parameters.cpus.len()));
+        let mut worker_pool = WorkerPool { members: Vec::new() };
         let connections = memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
-        let indexes = Index::of(making.table, memory.len(), 2 * connections, making.seeds);
+        let indexes = Index::of(parameters.table, memory.len(), 2 * connections, parameters.seeds);
         let regions = memory.into_iter().zip(indexes);
-        for (number, (region, post)) in regions.zip(posts).enumerate() {
+        for (number, (region, resources)) in regions.zip(resources).enumerate() {
             let rest = (reports.clone(), Arc::clone(&together));
-            let member = Member::make(making, number, region, post, common, messages, rest)?;
-            crew.members.push(member);
+            let member = WorkerHandle::make(parameters, number, region, resources, common, messages, rest)?;
+            worker_pool.members.push(member);
         }
         drop(reports);
         let mut sum = Adopted::default();
         let deadline = Instant::now() + START_PATIENCE;
-        for _ in 0..crew.members.len() {
+        for _ in 0..worker_pool.members.len() {
             let patience = deadline.saturating_duration_since(Instant::now());
             let Ok(adopted) = reported.recv_timeout(patience) else {
-                crew.stop();
+                worker_pool.stop();
                 bail!("a worker did not start (see above)");
             };
             sum.add(&adopted);
         }
-        Ok((crew, sum))
+        Ok((worker_pool, sum))
     }
 
     /// Lets all workers begin.
@@ -154,16 +154,16 @@ impl Crew {
     ///
     /// # Errors
     /// One has too many orders already, or does not take them.
-    pub(crate) fn order(&self, mut order: impl FnMut(usize) -> Order, meanwhile: impl Fn()) -> Result<()> {
+    pub(crate) fn command(&self, mut command: impl FnMut(usize) -> Command, meanwhile: impl Fn()) -> Result<()> {
         for (number, shared) in self.shared().enumerate() {
-            if !shared.order(order(number)) {
+            if !shared.command(command(number)) {
                 bail!("worker {number} does not take orders");
             }
         }
-        let deadline = Instant::now() + ORDER_PATIENCE;
-        while let Some(number) = self.shared().position(|shared| !shared.has_obeyed()) {
+        let deadline = Instant::now() + COMMAND_PATIENCE;
+        while let Some(number) = self.shared().position(|shared| !shared.has_applied()) {
             if Instant::now() > deadline {
-                bail!("worker {number} has not taken its orders within {} s", ORDER_PATIENCE.as_secs());
+                bail!("worker {number} has not taken its orders within {} s", COMMAND_PATIENCE.as_secs());
             }
             meanwhile();
             std::thread::sleep(Duration::from_millis(1));
@@ -194,16 +194,16 @@ impl Crew {
     }
 }
 
-impl Member {
+impl WorkerHandle {
     fn make<I, O, E, F, B>(
-        making: &Making,
+        parameters: &WorkerParameters,
         number: usize,
         (memory, index): (&'static mut [Slot<Connection>], Index),
-        post: Post<O, E, F, B>,
+        resources: WorkerResources<O, E, F, B>,
         (known, cookies): (Known, Cookies),
         messages: &Sender<Message>,
         (reports, together): (Sender<Adopted>, Arc<Barrier>),
-    ) -> Result<Member>
+    ) -> Result<WorkerHandle>
     where
         I: Device,
         O: FnOnce() -> Result<I> + Send + 'static,
@@ -211,22 +211,23 @@ impl Member {
         F: Fn(Ticket) + Send + 'static,
         B: Fn(Time) + Send + 'static,
     {
-        let cpu = making.cpus[number];
+        let cpu = parameters.cpus[number];
         let first = WorkerReading {
             cpu,
             busy: Duration::ZERO,
-            statistics: Statistics::new(&making.snapshot, memory.len()),
+            statistics: Statistics::new(&parameters.snapshot, memory.len()),
             device_drops: Vec::new(),
             device_events: Vec::new(),
         };
         let shared = Arc::new(Shared::new(first)?);
-        let Post { open, engine, publish, beat, marks } = post;
-        let (snapshot, steering, seeds) = (Arc::clone(&making.snapshot), making.steering, making.seeds);
-        let (loads, standings, occupancy) = (making.loads.clone(), making.standings.clone(), making.occupancy.clone());
-        let policy: AnyPolicy = AnyPolicy::new(making.policy.clone(), memory.len());
-        let stateless = index::stateless(making.table, &steering);
+        let WorkerResources { open, engine, publish, heartbeat, marks } = resources;
+        let (snapshot, steering, seeds) = (Arc::clone(&parameters.snapshot), parameters.steering, parameters.seeds);
+        let (loads, effective_weights, occupancy) =
+            (parameters.loads.clone(), parameters.effective_weights.clone(), parameters.occupancy.clone());
+        let policy: AnyPolicy = AnyPolicy::new(parameters.policy.clone(), memory.len());
+        let stateless = index::stateless(parameters.table, &steering);
         let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
-        let (caps, held) = (engine.caps(), Arc::clone(&making.held));
+        let (caps, held) = (engine.caps(), Arc::clone(&parameters.held));
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
             let worker = number as u16;
@@ -239,7 +240,7 @@ impl Member {
                 table: index.table(),
                 stateless,
                 loads,
-                standings,
+                effective_weights,
                 occupancy,
                 known,
                 caps,
@@ -258,7 +259,7 @@ impl Member {
         let body = move || {
             let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
             let bench = Bench { cpu, open, make, engine, together };
-            let body = || thread::run(&on_thread, bench, ready, publish, beat);
+            let body = || thread::run(&on_thread, bench, ready, publish, heartbeat);
             // The data plane has no panics reachable from input; if one is there all the same, the process ends in
             // order instead of serving on with a worker missing.
             let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
@@ -269,7 +270,7 @@ impl Member {
             let _ = messages.send(Message::End(End::Worker(number, what)));
         };
         let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);
-        Ok(Member { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })
+        Ok(WorkerHandle { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })
     }
 }
 

@@ -4,7 +4,7 @@ use super::reading::WorkerReading;
 use crate::config::ServiceSettings;
 use crate::health::{self, Checker, Observed, Target};
 use crate::status::HealthStatus;
-use hairpin_core::balance::{Standing, Standings};
+use hairpin_core::balance::{EffectiveWeight, EffectiveWeights};
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
 use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
@@ -48,13 +48,13 @@ pub(crate) fn requests_failed(number: u16, workers: &[WorkerReading]) -> BTreeMa
 
 /// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves. Whether
 /// anything is different now, so that those asleep have to be woken.
-pub(crate) fn tell(checker: &Checker, standings: &Standings) -> bool {
-    let before = standings.version();
-    for standing in checker.standings() {
+pub(crate) fn tell(checker: &Checker, effective_weights: &EffectiveWeights) -> bool {
+    let before = effective_weights.version();
+    for standing in checker.backends_health() {
         let share = if standing.available { standing.share_256 } else { 0 };
-        standings.put(standing.backend, Standing { share, settled: standing.settled });
+        effective_weights.put(standing.backend, EffectiveWeight { share, settled: standing.settled });
     }
-    standings.version() != before
+    effective_weights.version() != before
 }
 
 /// Backends whose connections have been given their time: those that drain, or are removed, for longer than their limit.
@@ -85,7 +85,7 @@ pub(crate) fn drained(
 /// Every checked backend's health, by number.
 pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<u16, HealthStatus> {
     let shares: HashMap<u16, f64> = checker
-        .standings()
+        .backends_health()
         .into_iter()
         .map(|s| (s.backend, if s.available { f64::from(s.share_256) / 256.0 } else { 0.0 }))
         .collect();

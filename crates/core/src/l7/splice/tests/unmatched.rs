@@ -104,7 +104,7 @@ fn resets_that_are_guessed_are_asked_about_twice_a_second() {
 }
 
 #[test]
-fn answers_to_strangers_are_bounded_in_all() {
+fn answers_to_unmatched_packets_are_bounded_in_all() {
     let mut stage = Stage::new(|_| {});
     let client = Script::client(&mut stage, 1000);
     let fin = client.own(ACK | FIN, None);

@@ -26,14 +26,14 @@ struct Seen {
 }
 
 /// What was seen.
-pub(super) struct Strangers {
+pub(super) struct Unmatched {
     seen: Box<[Seen]>,
     hasher: Hasher,
 }
 
-impl Strangers {
-    pub(super) fn new(hasher: Hasher) -> Strangers {
-        Strangers { seen: vec![Seen::default(); PLACES].into(), hasher }
+impl Unmatched {
+    pub(super) fn new(hasher: Hasher) -> Unmatched {
+        Unmatched { seen: vec![Seen::default(); PLACES].into(), hasher }
     }
 
     /// Notes data of a connection, which acknowledges this number: says whether it has come for long enough.

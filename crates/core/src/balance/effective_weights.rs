@@ -54,7 +54,7 @@ const UNSETTLED: u16 = 1 << 15;
 
 /// What is known of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct EffectiveWeight {
     /// What part of its weight it has, in 1/256: 0 if it is down or its first checks have failed so far.
     pub share: u16,
     /// Whether that is a verdict. Until it is one, connections that may have begun elsewhere are taken to be the backend's
@@ -62,9 +62,9 @@ pub struct Standing {
     pub settled: bool,
 }
 
-impl Standing {
+impl EffectiveWeight {
     /// It is up.
-    pub const FULL: Standing = Standing { share: SHARE_FULL, settled: true };
+    pub const FULL: EffectiveWeight = EffectiveWeight { share: SHARE_FULL, settled: true };
 
     /// Whether it is known to be down.
     pub fn is_down(self) -> bool {
@@ -74,9 +74,9 @@ impl Standing {
 
 /// How much of each backend's weight counts now, by number: nothing while it is down, a growing part while it starts
 /// slowly. Clones share the numbers. The thread that checks the backends writes them; workers look at
-/// [`Standings::version`] once per burst and read the rest when it has changed.
+/// [`EffectiveWeights::version`] once per burst and read the rest when it has changed.
 #[derive(Clone, Debug)]
-pub struct Standings {
+pub struct EffectiveWeights {
     inner: Arc<Inner>,
 }
 
@@ -86,29 +86,29 @@ struct Inner {
     shares: [AtomicU16; BACKENDS_MAX as usize],
 }
 
-impl Default for Standings {
-    fn default() -> Standings {
-        Standings::new()
+impl Default for EffectiveWeights {
+    fn default() -> EffectiveWeights {
+        EffectiveWeights::new()
     }
 }
 
-impl Standings {
+impl EffectiveWeights {
     /// Every backend there can be has its full share.
-    pub fn new() -> Standings {
+    pub fn new() -> EffectiveWeights {
         let shares = [const { AtomicU16::new(SHARE_FULL) }; BACKENDS_MAX as usize];
-        Standings { inner: Arc::new(Inner { version: AtomicU32::new(0), shares }) }
+        EffectiveWeights { inner: Arc::new(Inner { version: AtomicU32::new(0), shares }) }
     }
 
     /// Sets what part of its weight backend `number` has, in 1/256: 0 if it is down, [`SHARE_FULL`] (or more, which is
     /// taken as that) for all of it. A number that cannot be is ignored.
     pub fn set(&self, number: u16, share: u16) {
-        self.put(number, Standing { share, settled: true });
+        self.put(number, EffectiveWeight { share, settled: true });
     }
 
-    /// Sets what is known of backend `number`; as [`Standings::set`].
-    pub fn put(&self, number: u16, standing: Standing) {
+    /// Sets what is known of backend `number`; as [`EffectiveWeights::set`].
+    pub fn put(&self, number: u16, effective_weight: EffectiveWeight) {
         let Some(held) = self.inner.shares.get(usize::from(number)) else { return };
-        let word = standing.share.min(SHARE_FULL) | if standing.settled { 0 } else { UNSETTLED };
+        let word = effective_weight.share.min(SHARE_FULL) | if effective_weight.settled { 0 } else { UNSETTLED };
         if held.swap(word, Ordering::Relaxed) != word {
             // A worker that sees the new version sees the share too.
             self.inner.version.fetch_add(1, Ordering::Release);
@@ -116,9 +116,9 @@ impl Standings {
     }
 
     /// What is known of backend `number`; one that cannot be is down.
-    pub fn of(&self, number: u16) -> Standing {
+    pub fn of(&self, number: u16) -> EffectiveWeight {
         let word = self.inner.shares.get(usize::from(number)).map_or(0, |share| share.load(Ordering::Relaxed));
-        Standing { share: word & !UNSETTLED, settled: word & UNSETTLED == 0 }
+        EffectiveWeight { share: word & !UNSETTLED, settled: word & UNSETTLED == 0 }
     }
 
     /// Another number after every change.

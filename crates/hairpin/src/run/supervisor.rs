@@ -2,7 +2,7 @@
 
 use super::begin::Began;
 use super::capacity;
-use super::crew::{Crew, Making};
+use super::effective_weights;
 use super::handover::{Legacy, Successor};
 use super::inspect::{EngineView, Inspector};
 use super::instance::{Lock, Record};
@@ -10,8 +10,8 @@ use super::plane::{NO_ENGINE, Plane};
 use super::policer::{Load, Rate};
 use super::reading::{self, Reading};
 use super::ready::{self, Readiness};
-use super::standing;
-use super::thread::{Order, Shared};
+use super::thread::{Command, Shared};
+use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{Asked, End, Message, RunOptions, log, notify, unix_s};
 use crate::config::{Config, PolicyChoice, Settings};
 use crate::health::Checker;
@@ -31,13 +31,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// How often the process gives a sign of life and adapts the policer.
-const BEAT: Duration = Duration::from_millis(100);
-/// How many beats apart readings are that rates are worked out from.
-const READ_BEATS: usize = 10;
-/// How many beats apart the checker is told what clients' connections show.
-const OBSERVE_BEATS: usize = 3;
-/// How many beats apart numbers of what is no more are freed.
-const TIDY_BEATS: usize = 100;
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// How many heartbeats apart readings are that rates are worked out from.
+const READ_HEARTBEATS: usize = 10;
+/// How many heartbeats apart the checker is told what clients' connections show.
+const OBSERVE_HEARTBEATS: usize = 3;
+/// How many heartbeats apart numbers of what is no more are freed.
+const TIDY_HEARTBEATS: usize = 100;
 /// How long the workers' newest numbers are waited for; after that, those of 100 ms ago do.
 const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that asked for an upgrade may take to hear of it.
@@ -55,25 +55,25 @@ pub(super) struct Parts {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) plane: Box<dyn Plane>,
     pub(super) table: SharedTable,
-    pub(super) making: Making,
-    pub(super) crew: Crew,
+    pub(super) parameters: WorkerParameters,
+    pub(super) worker_pool: WorkerPool,
     pub(super) legacy: Legacy,
     pub(super) socket: PathBuf,
     pub(super) sender: Sender<Message>,
 }
 
 /// The main thread's state.
-pub(super) struct Keeper {
+pub(super) struct Supervisor {
     pub(super) config: Config,
     pub(super) options: RunOptions,
     pub(super) registry: Registry,
     pub(super) merged: Merged,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) plane: Box<dyn Plane>,
-    pub(super) making: Making,
+    pub(super) parameters: WorkerParameters,
     /// Maglev tables of the services, as far as they have been made here.
     pub(super) tables: Tables,
-    pub(super) crew: Crew,
+    pub(super) worker_pool: WorkerPool,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<Rate>,
@@ -96,11 +96,11 @@ pub(super) struct Keeper {
     readings: [Option<Reading>; 2],
 }
 
-impl Keeper {
-    pub(super) fn new(parts: Parts) -> Result<Keeper> {
+impl Supervisor {
+    pub(super) fn new(parts: Parts) -> Result<Supervisor> {
         let Parts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
-        let Parts { plane, mut table, making, crew, legacy, socket, sender, .. } = parts;
-        let targets = standing::targets(&snapshot, &merged.settings);
+        let Parts { plane, mut table, parameters, worker_pool, legacy, socket, sender, .. } = parts;
+        let targets = effective_weights::targets(&snapshot, &merged.settings);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
             for change in &changes {
@@ -122,21 +122,21 @@ impl Keeper {
             Arc::clone(&snapshot),
             engine_view(&*plane),
             policy(&*plane, &config.settings),
-            crew.handles(),
+            worker_pool.handles(),
         );
         // The manager knows the process that this one takes over from.
         let readiness = Readiness::new(!options.take_over);
         let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
-        let mut keeper = Keeper {
+        let mut supervisor = Supervisor {
             config,
             options,
             registry,
             merged,
             snapshot,
             plane,
-            making,
+            parameters,
             tables: Tables::default(),
-            crew,
+            worker_pool,
             socket,
             health,
             rates,
@@ -155,8 +155,8 @@ impl Keeper {
             metrics: None,
             readings: [None, None],
         };
-        keeper.stand();
-        Ok(keeper)
+        supervisor.stand();
+        Ok(supervisor)
     }
 
     pub(super) fn record(&self) -> &Record {
@@ -174,19 +174,19 @@ impl Keeper {
 
     /// Ends the workers. Everything else stays as it is.
     pub(super) fn stop(self) {
-        self.crew.stop();
+        self.worker_pool.stop();
         self.table.set_clean(true);
     }
 
     /// Serves until the end.
     pub(super) fn keep(&mut self, messages: &Receiver<Message>, lock: &mut Lock) -> End {
         let mut next = Instant::now();
-        for beat in 0usize.. {
-            self.plane.beat();
+        for heartbeat in 0usize.. {
+            self.plane.heartbeat();
             self.police();
-            self.look_after(beat);
-            // After a long interruption (a suspended machine) beats are not made up for.
-            next = (next + BEAT).max(Instant::now());
+            self.look_after(heartbeat);
+            // After a long interruption (a suspended machine) heartbeats are not made up for.
+            next = (next + HEARTBEAT).max(Instant::now());
             loop {
                 match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
                     Ok(message) => {
@@ -203,41 +203,41 @@ impl Keeper {
     }
 
     /// What is done now and then.
-    fn look_after(&mut self, beat: usize) {
-        if self.readiness.is_starting() || beat.is_multiple_of(READ_BEATS) {
+    fn look_after(&mut self, heartbeat: usize) {
+        if self.readiness.is_starting() || heartbeat.is_multiple_of(READ_HEARTBEATS) {
             self.tell_readiness();
         }
-        if beat.is_multiple_of(OBSERVE_BEATS) {
+        if heartbeat.is_multiple_of(OBSERVE_HEARTBEATS) {
             self.health.set_links(ready::links_down(&self.config.settings, &*self.plane));
-            let workers: Vec<_> = self.crew.shared().map(Shared::reading).collect();
-            self.health.observe(standing::observed(&workers));
+            let workers: Vec<_> = self.worker_pool.shared().map(Shared::reading).collect();
+            self.health.observe(effective_weights::observed(&workers));
             self.stand();
         }
-        if beat.is_multiple_of(READ_BEATS) {
+        if heartbeat.is_multiple_of(READ_HEARTBEATS) {
             notify::alive();
             // Without a reading, rates are of a longer time.
             if let Ok(reading) = self.read() {
                 let peak = self.capacity.peak();
-                self.capacity.look(&capacity::status(&reading, self.rules_max(), peak));
+                self.capacity.query(&capacity::status(&reading, self.rules_max(), peak));
                 self.readings = [self.readings[1].take(), Some(reading)];
             }
             self.end_drained();
         }
-        if beat.is_multiple_of(TIDY_BEATS) {
-            self.beating(Keeper::tidy);
+        if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
+            self.with_heartbeat(Supervisor::tidy);
             self.renew_cookies();
         }
     }
 
     fn why_not_ready(&self) -> Vec<Option<String>> {
-        ready::why_not(&self.snapshot, &self.making.standings, self.readiness.is_settling())
+        ready::why_not(&self.snapshot, &self.parameters.effective_weights, self.readiness.is_settling())
     }
 
     fn tell_readiness(&mut self) {
         let shown = reading::shown(&self.snapshot).into_iter().map(|(_, service)| service);
         let services = shown.zip(self.why_not_ready()).filter(|(service, _)| !service.kind.is_group());
         let not_ready = services.filter_map(|(service, why)| Some((service.name.to_string(), why?)));
-        let settled = ready::is_settled(&self.snapshot, &self.making.standings);
+        let settled = ready::is_settled(&self.snapshot, &self.parameters.effective_weights);
         self.readiness.tell(&not_ready.collect::<Vec<_>>(), settled);
     }
 
@@ -246,7 +246,7 @@ impl Keeper {
     pub(super) fn renew_cookies(&mut self) {
         let renewed = self.plane.renew_cookies(self.snapshot.keys.first()).and_then(|()| {
             let cookies = self.plane.cookies();
-            self.crew.order(|_| Order::Cookies(cookies), || self.plane.beat())
+            self.worker_pool.command(|_| Command::Cookies(cookies), || self.plane.heartbeat())
         });
         if let Err(error) = renewed {
             log(&format!("warning: {error:#}; the last keys of SYN cookies are used on"));
@@ -254,13 +254,13 @@ impl Keeper {
     }
 
     /// Does what may take long (tables of many services, a disk that syncs) while another thread gives signs of life.
-    fn beating<T>(&mut self, body: impl FnOnce(&mut Keeper) -> T) -> T {
-        let beat = self.plane.beater();
+    fn with_heartbeat<T>(&mut self, body: impl FnOnce(&mut Supervisor) -> T) -> T {
+        let heartbeat = self.plane.heartbeat_sender();
         let (done, is_done) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(BEAT) {
-                    beat(cpu::now());
+                while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(HEARTBEAT) {
+                    heartbeat(cpu::now());
                 }
             });
             let result = body(self);
@@ -276,7 +276,7 @@ impl Keeper {
             Message::Health => self.stand(),
             Message::Reload(asked) => {
                 let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
-                let result = self.beating(|keeper| keeper.reload(file.as_deref()));
+                let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref()));
                 match &result {
                     Ok(changes) => self.tell_changes(changes),
                     Err(error) => log(&format!("reload refused, nothing changed: {error}")),
@@ -287,7 +287,7 @@ impl Keeper {
             }
             Message::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
             Message::Backend { change, answer } => {
-                drop(answer.send(self.beating(|keeper| keeper.set_backend(&change))))
+                drop(answer.send(self.with_heartbeat(|supervisor| supervisor.set_backend(&change))))
             }
             Message::Upgrade { program, answer, known } => return self.hand_over(program, answer, &known, lock),
         }
@@ -296,15 +296,19 @@ impl Keeper {
 
     /// Passes how the backends stand on to the workers.
     pub(super) fn stand(&mut self) {
-        if standing::tell(&self.health, &self.making.standings) {
-            self.crew.shared().for_each(Shared::wake);
+        if effective_weights::tell(&self.health, &self.parameters.effective_weights) {
+            self.worker_pool.shared().for_each(Shared::wake);
         }
     }
 
     fn end_drained(&mut self) {
         let registry = &self.registry;
-        let ends =
-            standing::drained(&self.snapshot, |number| registry.draining_since(number), unix_s(), &mut self.ended);
+        let ends = effective_weights::drained(
+            &self.snapshot,
+            |number| registry.draining_since(number),
+            unix_s(),
+            &mut self.ended,
+        );
         self.end_connections(ends);
     }
 
@@ -312,8 +316,8 @@ impl Keeper {
         if ends.is_empty() {
             return;
         }
-        let beat = || self.plane.beat();
-        if let Err(error) = self.crew.order(|_| Order::End(ends.clone()), beat) {
+        let heartbeat = || self.plane.heartbeat();
+        if let Err(error) = self.worker_pool.command(|_| Command::End(ends.clone()), heartbeat) {
             log(&format!("warning: connections of backends could not be ended: {error:#}"));
         }
     }
@@ -322,14 +326,14 @@ impl Keeper {
         if !self.config.settings.connection_table.tracks_connections() {
             return (0..self.snapshot.services.len()).for_each(|number| self.plane.unlimit(number));
         }
-        self.load.note(self.crew.shared().map(Shared::busy).max().unwrap_or_default());
+        self.load.note(self.worker_pool.shared().map(Shared::busy).max().unwrap_or_default());
         // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
         let floor = (self.config.settings.linux.policer_floor / suspects as u32).max(1);
-        let crowded = self.crew.shared().any(Shared::is_crowded);
+        let crowded = self.worker_pool.shared().any(Shared::is_crowded);
         for (number, rate) in self.rates.iter_mut().enumerate() {
             let (mut speculative, mut established, mut answered) = (0, 0, 0);
-            for worker in self.crew.shared() {
+            for worker in self.worker_pool.shared() {
                 let service = worker.service(number);
                 speculative += service.speculative;
                 established += service.established;
@@ -344,7 +348,7 @@ impl Keeper {
     pub(super) fn read(&self) -> Result<Reading> {
         Ok(Reading {
             uptime: self.started.elapsed(),
-            workers: self.crew.shared().map(Shared::reading).collect(),
+            workers: self.worker_pool.shared().map(Shared::reading).collect(),
             totals: self.plane.totals()?,
             events: self.plane.events()?,
         })
@@ -367,9 +371,9 @@ impl Keeper {
 
     /// The status now, rates since the reading before the last: those of one to two seconds.
     fn status(&self) -> std::result::Result<Status, String> {
-        self.crew.shared().for_each(Shared::ask);
+        self.worker_pool.shared().for_each(Shared::ask);
         let patient = Instant::now() + FRESH_PATIENCE;
-        while Instant::now() < patient && self.crew.shared().any(Shared::is_asked) {
+        while Instant::now() < patient && self.worker_pool.shared().any(Shared::is_asked) {
             std::thread::sleep(Duration::from_micros(100));
         }
         let now = self.read().map_err(|error| format!("it cannot read its counters: {error:#}"))?;
@@ -382,8 +386,8 @@ impl Keeper {
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.adopted_connections = self.adopted;
-        let mut health = standing::statuses(&self.health, &now.workers);
-        let failed = standing::observed(&now.workers);
+        let mut health = effective_weights::statuses(&self.health, &now.workers);
+        let failed = effective_weights::observed(&now.workers);
         for (shown, why) in status.services.iter_mut().zip(self.why_not_ready()) {
             (shown.ready, shown.not_ready) = (why.is_none(), why.unwrap_or_default());
         }
@@ -393,7 +397,10 @@ impl Keeper {
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();
                 shown.health = checked.unwrap_or_else(|| {
                     let failed = failed.get(usize::from(backend.number)).map_or(0, |(_, observed)| observed.failed);
-                    standing::unchecked(failed, standing::requests_failed(backend.number, &now.workers))
+                    effective_weights::unchecked(
+                        failed,
+                        effective_weights::requests_failed(backend.number, &now.workers),
+                    )
                 });
             }
         }
@@ -416,11 +423,12 @@ impl Keeper {
             return None;
         };
         log("starting a new process to take over");
-        let beat = signs_of_life(&*self.plane);
-        let prepared = Successor::start(program.as_deref(), &self.options.file, &beat).and_then(|mut successor| {
-            successor.await_word("ready", &beat)?;
-            Ok(successor)
-        });
+        let heartbeat = signs_of_life(&*self.plane);
+        let prepared =
+            Successor::start(program.as_deref(), &self.options.file, &heartbeat).and_then(|mut successor| {
+                successor.await_word("ready", &heartbeat)?;
+                Ok(successor)
+            });
         let mut successor = match prepared {
             Ok(successor) => successor,
             Err(error) => {
@@ -432,13 +440,13 @@ impl Keeper {
         };
         // From here on frames wait in the devices.
         self.metrics = None;
-        self.crew.end();
+        self.worker_pool.end();
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
         let passed = successor.bequeath(lock, descriptors, &legacy);
-        match passed.and_then(|()| successor.await_word("serving", &beat)) {
+        match passed.and_then(|()| successor.await_word("serving", &heartbeat)) {
             Ok(()) => {
                 let pid = successor.pid();
-                if let Err(error) = successor.commit(&beat) {
+                if let Err(error) = successor.commit(&heartbeat) {
                     let why =
                         format!("{error:#}; start it again: what is left in the kernel goes on, and it adopts that");
                     let _ = answer.send(Err(why.clone()));
@@ -472,25 +480,25 @@ impl Keeper {
             bail!("the connection table {} is gone", self.record.table.display());
         };
         // The other process may have given it another shape.
-        let (settings, steering) = (&self.config.settings, self.making.steering);
+        let (settings, steering) = (&self.config.settings, self.parameters.steering);
         let (mut table, resteered) = super::begin::table(settings, &self.record.table, Some(table), steering)?;
         self.plane.resume(&self.record.taps)?;
-        self.making.held = Arc::new(self.plane.rules()?);
-        self.making.loads = Default::default();
-        self.making.occupancy = Default::default();
+        self.parameters.held = Arc::new(self.plane.rules()?);
+        self.parameters.loads = Default::default();
+        self.parameters.occupancy = Default::default();
         self.plane.steer(steering)?;
-        let (mut crew, _) = self.plane.crew(&self.making, table.regions(), &self.sender)?;
-        super::begin::reconcile(&*self.plane, &mut table, &self.making.held, &steering, resteered)?;
+        let (mut worker_pool, _) = self.plane.worker_pool(&self.parameters, table.regions(), &self.sender)?;
+        super::begin::reconcile(&*self.plane, &mut table, &self.parameters.held, &steering, resteered)?;
         self.inspector = Inspector::new(
             table.views()?,
             Arc::clone(&self.snapshot),
             engine_view(&*self.plane),
             policy(&*self.plane, &self.config.settings),
-            crew.handles(),
+            worker_pool.handles(),
         );
         self.table = table;
-        crew.begin();
-        self.crew = crew;
+        worker_pool.begin();
+        self.worker_pool = worker_pool;
         lock.sign().context("cannot sign the lock")?;
         super::listen(&self.socket, &self.sender, self.inspector())?;
         self.serve_metrics();
@@ -503,11 +511,11 @@ impl Keeper {
 /// What gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
 /// longer than the manager's watchdog waits.
 fn signs_of_life(plane: &dyn Plane) -> impl Fn() + use<> {
-    let beat = plane.beater();
+    let heartbeat = plane.heartbeat_sender();
     let told = Cell::new(Instant::now());
     move || {
-        beat(cpu::now());
-        if told.get().elapsed() >= BEAT * READ_BEATS as u32 {
+        heartbeat(cpu::now());
+        if told.get().elapsed() >= HEARTBEAT * READ_HEARTBEATS as u32 {
             notify::alive();
             told.set(Instant::now());
         }

@@ -1,18 +1,18 @@
-//! The one loop of a worker, a turn at a time: the same text on every plane.
+//! The one event loop of a worker: the same text on every plane, and in the simulator.
 //!
-//! A turn: receive, handle, transmit, publish tickets, timeouts, hand rule requests to the engine and its answers to the
+//! An iteration: receive, handle, transmit, publish tickets, timeouts, hand rule requests to the engine and its answers to the
 //! worker. Nothing in it waits.
 
+use crate::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
+use crate::flow::FlowKey;
+use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
+use crate::l7::date::Date;
+use crate::l7::threshold::{Frames, Meter};
+use crate::offload::OffloadPolicy;
+use crate::table::Table;
+use crate::time::{Duration, Time};
+use crate::worker::Worker;
 use arrayvec::ArrayVec;
-use hairpin_core::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
-use hairpin_core::flow::FlowKey;
-use hairpin_core::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
-use hairpin_core::l7::date::Date;
-use hairpin_core::l7::threshold::{Frames, Meter};
-use hairpin_core::offload::OffloadPolicy;
-use hairpin_core::table::Table;
-use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::Worker;
 
 /// How often a worker that ends tries to send what it still has.
 const FINISH_TRIES: usize = 1000;
@@ -21,11 +21,11 @@ const ABANDON_TRIES: usize = 20_000;
 
 /// The last ticket of one CPU whose frame the worker has finished with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     /// The CPU that gave it.
-    pub(crate) cpu: u8,
+    pub cpu: u8,
     /// The ticket, 24 bits.
-    pub(crate) number: u32,
+    pub number: u32,
 }
 
 impl Ticket {
@@ -37,13 +37,13 @@ impl Ticket {
 }
 
 /// A worker with its plane and its engine.
-pub(crate) struct Turner<I: FrameIo, E, P, T> {
+pub struct EventLoop<I: FrameIo, E, P, T> {
     /// The worker.
-    pub(crate) worker: Worker<P, T>,
+    pub worker: Worker<P, T>,
     /// Its plane.
-    pub(crate) io: I,
+    pub io: I,
     /// Its engine.
-    pub(crate) engine: E,
+    pub engine: E,
     received: Batch<I::Frame>,
     to_send: Batch<I::Frame>,
     /// Tickets of the frames in hand: the last of each CPU.
@@ -51,7 +51,7 @@ pub(crate) struct Turner<I: FrameIo, E, P, T> {
     completions: Completions,
     asked: ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>,
     samples: Samples,
-    /// Tells the time of the engine's answers, which a turn waits for.
+    /// Tells the time of the engine's answers, which an iteration waits for.
     clock: fn() -> Time,
     /// What frames and rules cost.
     meter: Meter,
@@ -61,16 +61,16 @@ pub(crate) struct Turner<I: FrameIo, E, P, T> {
     date_due: Time,
 }
 
-impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E, P, T> {
+impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I, E, P, T> {
     /// `clock` and `calendar`: the time by which the worker goes, and the time of day, since the beginning of 1970.
-    pub(crate) fn new(
+    pub fn new(
         worker: Worker<P, T>,
         io: I,
         engine: E,
         clock: fn() -> Time,
         calendar: fn() -> Duration,
-    ) -> Turner<I, E, P, T> {
-        Turner {
+    ) -> EventLoop<I, E, P, T> {
+        EventLoop {
             worker,
             io,
             engine,
@@ -89,7 +89,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
 
     /// Does what there is to do, a bounded amount, and says whether there may be more at once. `publish` gets the
     /// tickets of frames that are finished with: sent or dropped.
-    pub(crate) fn turn(&mut self, now: Time, publish: impl FnMut(Ticket)) -> bool {
+    pub fn iterate(&mut self, now: Time, publish: impl FnMut(Ticket)) -> bool {
         if now >= self.date_due {
             self.renew_date(now);
         }
@@ -111,7 +111,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
 
     /// Ends in order, without taking anything new: sends what waits, if the plane takes it within a bounded number of
     /// tries, and hands the engine what it has been asked for.
-    pub(crate) fn finish(&mut self, now: Time, mut publish: impl FnMut(Ticket)) {
+    pub fn finish(&mut self, now: Time, mut publish: impl FnMut(Ticket)) {
         for _ in 0..FINISH_TRIES {
             if !self.to_send.is_empty() {
                 self.io.transmit(&mut self.to_send);
@@ -127,8 +127,8 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
 
     /// Resets what cannot outlive the process: connections of HTTP and TLS services, as far as the plane takes the frames
     /// within a bounded number of tries. Some stay until their clients have said their numbers
-    /// ([`Turner::is_parting`]).
-    pub(crate) fn abandon(&mut self, now: Time) {
+    /// ([`EventLoop::is_parting`]).
+    pub fn abandon(&mut self, now: Time) {
         for _ in 0..ABANDON_TRIES {
             if !self.to_send.is_empty() {
                 self.io.transmit(&mut self.to_send);
@@ -140,13 +140,13 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
     }
 
     /// Whether ends are still to say the numbers that they are reset with.
-    pub(crate) fn is_parting(&self) -> bool {
+    pub fn is_parting(&self) -> bool {
         let (clients, backends, _) = self.worker.splices();
         clients + backends > 0
     }
 
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         !self.to_send.is_empty()
     }
 
@@ -230,5 +230,4 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> Turner<I, E
 }
 
 #[cfg(test)]
-#[path = "turn_tests.rs"]
 mod tests;

@@ -7,16 +7,16 @@ use alloc::vec::Vec;
 
 /// Place 0 of both arrays is the list's own: its first and its last. The place of a position is one more than it. Zero
 /// pages are an empty list, touched as positions are used.
-pub(super) struct Embryos {
+pub(super) struct HalfOpen {
     next: Vec<u32>,
     previous: Vec<u32>,
     count: u32,
 }
 
-impl Embryos {
+impl HalfOpen {
     /// An empty list for positions below `capacity`.
-    pub(super) fn new(capacity: usize) -> Embryos {
-        Embryos { next: vec![0; capacity + 1], previous: vec![0; capacity + 1], count: 0 }
+    pub(super) fn new(capacity: usize) -> HalfOpen {
+        HalfOpen { next: vec![0; capacity + 1], previous: vec![0; capacity + 1], count: 0 }
     }
 
     /// How many there are.
@@ -78,18 +78,18 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_plain_list(steps in prop::collection::vec((any::<bool>(), 0..12u32), 0..200)) {
-            let (mut embryos, mut model) = (Embryos::new(12), Vec::new());
+            let (mut half_open, mut model) = (HalfOpen::new(12), Vec::new());
             for (pushes, position) in steps {
                 model.retain(|&held| held != position);
                 if pushes {
-                    embryos.push(position);
+                    half_open.push(position);
                     model.push(position);
                 } else {
-                    embryos.remove(position);
+                    half_open.remove(position);
                 }
-                let all: Vec<_> = core::iter::successors(embryos.first(), |&held| embryos.after(held)).collect();
+                let all: Vec<_> = core::iter::successors(half_open.first(), |&held| half_open.after(held)).collect();
                 prop_assert_eq!(&all, &model);
-                prop_assert_eq!(embryos.len() as usize, model.len());
+                prop_assert_eq!(half_open.len() as usize, model.len());
             }
         }
     }
