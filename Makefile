@@ -149,6 +149,7 @@ bench-papers002: build
 # papers/001's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/reproduction.md.
 # More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
+# Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.
 REPRODUCE ?=
 
 reproduce: deps

@@ -103,7 +103,7 @@ fn directions_hold_and_every_file_is_written() {
     let _ = fs::remove_dir_all(&directory);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let experiments = [MATRIX, POLICIES].map(|text| Experiment::parse(text).unwrap());
-    let bench = Bench::load(0.01, &root.join("profiles"), &root.join("../../shared/data")).unwrap();
+    let bench = Bench::load(0.01, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
     let effort = Effort { jobs: 2, case_max: Duration::from_secs(300) };
     let mut store = Store::open(&directory).unwrap();

@@ -34,9 +34,9 @@ pub(crate) struct ReproduceArguments {
     /// Profiles of cards, and of cores in its directory `cores`.
     #[arg(long, value_name = "DIRECTORY", default_value = "lab/profiles")]
     profiles: PathBuf,
-    /// Recordings in its directory `traces`, flow sizes in `flow-sizes`.
-    #[arg(long, value_name = "DIRECTORY", default_value = "../shared/data")]
-    data: PathBuf,
+    /// Recordings (*.pcap) that cases replay, such as those of nDPI's tests; HAIRPIN_TRACES, unless given.
+    #[arg(long, value_name = "DIRECTORY")]
+    traces: Option<PathBuf>,
     /// Also write what was found to this file (docs/reproduction.md).
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
@@ -67,7 +67,8 @@ impl ReproduceArguments {
             ensure!(known.contains(&name.as_str()), "there is no experiment {name}; there are {}", known.join(", "));
         }
         experiments.retain(|experiment| self.only.is_empty() || self.only.contains(&experiment.name));
-        let bench = Bench::load(self.scale, &self.profiles, &self.data)?;
+        let traces = self.traces.clone().or_else(|| std::env::var_os("HAIRPIN_TRACES").map(PathBuf::from));
+        let bench = Bench::load(self.scale, &self.profiles, traces.as_deref())?;
         let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
         if self.plan {
             return print_plan(&bench, &cases).map(|()| ExitCode::SUCCESS);

@@ -44,12 +44,18 @@ pub struct Bench {
     models: PathBuf,
 }
 
+/// Flow sizes of production networks (lab/flow-sizes).
+const FLOW_SIZES: [(&str, &str); 2] = [
+    ("web-search", include_str!("../../flow-sizes/web-search.csv")),
+    ("data-mining", include_str!("../../flow-sizes/data-mining.csv")),
+];
+
 impl Bench {
-    /// `profiles` has cards, and cores in a directory of its own; `data` has traces and flow sizes.
+    /// `profiles` has cards, and cores in a directory of its own; `traces` has recordings, without which cases that replay them fail.
     ///
     /// # Errors
     /// The scale makes no sense, or a profile is wrong.
-    pub fn load(scale: f64, profiles: &Path, data: &Path) -> Result<Bench> {
+    pub fn load(scale: f64, profiles: &Path, traces: Option<&Path>) -> Result<Bench> {
         ensure!((1e-4..=1.0).contains(&scale), "the scale is 0.0001 to 1, not {scale}");
         let cores = texts(&profiles.join("cores"))?.into_iter().map(|(name, text)| {
             let profile = CoreProfile::parse(&text).map_err(|wrong| anyhow!("core profile {name}: {wrong}"))?;
@@ -59,11 +65,14 @@ impl Bench {
             let profile = Profile::parse(&text).with_context(|| format!("card profile {name}"))?;
             Ok((name, (profile, text)))
         });
-        let sizes = ["web-search", "data-mining"].map(|name| {
-            let read = Sizes::read(&data.join("flow-sizes").join(format!("{name}.csv")));
+        let sizes = FLOW_SIZES.map(|(name, text)| {
+            let read = Sizes::parse(text);
             (name, read.map(Arc::new).map_err(|error| format!("{error:#}")))
         });
-        let structure = Structure::read(&data.join("traces")).map(Arc::new).map_err(|error| format!("{error:#}"));
+        let structure = match traces {
+            Some(traces) => Structure::read(traces).map(Arc::new).map_err(|error| format!("{error:#}")),
+            None => Err("it needs recordings; name their directory with --traces".to_owned()),
+        };
         Ok(Bench {
             scale,
             cores: cores.collect::<Result<_>>()?,

@@ -84,7 +84,7 @@ fn the_files_that_come_along_are_right() {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     // Every case's profiles are there.
-    let bench = Bench::load(0.1, &root.join("profiles"), &root.join("../../shared/data")).unwrap();
+    let bench = Bench::load(0.1, &root.join("profiles"), None).unwrap();
     for case in experiments.iter().flat_map(|experiment| &experiment.cases) {
         assert!(bench.knows(&case.settings), "{}", case.name());
     }
@@ -235,7 +235,7 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let text = "name = \"x\"\ntitle = \"X\"\n[settings]\nflows = 100\npps = 1000\nseconds = 0.01\ncore = \"xeon-5217\"\n\
                 [[axis]]\nname = \"core\"\nvalues = [\"xeon-5217\", \"none-such\"]\n";
     let experiments = [Experiment::parse(text).unwrap()];
-    let bench = Bench::load(1.0, &root.join("profiles"), Path::new("/nonexistent")).unwrap();
+    let bench = Bench::load(1.0, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments[0].cases.iter().collect();
     let effort = Effort { jobs: 2, case_max: Duration::from_secs(60) };
     let mut store = Store::open(&scratch.0).unwrap();

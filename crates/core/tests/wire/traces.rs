@@ -1,4 +1,4 @@
-//! Real traffic (`shared/data/traces`, beside the checkout), where it is there.
+//! Real traffic of the recordings in the directory that `HAIRPIN_TRACES` names.
 
 use crate::packets::{checksums_right, transport};
 use hairpin_core::flow::{Address, Endpoint};
@@ -33,12 +33,11 @@ fn frames(path: &Path, mut each: impl FnMut(&[u8])) {
 
 #[test]
 fn real_traffic_is_parsed_and_rewritten() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        println!("skipped: no {}", folder.display());
+    let Some(folder) = std::env::var_os("HAIRPIN_TRACES") else {
+        println!("skipped: HAIRPIN_TRACES names no directory of recordings");
         return;
     };
-    let paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    let paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "pcap")) {
         let (mut all, mut transports, mut malformed, mut right) = (0u32, 0u32, 0u32, 0u32);
         frames(path, |frame| {

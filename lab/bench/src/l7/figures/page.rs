@@ -361,7 +361,7 @@ impl Page<'_> {
             return self.not_measured();
         }
         self.paragraph(
-            "*Here,* the web-search mix (DCTCP; mean 1.7 MB; `shared/data/flow-sizes`): the enterprise mix is not at hand.",
+            "*Here,* the web-search mix (DCTCP; mean 1.7 MB; `lab/flow-sizes`): the enterprise mix is not at hand.",
         )?;
         let rows: Vec<Vec<String>> = ways
             .iter()
