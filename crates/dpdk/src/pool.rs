@@ -36,7 +36,7 @@ impl Default for PoolOptions {
 /// A pool of mbufs (`rte_mempool`), of a fixed number.
 ///
 /// Where EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
-/// large pages as far as the kernel has some ([`Pages`](crate::Pages)): a pool is read all over.
+/// large pages as far as the kernel has some ([`Pages`](crate::memory::Pages)): a pool is read all over.
 ///
 /// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
 /// [`Pool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
