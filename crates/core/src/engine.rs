@@ -32,7 +32,7 @@ pub enum Fate {
 /// SACK block that reaches out of the acknowledgement range, since one delta translates all of a packet's edges: a block
 /// above it reports bytes that follow a later edit (the client lacks the end of one response and has the next one's
 /// head), a duplicate's block below it (RFC 2883) bytes before an earlier one. Everything else in a packet within is of
-/// one stretch.
+/// one offload range.
 ///
 /// [`Guard::admits`] and [`Guard::admits_options`] are the definition; `crates/linux/bpf/rewrite.h` does the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,10 +112,11 @@ pub enum RuleOp {
     /// Add the rule; one that already matches the same key is updated to it.
     ///
     /// No packet meets a mixture: each is rewritten by the old rule, in whole, or by the new one, or goes to the worker.
-    /// Hand-over starts anew ([`Rule::at_once`]: there is none), so that no packet overtakes those of its flow that are still inside the worker. The rule's
-    /// counters go on: what both carried is in the counters of [`Completion::Removed`] and in samples, each packet once.
-    /// After [`Completion::Rejected`] the old rule is in force as before. [`Completion::Installed`] and `Rejected` name
-    /// the new rule; the old one's id is not answered again. Removing goes by the key, under either id.
+    /// Hand-over starts anew ([`Rule::at_once`]: there is none), so that no packet overtakes those of its flow that are
+    /// still inside the worker. The rule's counters go on: what both carried is in the counters of [`Completion::Removed`]
+    /// and in samples, each packet once. After [`Completion::Rejected`] the old rule is in force as before.
+    /// [`Completion::Installed`] and `Rejected` name the new rule; the old one's id is not answered again. Removing goes by
+    /// the key, under either id.
     Install(Rule),
     /// Take the rule away and report its last counters.
     Remove {

@@ -93,8 +93,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             && self.ports.owns(&key.destination)
     }
 
-    /// Does what is due for HTTP and TLS services, and asks ends of severed connections; what is to be sent is in `tx` afterwards. To be called when
-    /// [`Worker::poll_timeout`] is due, beside [`Worker::handle_timeout`].
+    /// Does what is due for HTTP and TLS services, and asks ends of severed connections; what is to be sent is in `tx`
+    /// afterwards. To be called when [`Worker::poll_timeout`] is due, beside [`Worker::handle_timeout`].
     pub fn handle_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) {
         while let Some(connection) = self.next_to_ask() {
             let port = self.port;
@@ -129,13 +129,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Clients' connections of HTTP and TLS services now, those to their backends, and buffers in use.
     pub fn splices(&self) -> (u32, u32, u32) {
-        let (fronts, backs) = self.splices.len();
-        (fronts, backs, self.splices.buffers().0)
+        let (client_conns, backend_conns) = self.splices.len();
+        (client_conns, backend_conns, self.splices.buffers().0)
     }
 
     /// Looks at connections of HTTP and TLS services that lie at place `start` (0 to begin) and behind, a bounded number of
     /// places, and adds copies to `out` as far as its capacity goes. Returns where to go on; `None`: there are no more.
-    pub fn look_at_splices(&self, now: Time, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
+    pub fn snapshot_splices(&self, now: Time, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
         let terms = Terms {
             now,
             snapshot: &self.snapshot,

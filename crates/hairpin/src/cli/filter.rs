@@ -16,7 +16,7 @@ pub(super) struct Filter {
     /// Those to this backend, by name or address.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Those in this state, such as established or syn-sent; of HTTP and TLS services joined, reading, idle or others.
+    /// Those in this state, such as established or syn-sent; of HTTP and TLS services spliced, reading, idle or others.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// Those that the kernel carries by itself.

@@ -82,7 +82,7 @@ pub struct Query {
     pub service: Option<String>,
     /// Only of the backend of this name or address.
     pub backend: Option<String>,
-    /// Only in this state (`established`, `syn-sent`, ...; of HTTP and TLS services `joined`, `reading`, `idle`, ...).
+    /// Only in this state (`established`, `syn-sent`, ...; of HTTP and TLS services `spliced`, `reading`, `idle`, ...).
     pub state: Option<String>,
     /// Only offloaded ones, or only those in software.
     pub offloaded: Option<bool>,
@@ -121,7 +121,7 @@ pub struct ConnectionView {
     pub backend_end: String,
     /// Whom the backend sees, if that is not the client.
     pub source: Option<String>,
-    /// State (`established`, `syn-sent`, ...; of HTTP and TLS services `joined`, `reading`, `idle`, ...).
+    /// State (`established`, `syn-sent`, ...; of HTTP and TLS services `spliced`, `reading`, `idle`, ...).
     pub state: String,
     /// The worker it belongs to.
     pub worker: u16,

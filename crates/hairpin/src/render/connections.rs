@@ -177,7 +177,7 @@ mod tests {
             exchange: Some(exchange).filter(|_| is_client),
         };
         let source = Some("10.0.2.1:16384".into());
-        let base = ConnectionView { source, spliced: Some(view), state: "joined".into(), ..connection(9) };
+        let base = ConnectionView { source, spliced: Some(view), state: "spliced".into(), ..connection(9) };
         let idle = ConnectionView { client: String::new(), vip: String::new(), state: "idle".into(), ..base.clone() };
         if is_client { base } else { idle }
     }
@@ -195,7 +195,7 @@ SERVICE  CLIENT             BACKEND  STATE        PATH       REQUESTS  PACKETS  
 web      203.0.113.7:40112  web-1    established  offloaded                 30  2.00 MB  1m15s    2s  offloaded
 web      203.0.113.7:9      web-1    established  software                  30  2.00 MB  1m15s    2s  engine-full
 web      203.0.113.7:5      web-1    established  software                  30  2.00 MB  1m15s    2s  engine-full
-web      203.0.113.7:9      web-1    joined       software         12       30  2.00 MB  1m15s    2s  engine-full
+web      203.0.113.7:9      web-1    spliced      software         12       30  2.00 MB  1m15s    2s  engine-full
 web      -                  web-1    idle         software         12       30  2.00 MB  1m15s    2s  engine-full
 "
         );
@@ -214,7 +214,7 @@ web      -                  web-1    idle         software         12       30  
         assert_eq!(
             explanation(&spliced(true)),
             "203.0.113.7:9 -> 192.0.2.10:80/http (web) -> from 10.0.2.1:16384 10.0.2.11:8080\n  \
-               software, joined, worker 1, since 1m15s, last packet 2s ago\n  \
+               software, spliced, worker 1, since 1m15s, last packet 2s ago\n  \
                requests: 12; now GET by route 2 to web/a, since 3s, still to come: of the request nothing, of the response \
                bytes (500 at most)\n  \
                packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \

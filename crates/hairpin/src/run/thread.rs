@@ -29,7 +29,8 @@ const PARTING: Duration = Duration::from_secs(1);
 /// How long it sleeps meanwhile at most.
 const PARTING_STEP: Duration = Duration::from_millis(20);
 
-/// Half-open connections crowd a table from this part of it on: there are so many at once only in a flood, or in a table too small.
+/// Half-open connections crowd a table from this part of it on: there are so many at once only in a flood, or in a table
+/// too small.
 const HALF_OPEN_SHARE: u64 = 5;
 /// Commands that may wait for a worker at most; it applies them between iterations.
 const COMMANDS_MAX: usize = 64;
@@ -242,7 +243,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
         }
         let asked = shared.splice_queries.is_asked();
         if asked {
-            shared.splice_queries.answer(|start, out| event_loop.worker.look_at_splices(now, start, out));
+            shared.splice_queries.answer(|start, out| event_loop.worker.snapshot_splices(now, start, out));
         }
         event_loop.io.advance(now);
         let busy = event_loop.iterate(now, &publish_ticket);

@@ -2,7 +2,7 @@
 
 use super::buffers::Buffer;
 use super::close::Fate;
-use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
+use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
 use super::numbers::later;
 use super::peer::{Owned, Peer};
 use super::segment::{Abilities, flow};
@@ -52,9 +52,9 @@ impl Splices {
         exchange: Exchange,
         sticky: Option<u64>,
     ) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.exchange = Exchange { group, ..exchange };
-        front.state = FrontState::Waiting;
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.exchange = Exchange { group, ..exchange };
+        client_conn.state = ClientConnState::Waiting;
         let stuck = sticky.and_then(|value| Self::stuck_to(cx, group, value));
         self.choose(cx, position, stuck);
     }
@@ -85,38 +85,42 @@ impl Splices {
 
     /// Chooses a backend (`stuck`: the one that a cookie names) and goes to it.
     fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let (group, service) = (usize::from(front.exchange.group), front.service);
-        let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&front.key));
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let (group, service) = (usize::from(client_conn.exchange.group), client_conn.service);
+        let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key));
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
         let mut backend = chosen.and_then(of);
-        if front.exchange.tries > 0 && backend.is_some_and(|backend| backend.number == front.exchange.backend) {
+        if client_conn.exchange.tries > 0
+            && backend.is_some_and(|backend| backend.number == client_conn.exchange.backend)
+        {
             // A balancer that goes by the client's address would choose the one that has just failed, again and again.
             let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
             let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
             backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
         }
         let Some(backend) = backend else { return self.refuse(cx, position, 503, Refused::NoBackend) };
-        front.exchange.backend = backend.number;
-        front.exchange.tries += 1;
-        front.exchange.is_stuck = stuck.is_some();
+        client_conn.exchange.backend = backend.number;
+        client_conn.exchange.tries += 1;
+        client_conn.exchange.is_stuck = stuck.is_some();
         let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
         // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
-        front.exchange.sticky = (wants_cookie && !has_cookie).then(|| Self::sticky(cx, backend.endpoint));
+        client_conn.exchange.sticky = (wants_cookie && !has_cookie).then(|| Self::sticky(cx, backend.endpoint));
         self.go(cx, position);
     }
 
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let (number, is_ruled) = (front.exchange.backend, front.offload_state != OffloadState::Software);
-        let is_down_only = front.is_carried_down_only();
-        if let Some(attached) = front.back {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let (number, is_ruled) = (client_conn.exchange.backend, client_conn.offload_state != OffloadState::Software);
+        let is_down_only = client_conn.is_carried_down_only();
+        if let Some(attached) = client_conn.backend_conn {
             let usable = !is_down_only
-                && self.backs.get(attached).is_some_and(|back| {
-                    let is_open = back.state == BackState::Attached && !back.peer.has_closed && !back.is_spent;
-                    back.number == number && is_open
+                && self.backend_conns.get(attached).is_some_and(|backend_conn| {
+                    let is_open = backend_conn.state == BackendConnState::Attached
+                        && !backend_conn.peer.has_closed
+                        && !backend_conn.is_spent;
+                    backend_conn.number == number && is_open
                 });
             if usable {
                 cx.statistics.http.reused += 1;
@@ -129,10 +133,10 @@ impl Splices {
             return self.remove_rules(cx, position);
         }
         self.detach(cx, position, Fate::Keep);
-        let Some(front) = self.fronts.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return };
         // One that is sent again goes over a new connection, so that it is sent again once.
-        let is_again = front.again.is_some();
-        let size = Size::of(asked(cx, front), front.key.is_ipv4());
+        let is_again = client_conn.again.is_some();
+        let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
         if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
             return self.reuse(cx, position, idle);
         }
@@ -141,7 +145,7 @@ impl Splices {
 
     /// Goes over an idle connection.
     fn reuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, idle: u32) {
-        self.idle.remove(&mut self.backs, idle);
+        self.idle.remove(&mut self.backend_conns, idle);
         self.attach(cx, position, idle);
         cx.statistics.http.reused += 1;
         self.dispatch(cx, position);
@@ -149,30 +153,33 @@ impl Splices {
 
     /// There is no room for a new connection: an idle one will do whose segments are cut for the client.
     fn make_do<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let front = self.fronts.get(position).filter(|front| front.again.is_none());
-        match front.and_then(|front| self.idle.any(front.exchange.backend)) {
+        let client_conn = self.client_conns.get(position).filter(|client_conn| client_conn.again.is_none());
+        match client_conn.and_then(|client_conn| self.idle.any(client_conn.exchange.backend)) {
             Some(idle) => self.reuse(cx, position, idle),
             None => self.refuse(cx, position, 503, Refused::NoRoom),
         }
     }
 
-    /// Gives an idle or new back to a front. It counts towards its backend's load as long as one has it.
-    fn attach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, back: u32) {
-        self.count_back(cx, back, true);
-        if let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) {
-            front.back = Some(back);
-            entry.front = Some(position);
-            if entry.state == BackState::Idle {
-                entry.state = BackState::Attached;
+    /// Gives an idle or new backend connection to a client connection. It counts towards its backend's load as long as one
+    /// has it.
+    fn attach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, backend_conn: u32) {
+        self.count_backend(cx, backend_conn, true);
+        if let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
+        {
+            client_conn.backend_conn = Some(backend_conn);
+            entry.client_conn = Some(position);
+            if entry.state == BackendConnState::Idle {
+                entry.state = BackendConnState::Attached;
             }
         }
     }
 
     /// Begins a new connection to the chosen backend.
     pub(super) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let (number, port, service) = (front.exchange.backend, front.port, front.service);
-        let asked = asked(cx, front);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let (number, port, service) = (client_conn.exchange.backend, client_conn.port, client_conn.service);
+        let asked = asked(cx, client_conn);
         let (timeout, _) = Self::connect_bounds(cx, service);
         let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
             return self.refuse(cx, position, 503, Refused::NoBackend);
@@ -184,14 +191,14 @@ impl Splices {
         let first = clock.wrapping_add(cx.steering.secret(Purpose::Sequence, &[source, endpoint]) as u32);
         let abilities = Abilities { mss: u16::MAX, scale: None, sack: false };
         let key = flow(endpoint, source);
-        let back = Back {
+        let backend_conn = BackendConn {
             key,
             number,
             port,
-            state: BackState::Connecting,
+            state: BackendConnState::Connecting,
             peer: Peer::new(0, first.wrapping_add(1), &abilities),
             input: None,
-            front: Some(position),
+            client_conn: Some(position),
             requests: 0,
             next_idle: None,
             previous_idle: None,
@@ -209,11 +216,11 @@ impl Splices {
             created: cx.now,
             hold: u32::MAX,
         };
-        let again = back.again;
-        let made = self.backs.insert(back).ok().filter(|&made| {
+        let again = backend_conn.again;
+        let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
             let indexed = self.find(&key).is_none() && self.index(&key, made, Direction::FromBackend);
             if !indexed {
-                self.backs.remove(made);
+                self.backend_conns.remove(made);
             }
             indexed
         });
@@ -227,90 +234,99 @@ impl Splices {
             backend.connections_now += 1;
             backend.open_now += 1;
         }
-        cx.statistics.http.backs_now = self.backs.len().into();
+        cx.statistics.http.backs_now = self.backend_conns.len().into();
         self.attach(cx, position, made);
-        self.stamp_back(made, again);
+        self.stamp_backend(made, again);
         self.send_syn(cx, made);
     }
 
     /// Sends a SYN again that was not answered.
-    pub(super) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
+    pub(super) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.again = cx.now + SYN_AGAIN_AFTER * (1 << entry.tries.min(6));
         entry.tries += 1;
         let next = entry.again.min(entry.deadline);
-        self.stamp_back(back, next);
-        self.send_syn(cx, back);
+        self.stamp_backend(backend_conn, next);
+        self.send_syn(cx, backend_conn);
     }
 
     /// The backend has taken the connection up.
     pub(super) fn connected<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
-        back: u32,
+        backend_conn: u32,
         expected: u32,
         abilities: &Abilities,
         window: u16,
     ) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
-        entry.state = BackState::Attached;
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        entry.state = BackendConnState::Attached;
         let sent = entry.peer.sent;
         entry.peer = Peer::new(expected, sent, abilities);
         // A SYN's window is never scaled (RFC 7323, 2.2).
         entry.peer.window = u32::from(window);
-        let (number, front) = (entry.number, entry.front);
-        let service = front.and_then(|front| self.fronts.get(front)).map(|front| front.service);
+        let (number, client_conn) = (entry.number, entry.client_conn);
+        let service = client_conn
+            .and_then(|client_conn| self.client_conns.get(client_conn))
+            .map(|client_conn| client_conn.service);
         cx.took_up(number, service);
-        match front {
+        match client_conn {
             Some(position) => self.dispatch(cx, position),
-            None => self.rest(cx, back),
+            None => self.rest(cx, backend_conn),
         }
     }
 
     /// Whether a backend agrees to less than its SYN offered, window scale and SACK, and another one can be tried. The last
     /// of them serves all the same: Linux agrees to neither under its own SYN cookies, and all may be flooded. So does the
     /// only one that a client is to have.
-    pub(super) fn would_rather<IO: FrameIo>(&self, cx: &Context<'_, IO>, back: u32, agreed: &Abilities) -> bool {
-        let position = self.backs.get(back).and_then(|entry| entry.front);
-        let Some(front) = position.and_then(|position| self.fronts.get(position)) else { return false };
-        let group = usize::from(front.exchange.group);
+    pub(super) fn would_rather<IO: FrameIo>(
+        &self,
+        cx: &Context<'_, IO>,
+        backend_conn: u32,
+        agreed: &Abilities,
+    ) -> bool {
+        let position = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn);
+        let Some(client_conn) = position.and_then(|position| self.client_conns.get(position)) else { return false };
+        let group = usize::from(client_conn.exchange.group);
         let is_free = cx.snapshot.services.get(group).is_some_and(|group| group.algorithm != Algorithm::SourceHash);
         let is_less = agreed.scale.is_none() || !agreed.sack;
         let has_other = cx.balancers.get(group).is_some_and(|balancer| balancer.open().len() > 1);
-        let may_try = front.exchange.tries < Self::connect_bounds(cx, front.service).1;
-        is_less && is_free && !front.exchange.is_stuck && front.again.is_none() && has_other && may_try
+        let may_try = client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1;
+        is_less && is_free && !client_conn.exchange.is_stuck && client_conn.again.is_none() && has_other && may_try
     }
 
     /// Resets a connection that has just come to be, and tries another backend. Its port can be another's at once: nothing was
     /// sent over it.
-    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        let Some(entry) = self.backs.get(back) else { return };
-        let (position, sent) = (entry.front, entry.peer.sent);
-        self.reset_unopened(cx, back, sent);
-        self.remove_back(cx, back, false);
-        let Some((position, front)) = position.and_then(|at| Some((at, self.fronts.get_mut(at)?))) else { return };
-        front.back = None;
+    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let (position, sent) = (entry.client_conn, entry.peer.sent);
+        self.reset_unopened(cx, backend_conn, sent);
+        self.remove_backend(cx, backend_conn, false);
+        let Some((position, client_conn)) = position.and_then(|at| Some((at, self.client_conns.get_mut(at)?))) else {
+            return;
+        };
+        client_conn.backend_conn = None;
         cx.statistics.http.passed_over += 1;
         self.choose(cx, position, None);
     }
 
     /// A backend cannot be connected to: another one, or the client is told.
-    pub(super) fn unconnected<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32, why: Refused) {
-        let Some(entry) = self.backs.get(back) else { return };
-        let (position, number) = (entry.front, entry.number);
+    pub(super) fn unconnected<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32, why: Refused) {
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let (position, number) = (entry.client_conn, entry.number);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.failed += 1;
         }
-        self.remove_back(cx, back, false);
+        self.remove_backend(cx, backend_conn, false);
         let Some(position) = position else { return };
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.back = None;
-        if let Some((sent, _)) = front.again.take() {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.backend_conn = None;
+        if let Some((sent, _)) = client_conn.again.take() {
             // It has been on its way to this one, and was written for it: no other gets it.
             self.buffers.release(sent);
             return self.refuse(cx, position, 502, Refused::BackendClosed);
         }
-        if front.exchange.tries < Self::connect_bounds(cx, front.service).1 {
+        if client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1 {
             cx.statistics.http.retries += 1;
             return self.choose(cx, position, None);
         }
@@ -318,15 +334,18 @@ impl Splices {
         self.refuse(cx, position, status, why);
     }
 
-    /// Sends the request at hand over the front's back, and joins the two.
+    /// Sends the request at hand over the client connection's backend connection, and splices the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        if let Some((owned, taken)) = self.fronts.get_mut(position).and_then(|front| front.again.take()) {
+        if let Some((owned, taken)) =
+            self.client_conns.get_mut(position).and_then(|client_conn| client_conn.again.take())
+        {
             return self.join(cx, position, owned, taken, Message::Done);
         }
-        if let Some(front) = self.fronts.get_mut(position).filter(|front| front.exchange.generation != self.generation)
+        if let Some(client_conn) =
+            self.client_conns.get_mut(position).filter(|client_conn| client_conn.exchange.generation != self.generation)
         {
             // The configuration has become another one while the request waited: it is decided anew.
-            front.state = FrontState::Reading;
+            client_conn.state = ClientConnState::Reading;
             return self.read(cx, position);
         }
         let ready = match self.prepare(cx, position) {
@@ -338,7 +357,7 @@ impl Splices {
             return self.refuse(cx, position, 503, Refused::NoRoom);
         };
         let is_whole = matches!(ready.request, Message::Done | Message::Endless);
-        if !is_whole && self.fronts.get(position).is_some_and(|front| front.peer.has_closed) {
+        if !is_whole && self.client_conns.get(position).is_some_and(|client_conn| client_conn.peer.has_closed) {
             // The rest of its body will never come.
             self.buffers.release(owned);
             return self.refuse(cx, position, 400, Refused::Malformed);
@@ -346,8 +365,8 @@ impl Splices {
         self.join(cx, position, owned, taken, ready.request);
     }
 
-    /// Joins a front with its back: `owned`, which stands for so many bytes of the client's in front of those that wait, is
-    /// sent, and `request` follows.
+    /// Splices a client connection with its backend connection: `owned`, which stands for so many bytes of the client's in
+    /// front of those that wait, is sent, and `request` follows.
     fn join<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -357,23 +376,25 @@ impl Splices {
         request: Message,
     ) {
         let hold = self.hold(cx, position);
-        let Splices { fronts, backs, buffers, .. } = self;
-        let Some(front) = fronts.get_mut(position) else { return buffers.release(owned) };
-        let Some((number, back)) = front.back.and_then(|number| Some((number, backs.get_mut(number)?))) else {
+        let Splices { client_conns, backend_conns, buffers, .. } = self;
+        let Some(client_conn) = client_conns.get_mut(position) else { return buffers.release(owned) };
+        let Some((number, backend_conn)) =
+            client_conn.backend_conn.and_then(|number| Some((number, backend_conns.get_mut(number)?)))
+        else {
             return buffers.release(owned);
         };
-        front.framing.clear(buffers);
-        back.hold = hold.unwrap_or(u32::MAX);
-        back.peer.edge = back.peer.expected;
-        front.holds = hold.is_some() && !matches!(request, Message::Endless);
-        let start = front.input_start().wrapping_sub(taken);
+        client_conn.framing.clear(buffers);
+        backend_conn.hold = hold.unwrap_or(u32::MAX);
+        backend_conn.peer.edge = backend_conn.peer.expected;
+        client_conn.holds = hold.is_some() && !matches!(request, Message::Endless);
+        let start = client_conn.input_start().wrapping_sub(taken);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.
-        let closes = front.peer.has_closed && matches!(request, Message::Endless);
-        front.up = SequenceMap::new(back.peer.sent.wrapping_sub(start));
-        front.down = SequenceMap::new(front.peer.sent.wrapping_sub(back.peer.expected));
-        let _ = front.up.edit(start, taken, put + u32::from(closes));
-        let exchange = &mut front.exchange;
+        let closes = client_conn.peer.has_closed && matches!(request, Message::Endless);
+        client_conn.up = SequenceMap::new(backend_conn.peer.sent.wrapping_sub(start));
+        client_conn.down = SequenceMap::new(client_conn.peer.sent.wrapping_sub(backend_conn.peer.expected));
+        let _ = client_conn.up.edit(start, taken, put + u32::from(closes));
+        let exchange = &mut client_conn.exchange;
         exchange.request = request;
         exchange.response = if exchange.method == head::Method::Connect && matches!(exchange.request, Message::Endless)
         {
@@ -382,22 +403,22 @@ impl Splices {
             Message::Head
         };
         exchange.request_floor = start.wrapping_add(taken);
-        exchange.response_floor = back.peer.expected;
+        exchange.response_floor = backend_conn.peer.expected;
         exchange.request_end = exchange.request.is_done().then_some(exchange.request_floor);
         exchange.response_end = None;
         exchange.has_begun = false;
         exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
-        front.state = FrontState::Joined;
-        front.stretch = None;
-        back.peer.told = later(back.peer.told, back.peer.expected);
-        front.requests += 1;
-        back.requests += 1;
-        back.peer.owned = Some(Owned::new(cx.now, back.peer.sent, Some(owned), closes));
-        back.peer.was_closed |= closes;
-        front.deadline = cx.now + response_timeout(cx.kind(front.service));
-        let deadline = front.deadline;
-        self.stamp_front(position, deadline);
-        self.send_owned_back(cx, number);
+        client_conn.state = ClientConnState::Spliced;
+        client_conn.offload_range = None;
+        backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);
+        client_conn.requests += 1;
+        backend_conn.requests += 1;
+        backend_conn.peer.owned = Some(Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes));
+        backend_conn.peer.was_closed |= closes;
+        client_conn.deadline = cx.now + response_timeout(cx.kind(client_conn.service));
+        let deadline = client_conn.deadline;
+        self.stamp_client(position, deadline);
+        self.send_owned_backend(cx, number);
     }
 }
 
@@ -409,9 +430,9 @@ fn idle_max(kind: &Kind) -> u16 {
     }
 }
 
-/// The MSS that a new connection's backend is told for a front.
-fn asked<IO: FrameIo>(cx: &Context<'_, IO>, front: &Front) -> u16 {
-    sizes::asked_for(front.peer.mss, front.key.is_ipv4(), idle_max(cx.kind(front.service)) > 0)
+/// The MSS that a new connection's backend is told for a client connection.
+fn asked<IO: FrameIo>(cx: &Context<'_, IO>, client_conn: &ClientConn) -> u16 {
+    sizes::asked_for(client_conn.peer.mss, client_conn.key.is_ipv4(), idle_max(cx.kind(client_conn.service)) > 0)
 }
 
 fn response_timeout(kind: &Kind) -> Duration {
@@ -436,17 +457,21 @@ pub(super) fn no_route() -> Route {
 }
 
 /// What the heads of an exchange may say.
-pub(super) fn facts<'a, IO: FrameIo>(cx: &'a Context<'_, IO>, front: &Front, sticky: Option<u64>) -> Facts<'a> {
-    let service = cx.snapshot.services.get(usize::from(front.service));
-    let backend = cx.snapshot.backend(front.exchange.backend);
+pub(super) fn facts<'a, IO: FrameIo>(
+    cx: &'a Context<'_, IO>,
+    client_conn: &ClientConn,
+    sticky: Option<u64>,
+) -> Facts<'a> {
+    let service = cx.snapshot.services.get(usize::from(client_conn.service));
+    let backend = cx.snapshot.backend(client_conn.exchange.backend);
     Facts {
-        client: front.key.source,
-        vip: front.key.destination,
+        client: client_conn.key.source,
+        vip: client_conn.key.destination,
         backend: backend.map_or("", |(_, backend)| &backend.name),
         service: service.map_or("", |service| &service.name),
         https: false,
         sticky,
-        close_client: front.exchange.close_front,
-        chosen_in_us: front.exchange.chosen_in_us,
+        close_client: client_conn.exchange.close_client,
+        chosen_in_us: client_conn.exchange.chosen_in_us,
     }
 }

@@ -1,11 +1,11 @@
-//! What is known of a client's connection (a *front*), of a connection to a backend (a *back*), and of the exchange that
-//! joins them.
+//! What is known of a client's connection (`ClientConn`), of a connection to a backend (`BackendConn`), and of the exchange
+//! that joins them.
 
 use super::buffers::Buffer;
 use super::framing::Framing;
 use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
-use super::rules::STRETCH_MAX;
+use super::rules::OFFLOAD_RANGE_MAX;
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
@@ -13,15 +13,15 @@ use crate::l7::head::{Method, Version};
 use crate::l7::sequence::SequenceMap;
 use crate::time::Time;
 
-/// Where a front is in its life.
+/// Where a client connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrontState {
+pub enum ClientConnState {
     /// A request is awaited, or part of its head is there.
     Reading,
     /// A request is there and waits for its backend.
     Waiting,
-    /// A request has gone to the back, or is going: the two are joined.
-    Joined,
+    /// A request has gone to the backend connection, or is going: the two are spliced.
+    Spliced,
     /// A response of ours is on its way.
     Replying,
     /// We have closed, and wait for the client.
@@ -34,30 +34,30 @@ pub enum FrontState {
     PendingRemoval,
 }
 
-impl FrontState {
+impl ClientConnState {
     /// Its name in status.
     pub fn name(self) -> &'static str {
         match self {
-            FrontState::Reading => "reading",
-            FrontState::Waiting => "waiting",
-            FrontState::Joined => "joined",
-            FrontState::Replying => "replying",
-            FrontState::Closing => "closing",
-            FrontState::TimeWait => "time-wait",
-            FrontState::Resetting => "resetting",
-            FrontState::PendingRemoval => "pending-removal",
+            ClientConnState::Reading => "reading",
+            ClientConnState::Waiting => "waiting",
+            ClientConnState::Spliced => "spliced",
+            ClientConnState::Replying => "replying",
+            ClientConnState::Closing => "closing",
+            ClientConnState::TimeWait => "time-wait",
+            ClientConnState::Resetting => "resetting",
+            ClientConnState::PendingRemoval => "pending-removal",
         }
     }
 }
 
-/// Where a back is in its life.
+/// Where a backend connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackState {
+pub enum BackendConnState {
     /// Its SYN is sent.
     Connecting,
-    /// A front has it.
+    /// A client connection has it.
     Attached,
-    /// No front has it; it can be taken.
+    /// No client connection has it; it can be taken.
     Idle,
     /// We have closed, and wait for the backend.
     Closing,
@@ -195,9 +195,9 @@ pub(super) struct Exchange {
     /// One past the last number of the response, once all of it has been seen.
     pub(super) response_end: Option<u32>,
     /// The client's connection ends with it.
-    pub(super) close_front: bool,
+    pub(super) close_client: bool,
     /// The backend's does.
-    pub(super) close_back: bool,
+    pub(super) close_backend: bool,
     /// Something of the response has gone to the client.
     pub(super) has_begun: bool,
     /// Backends that have been tried for it.
@@ -233,8 +233,8 @@ impl Default for Exchange {
             response_floor: 0,
             request_end: None,
             response_end: None,
-            close_front: false,
-            close_back: false,
+            close_client: false,
+            close_backend: false,
             has_begun: false,
             tries: 0,
             is_stuck: false,
@@ -254,29 +254,29 @@ impl Exchange {
     pub(super) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
         self.response = Message::of(length, start);
         self.response_end = self.response.is_done().then_some(start);
-        self.close_back |= closes;
+        self.close_backend |= closes;
     }
 }
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(super) struct ClientConn {
     /// Client to VIP.
     pub(super) key: FlowKey,
     pub(super) service: u16,
     /// The interface its packets come in on.
     pub(super) port: u16,
-    pub(super) state: FrontState,
+    pub(super) state: ClientConnState,
     /// The numbers it began with: the client's first, and ours.
     pub(super) first: (u32, u32),
     pub(super) peer: Peer,
     /// Bytes of requests that are read and not used yet: those before `peer.expected`.
     pub(super) input: Option<Buffer>,
-    pub(super) back: Option<u32>,
+    pub(super) backend_conn: Option<u32>,
     pub(super) exchange: Exchange,
-    /// From the client's numbers to the back's.
+    /// From the client's numbers to the backend connection's.
     pub(super) up: SequenceMap,
-    /// From the back's numbers to the client's.
+    /// From the backend connection's numbers to the client's.
     pub(super) down: SequenceMap,
     pub(super) requests: u32,
     /// It is one of its service's connections: not over yet.
@@ -292,9 +292,9 @@ pub(super) struct Front {
     pub(super) created: Time,
     /// Where its pair of rules is.
     pub(super) offload_state: OffloadState,
-    /// The key of the back's flow that has a rule.
+    /// The key of the backend connection's flow that has a rule.
     pub(super) rule_key: FlowKey,
-    /// Which the engine holds: bit 0 of the client's flow, bit 1 of the back's.
+    /// Which the engine holds: bit 0 of the client's flow, bit 1 of the backend connection's.
     pub(super) rules: u8,
     /// Which it was last asked to hold.
     pub(super) wanted: u8,
@@ -315,18 +315,19 @@ pub(super) struct Front {
     pub(super) looked: Time,
     /// The number that its client was last reset with.
     pub(super) reset_with: Option<u32>,
-    /// The stretch that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends them.
-    pub(super) stretch: Option<(Direction, u32, u32)>,
+    /// The offload range that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends
+    /// them.
+    pub(super) offload_range: Option<(Direction, u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
     pub(super) holds: bool,
-    /// The back that it had last and left to others, and that back's generation.
+    /// The backend connection that it had last and left to others, and that backend connection's generation.
     pub(super) left: Option<(u32, u32)>,
 }
 
-impl Front {
+impl ClientConn {
     /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may
     /// acknowledge so much more.
-    pub(super) fn catch_up_downwards(&mut self, back: &mut Back) {
+    pub(super) fn catch_up_downwards(&mut self, backend_conn: &mut BackendConn) {
         let (exchange, acknowledged) = (&mut self.exchange, self.peer.acknowledged);
         let through = acknowledged.wrapping_sub(self.down.delta_at_end());
         let ahead = match &mut exchange.response {
@@ -334,33 +335,33 @@ impl Front {
                 let progress = u64::from(beyond(*next, through)).min(*left);
                 (*next, *left) = (next.wrapping_add(progress as u32), *left - progress);
                 let (next, left) = (*next, *left);
-                back.peer.highest = later(back.peer.highest, next);
-                back.peer.expected = later(back.peer.expected, next);
+                backend_conn.peer.highest = later(backend_conn.peer.highest, next);
+                backend_conn.peer.expected = later(backend_conn.peer.expected, next);
                 if left == 0 {
                     (exchange.response, exchange.response_end) = (Message::Done, Some(next));
                 }
-                left.min(STRETCH_MAX)
+                left.min(OFFLOAD_RANGE_MAX)
             }
             Message::Endless => {
-                back.peer.highest = later(back.peer.highest, through);
-                back.peer.expected = later(back.peer.expected, through);
-                STRETCH_MAX
+                backend_conn.peer.highest = later(backend_conn.peer.highest, through);
+                backend_conn.peer.expected = later(backend_conn.peer.expected, through);
+                OFFLOAD_RANGE_MAX
             }
             _ => return,
         };
-        follow(&mut exchange.response_floor, back.peer.highest);
+        follow(&mut exchange.response_floor, backend_conn.peer.highest);
         self.peer.reach = later(self.peer.reach, acknowledged.wrapping_add(ahead as u32));
     }
 
     /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
     pub(super) fn is_between_exchanges(&self) -> bool {
-        matches!(self.state, FrontState::Reading | FrontState::Closing | FrontState::TimeWait)
+        matches!(self.state, ClientConnState::Reading | ClientConnState::Closing | ClientConnState::TimeWait)
     }
 
     /// Whether the request is complete, and its backend has acknowledged all of it.
-    pub(super) fn is_request_received(&self, back: &Back) -> bool {
+    pub(super) fn is_request_received(&self, backend_conn: &BackendConn) -> bool {
         let end = self.exchange.request_end.filter(|_| self.exchange.request.is_done());
-        end.is_some_and(|end| !before(back.peer.acknowledged, end.wrapping_add(self.up.delta_at_end())))
+        end.is_some_and(|end| !before(backend_conn.peer.acknowledged, end.wrapping_add(self.up.delta_at_end())))
     }
 
     /// How many bytes wait to be used.
@@ -392,17 +393,17 @@ impl Front {
 
 /// A connection to a backend.
 #[derive(Debug)]
-pub(super) struct Back {
+pub(super) struct BackendConn {
     /// Backend to pool.
     pub(super) key: FlowKey,
     /// The backend's number.
     pub(super) number: u16,
     pub(super) port: u16,
-    pub(super) state: BackState,
+    pub(super) state: BackendConnState,
     pub(super) peer: Peer,
     /// A response's head that is not complete yet: the bytes before `peer.expected`.
     pub(super) input: Option<Buffer>,
-    pub(super) front: Option<u32>,
+    pub(super) client_conn: Option<u32>,
     /// Requests it was sent.
     pub(super) requests: u32,
     /// The next idle one of the same backend.
@@ -433,7 +434,7 @@ pub(super) struct Back {
     pub(super) hold: u32,
 }
 
-impl Back {
+impl BackendConn {
     /// Whom the backend sees.
     pub(super) fn own_end(&self) -> Endpoint {
         self.key.destination

@@ -1,8 +1,8 @@
 //! How a client's connection begins: a SYN is answered by a cookie and forgotten; the first data that comes with it makes
-//! a front.
+//! a client connection.
 
 use super::close::Fate;
-use super::entry::{Exchange, Front, FrontState};
+use super::entry::{ClientConn, ClientConnState, Exchange};
 use super::framing::Framing;
 use super::peer::Peer;
 use super::segment::{Abilities, Own, Segment, phantoms};
@@ -23,7 +23,7 @@ use crate::worker::Drop;
 const EVICTION_TRIES_MAX: usize = 32;
 
 impl Splices {
-    /// A packet to a spliced service that belongs to no front.
+    /// A packet to a spliced service that belongs to no client connection.
     pub(crate) fn new_flow<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -73,15 +73,15 @@ impl Splices {
         let abilities = Abilities { mss: offer.mss, scale: offer.scale, sack: offer.sack };
         let mut peer = Peer::new(segment.sequence, segment.acknowledgement, &abilities);
         peer.window = u32::from(segment.window) << peer.scale;
-        let front = Front {
+        let client_conn = ClientConn {
             key: at.key,
             service,
             port: port_of(&frame),
-            state: FrontState::Reading,
+            state: ClientConnState::Reading,
             first: (segment.sequence, segment.acknowledgement),
             peer,
             input: None,
-            back: None,
+            backend_conn: None,
             exchange: Exchange::default(),
             up: SequenceMap::new(0),
             down: SequenceMap::new(0),
@@ -106,21 +106,21 @@ impl Splices {
             taken: cx.now,
             looked: cx.now,
             reset_with: None,
-            stretch: None,
+            offload_range: None,
             holds: false,
             left: None,
         };
-        let deadline = front.deadline;
-        let inserted = match self.fronts.insert(front) {
-            Err(front) if self.make_room(cx) => self.fronts.insert(front),
+        let deadline = client_conn.deadline;
+        let inserted = match self.client_conns.insert(client_conn) {
+            Err(client_conn) if self.make_room(cx) => self.client_conns.insert(client_conn),
             inserted => inserted,
         };
         let Ok(position) = inserted else { return self.refuse_full(cx, &frame, at, service) };
         if !self.index(&at.key, position, Direction::FromClient) {
-            self.fronts.remove(position);
+            self.client_conns.remove(position);
             return self.refuse_full(cx, &frame, at, service);
         }
-        self.stamp_front(position, deadline);
+        self.stamp_client(position, deadline);
         cx.known.add(cx.steering.hash(&at.key.source));
         let statistics = &mut cx.statistics;
         if let Some(service) = statistics.services.get_mut(usize::from(service)) {
@@ -129,7 +129,7 @@ impl Splices {
             service.fronts_now += 1;
         }
         self.tell(&mut statistics.http);
-        statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.fronts.len().into());
+        statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.client_conns.len().into());
         self.take(cx, frame, at, &segment, position);
     }
 
@@ -204,10 +204,13 @@ impl Splices {
     fn make_room<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
         for _ in 0..EVICTION_TRIES_MAX {
             self.hand = (self.hand + 1) % self.fronts_max.max(1);
-            let state = self.fronts.get(self.hand).filter(|front| front.offload_state == OffloadState::Software);
-            match state.map(|front| front.state) {
-                Some(FrontState::TimeWait | FrontState::Resetting) => self.remove_front(cx, self.hand),
-                Some(FrontState::Reading | FrontState::Closing) => {
+            let state = self
+                .client_conns
+                .get(self.hand)
+                .filter(|client_conn| client_conn.offload_state == OffloadState::Software);
+            match state.map(|client_conn| client_conn.state) {
+                Some(ClientConnState::TimeWait | ClientConnState::Resetting) => self.remove_client(cx, self.hand),
+                Some(ClientConnState::Reading | ClientConnState::Closing) => {
                     self.detach(cx, self.hand, Fate::Keep);
                     self.abandon(cx, self.hand);
                 }

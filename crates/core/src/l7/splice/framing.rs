@@ -13,7 +13,7 @@
 //! sends it again, and there is room when the backend has acknowledged what is before it.
 
 use super::buffers::{Buffer, Buffers, SIZES};
-use super::entry::{Front, Message};
+use super::entry::{ClientConn, Message};
 use super::numbers::{before, beyond};
 use crate::l7::body::Chunks;
 
@@ -181,7 +181,7 @@ impl Framing {
     }
 }
 
-impl Front {
+impl ClientConn {
     /// Beside this acknowledgement number, what the client is shown of its backend's window at most, in bytes: of a body of
     /// many small chunks no more than can be remembered of it.
     pub(super) fn most_for_client(&self, acknowledgement: u32) -> u32 {

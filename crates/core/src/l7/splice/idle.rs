@@ -1,6 +1,6 @@
-//! Connections to backends that no front uses now, by backend and size, the youngest first.
+//! Connections to backends that no client connection uses now, by backend and size, the youngest first.
 
-use super::entry::Back;
+use super::entry::BackendConn;
 use super::sizes::Size;
 use super::slots::Slots;
 use alloc::boxed::Box;
@@ -46,41 +46,41 @@ impl Idle {
     }
 
     /// That of a backend's which has been idle longest.
-    pub(super) fn oldest(&self, backs: &Slots<Back>, number: u16) -> Option<u32> {
+    pub(super) fn oldest(&self, backend_conns: &Slots<BackendConn>, number: u16) -> Option<u32> {
         let oldest = self.oldest.get(usize::from(number))?.iter().copied();
         oldest
             .filter(|&position| position != NOBODY)
-            .min_by_key(|&position| backs.get(position).map(|back| back.deadline))
+            .min_by_key(|&position| backend_conns.get(position).map(|backend_conn| backend_conn.deadline))
     }
 
     /// Adds one.
-    pub(super) fn push(&mut self, backs: &mut Slots<Back>, position: u32) {
-        let Some(back) = backs.get(position) else { return };
-        let (number, size) = (usize::from(back.number), back.size() as usize);
+    pub(super) fn push(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
+        let Some(backend_conn) = backend_conns.get(position) else { return };
+        let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
         let next = Some(*youngest).filter(|&next| next != NOBODY);
         *youngest = position;
         self.counts[number] += 1;
         self.total += 1;
-        match next.and_then(|next| backs.get_mut(next)) {
+        match next.and_then(|next| backend_conns.get_mut(next)) {
             Some(next) => next.previous_idle = Some(position),
             None => self.oldest[number][size] = position,
         }
-        if let Some(back) = backs.get_mut(position) {
-            (back.next_idle, back.previous_idle) = (next, None);
+        if let Some(backend_conn) = backend_conns.get_mut(position) {
+            (backend_conn.next_idle, backend_conn.previous_idle) = (next, None);
         }
     }
 
     /// Takes one out that is in.
-    pub(super) fn remove(&mut self, backs: &mut Slots<Back>, position: u32) {
-        let Some(back) = backs.get_mut(position) else { return };
-        let (number, size) = (usize::from(back.number), back.size() as usize);
-        let (next, previous) = (back.next_idle.take(), back.previous_idle.take());
-        match previous.and_then(|previous| backs.get_mut(previous)) {
+    pub(super) fn remove(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
+        let Some(backend_conn) = backend_conns.get_mut(position) else { return };
+        let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
+        let (next, previous) = (backend_conn.next_idle.take(), backend_conn.previous_idle.take());
+        match previous.and_then(|previous| backend_conns.get_mut(previous)) {
             Some(previous) => previous.next_idle = next,
             None => self.youngest[number][size] = next.unwrap_or(NOBODY),
         }
-        match next.and_then(|next| backs.get_mut(next)) {
+        match next.and_then(|next| backend_conns.get_mut(next)) {
             Some(next) => next.previous_idle = previous,
             None => self.oldest[number][size] = previous.unwrap_or(NOBODY),
         }

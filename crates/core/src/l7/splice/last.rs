@@ -37,40 +37,49 @@ pub(super) struct Head {
 impl Splices {
     /// FIN, if there is nothing for the client behind the number `end` of its backend's, to which a segment goes that is about
     /// to be passed on; nothing otherwise.
-    pub(super) fn last_flag(&mut self, position: u32, back: u32, end: u32) -> u8 {
-        let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get(back)) else { return 0 };
-        let exchange = &front.exchange;
-        let is_last = exchange.close_front && exchange.response.is_done() && exchange.response_end == Some(end);
-        let is_quiet = front.waiting() == 0 && !front.peer.has_closed && !front.is_carried_down_only();
-        if !is_last || !is_quiet || entry.peer.owned.is_some() || !front.is_request_received(entry) {
+    pub(super) fn last_flag(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get(backend_conn))
+        else {
+            return 0;
+        };
+        let exchange = &client_conn.exchange;
+        let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end == Some(end);
+        let is_quiet =
+            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_carried_down_only();
+        if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
             return 0;
         }
-        front.peer.was_closed = true;
+        client_conn.peer.was_closed = true;
         FIN
     }
 
     /// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
     fn is_last<F: Frame>(&self, arrived: &Arrived<'_, F>, head: &Head) -> bool {
-        let Arrived { segment, position, back, .. } = arrived;
-        let (Some(front), Some(entry)) = (self.fronts.get(*position), self.backs.get(*back)) else { return false };
-        let exchange = &front.exchange;
+        let Arrived { segment, position, backend_conn, .. } = arrived;
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get(*position), self.backend_conns.get(*backend_conn))
+        else {
+            return false;
+        };
+        let exchange = &client_conn.exchange;
         let body = segment.payload as usize - head.skip - head.length;
         let is_whole = match head.body {
             Length::None => body == 0,
             Length::Bytes(length) => length == body as u64,
             _ => false,
         };
-        let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(front.down.delta_at_end());
+        let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(client_conn.down.delta_at_end());
         let length = head.written.unwrap_or(head.length) + body;
-        let takes = beyond(start, front.peer.acknowledged.wrapping_add(front.peer.window)) as usize;
-        let owns = front.peer.owned.is_some() || entry.peer.owned.is_some();
-        exchange.close_front
+        let takes = beyond(start, client_conn.peer.acknowledged.wrapping_add(client_conn.peer.window)) as usize;
+        let owns = client_conn.peer.owned.is_some() || entry.peer.owned.is_some();
+        exchange.close_client
             && is_whole
-            && front.is_request_received(entry)
+            && client_conn.is_request_received(entry)
             && !owns
-            && front.waiting() == 0
-            && front.offload_state == OffloadState::Software
-            && start == front.peer.sent
+            && client_conn.waiting() == 0
+            && client_conn.offload_state == OffloadState::Software
+            && start == client_conn.peer.sent
             && !segment.has(FIN)
             && length <= BYTES_MAX.min(takes)
     }
@@ -85,11 +94,14 @@ impl Splices {
         if !self.is_last(arrived, head) {
             return false;
         }
-        let Arrived { frame, at, position, back, segment } = arrived;
+        let Arrived { frame, at, position, backend_conn, segment } = arrived;
         let payload = frame.bytes().get(at.payload + head.skip..at.end).unwrap_or_default();
         let Some((old, body)) = payload.split_at_checked(head.length) else { return false };
-        let Splices { fronts, backs, buffers, scratch, .. } = self;
-        let (Some(front), Some(entry)) = (fronts.get_mut(*position), backs.get_mut(*back)) else { return false };
+        let Splices { client_conns, backend_conns, buffers, scratch, .. } = self;
+        let (Some(client_conn), Some(entry)) = (client_conns.get_mut(*position), backend_conns.get_mut(*backend_conn))
+        else {
+            return false;
+        };
         let written = head.written.map_or(old, |written| &scratch[..written]);
         let Some(mut buffer) = buffers.take(written.len() + body.len()) else { return false };
         buffers.append(&mut buffer, written);
@@ -97,17 +109,17 @@ impl Splices {
         let number = entry.number;
         entry.peer.expected = segment.payload_end();
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        if let Some(end) = front.exchange.request_end {
-            front.peer.expected = later(front.peer.expected, end);
-            front.peer.highest = later(front.peer.highest, front.peer.expected);
+        if let Some(end) = client_conn.exchange.request_end {
+            client_conn.peer.expected = later(client_conn.peer.expected, end);
+            client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
         }
         let down = Direction::FromBackend as usize;
         let (packets, bytes) = volume(frame.meta(), at);
-        front.carried[down].add(packets, bytes);
+        client_conn.carried[down].add(packets, bytes);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.software[down].add(packets, bytes);
         }
-        let closes = head.closes || front.exchange.close_back;
+        let closes = head.closes || client_conn.exchange.close_backend;
         self.answered(cx, *position, head.body, head.status);
         self.detach(cx, *position, if closes { Fate::Close } else { Fate::Keep });
         self.deliver(cx, *position, buffer, true);

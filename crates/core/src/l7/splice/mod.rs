@@ -1,20 +1,21 @@
-//! The splice: clients' connections (*fronts*) and connections to backends (*backs*), joined exchange by exchange.
+//! The splice: client connections and backend connections, spliced exchange by exchange.
 //!
 //! # How it works
-//! A client's first data comes with the SYN cookie's number and makes a front. Bytes of requests are taken in order into
-//! a buffer until a head is complete (`read.rs`); it is routed, a back is found or made (`connect.rs`), and the new head
-//! goes to the backend, ours to keep until it is acknowledged (`Owned`). From then on front and back are *joined*
-//! (`upward.rs`, `downward.rs`, `response.rs`): what either sends goes to the other with its numbers translated (`pass.rs`), and a
-//! message's end is known by its length, or by reading its chunks. One exchange at a time: further requests wait in the
-//! buffer. When the response is delivered and all is acknowledged, the exchange is *concluded* (`conclude.rs`): the maps
-//! are of no use any more, and the next request may go to another back.
+//! A client's first data comes with the SYN cookie's number and makes a client connection. Bytes of requests are taken in
+//! order into a buffer until a head is complete (`read.rs`); it is routed, a backend connection is found or made
+//! (`connect.rs`), and the new head goes to the backend, ours to keep until it is acknowledged (`Owned`). From then on
+//! client and backend connection are *spliced* (`upward.rs`, `downward.rs`, `response.rs`): what either sends goes to the
+//! other with its numbers translated (`pass.rs`), and a message's end is known by its length, or by reading its chunks. One
+//! exchange at a time: further requests wait in the buffer. When the response is delivered and all is acknowledged, the
+//! exchange is *concluded* (`conclude.rs`): the maps are of no use any more, and the next request may go to another backend
+//! connection.
 //!
 //! # Invariants
 //! - A number is passed on only if its place in the other stream is certain: everything before an exchange is acknowledged
 //!   when it begins.
 //! - An acknowledgement of bytes that we own, or that stand for bytes we own, reaches no peer before we know that those
 //!   are delivered.
-//! - A back is another front's only when no rule of the engine leads to it any more.
+//! - A backend connection is another client connection's only when no rule of the engine leads to it any more.
 //! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if it is ours.
 
 mod buffers;
@@ -52,7 +53,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{BackState, FrontState};
+pub use entry::{BackendConnState, ClientConnState};
 pub use fault::Fault;
 pub(crate) use rules::RULE_BIT;
 pub use statistics::{HttpStatistics, Refused};
@@ -80,7 +81,7 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use buffers::Buffers;
 use ended::Ended;
-use entry::{Back, Front};
+use entry::{BackendConn, ClientConn};
 use idle::Idle;
 use segment::Own;
 use slots::Slots;
@@ -111,11 +112,11 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) answers: &'a mut Answers,
 }
 
-/// All fronts and backs of a worker.
+/// All client connections and backend connections of a worker.
 pub(crate) struct Splices {
     table: CuckooPlusPlus,
-    fronts: Slots<Front>,
-    backs: Slots<Back>,
+    client_conns: Slots<ClientConn>,
+    backend_conns: Slots<BackendConn>,
     fronts_max: u32,
     buffers: Buffers,
     stamps: Stamps,
@@ -149,8 +150,8 @@ impl Splices {
         let backs_max = fronts_max;
         Splices {
             table: CuckooPlusPlus::new((fronts_max + backs_max) as usize, hasher.clone()),
-            fronts: Slots::new(fronts_max),
-            backs: Slots::new(backs_max),
+            client_conns: Slots::new(fronts_max),
+            backend_conns: Slots::new(backs_max),
             fronts_max,
             buffers: Buffers::new(buffers::counts(fronts_max)),
             stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
@@ -190,7 +191,7 @@ impl Splices {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// The front or back whose packets have this key.
+    /// The client or backend connection whose packets have this key.
     #[inline]
     pub(crate) fn find(&self, key: &FlowKey) -> Option<(u32, Direction)> {
         self.table.find(key, &Flows(self)).map(parts)
@@ -203,28 +204,28 @@ impl Splices {
 
     /// Writes down how much there is of everything.
     pub(crate) fn tell(&self, statistics: &mut HttpStatistics) {
-        statistics.fronts_now = self.fronts.len().into();
+        statistics.fronts_now = self.client_conns.len().into();
         statistics.fronts_max = self.fronts_max.into();
-        statistics.backs_now = self.backs.len().into();
+        statistics.backs_now = self.backend_conns.len().into();
         statistics.idle_now = self.idle.total().into();
         (statistics.buffers_now, statistics.buffers_exhausted) = (self.buffers.in_use().into(), self.buffers.exhausted);
         statistics.buffers_max = self.buffers.count().into();
         statistics.ended_overwritten = self.ended.overwritten;
     }
 
-    /// How many fronts and backs there are.
+    /// How many client connections and backend connections there are.
     pub(crate) fn len(&self) -> (u32, u32) {
-        (self.fronts.len(), self.backs.len())
+        (self.client_conns.len(), self.backend_conns.len())
     }
 
     /// Marks the sources of all connections to backends in a pool that is new.
     pub(crate) fn mark_ports(&self, ports: &mut PortPool) {
-        for (_, back) in self.backs.iter() {
-            ports.mark(u32::from(back.number), back.own_end());
+        for (_, backend_conn) in self.backend_conns.iter() {
+            ports.mark(u32::from(backend_conn.number), backend_conn.own_end());
         }
     }
 
-    /// A packet of the front or back that [`Splices::find`] has found.
+    /// A packet of the client or backend connection that [`Splices::find`] has found.
     pub(crate) fn carry<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -246,34 +247,38 @@ impl Splices {
         self.table.remove(key, value(position, direction));
     }
 
-    /// Looks at a front at `when` at the latest.
-    fn stamp_front(&mut self, position: u32, when: Time) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if when < front.stamped {
-            front.stamped = when;
+    /// Looks at a client connection at `when` at the latest.
+    fn stamp_client(&mut self, position: u32, when: Time) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if when < client_conn.stamped {
+            client_conn.stamped = when;
             self.stamps.started(position, when);
         }
     }
 
-    /// Looks at a back at `when` at the latest.
-    fn stamp_back(&mut self, position: u32, when: Time) {
-        let Some(back) = self.backs.get_mut(position) else { return };
-        if when < back.stamped {
-            back.stamped = when;
+    /// Looks at a backend connection at `when` at the latest.
+    fn stamp_backend(&mut self, position: u32, when: Time) {
+        let Some(backend_conn) = self.backend_conns.get_mut(position) else { return };
+        if when < backend_conn.stamped {
+            backend_conn.stamped = when;
             self.stamps.started(self.fronts_max + position, when);
         }
     }
 }
 
-/// The keys of fronts and backs, as the index asks for them.
+/// The keys of client connections and backend connections, as the index asks for them.
 struct Flows<'a>(&'a Splices);
 
 impl Entries<FlowKey> for Flows<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         match parts(value) {
-            (position, Direction::FromClient) => self.0.fronts.get(position).is_some_and(|front| front.key == *key),
-            (position, Direction::FromBackend) => self.0.backs.get(position).is_some_and(|back| back.key == *key),
+            (position, Direction::FromClient) => {
+                self.0.client_conns.get(position).is_some_and(|client_conn| client_conn.key == *key)
+            }
+            (position, Direction::FromBackend) => {
+                self.0.backend_conns.get(position).is_some_and(|backend_conn| backend_conn.key == *key)
+            }
         }
     }
 
@@ -304,9 +309,9 @@ impl<IO: FrameIo> Context<'_, IO> {
     }
 
     /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
-    fn count_out(&mut self, front: &mut Front) {
-        if core::mem::take(&mut front.is_open)
-            && let Some(service) = self.statistics.services.get_mut(usize::from(front.service))
+    fn count_out(&mut self, client_conn: &mut ClientConn) {
+        if core::mem::take(&mut client_conn.is_open)
+            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
         {
             service.fronts_now = service.fronts_now.saturating_sub(1);
         }

@@ -25,7 +25,7 @@ pub(super) fn beyond(from: u32, to: u32) -> u32 {
 }
 
 /// How far behind the highest number one may stay that is compared with others: numbers beyond half their space would pass
-/// for smaller ones, and the engine may carry a stretch of a quarter of it unseen.
+/// for smaller ones, and the engine may carry a offload range of a quarter of it unseen.
 const LAG_MAX: u32 = 1 << 28;
 
 /// Moves `floor` after `highest`, so that it stays comparable however long the stream.

@@ -14,7 +14,7 @@ use crate::worker::volume;
 
 impl Splices {
     /// Passes a segment on, its first byte as `sequence` of the receiver's numbers, with these flags. Both ends of the
-    /// joined front `position` go by it.
+    /// spliced client connection `position` go by it.
     pub(super) fn pass<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -24,32 +24,38 @@ impl Splices {
         (position, direction): (u32, Direction),
         (sequence, flags): (u32, u8),
     ) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(backend_conn) =
+            client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+        else {
+            return;
+        };
         if direction == Direction::FromBackend && segment.payload > 0 {
-            front.is_sent_more(cx.now);
+            client_conn.is_sent_more(cx.now);
         }
-        let number = usize::from(back.number);
+        let number = usize::from(backend_conn.number);
         let (source, destination) = match direction {
-            Direction::FromClient => (back.key.destination, back.key.source),
-            Direction::FromBackend => (front.key.destination, front.key.source),
+            Direction::FromClient => (backend_conn.key.destination, backend_conn.key.source),
+            Direction::FromBackend => (client_conn.key.destination, client_conn.key.source),
         };
         let (map, told) = match direction {
-            Direction::FromClient => (&front.down, back.peer.told),
-            Direction::FromBackend => (&front.up, front.peer.told),
+            Direction::FromClient => (&client_conn.down, backend_conn.peer.told),
+            Direction::FromBackend => (&client_conn.up, client_conn.peer.told),
         };
         let translated = map.acknowledgement(segment.acknowledgement);
         let acknowledgement = later(translated, told);
         let most = match direction {
-            Direction::FromClient => front.window_for(back, acknowledgement, u32::MAX),
-            Direction::FromBackend => front.most_for_client(acknowledgement),
+            Direction::FromClient => client_conn.window_for(backend_conn, acknowledgement, u32::MAX),
+            Direction::FromBackend => client_conn.most_for_client(acknowledgement),
         };
         // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
-        let ends = direction == Direction::FromClient && front.peer.was_closed && front.exchange.response.is_done();
-        let end = front.exchange.response_end.filter(|_| ends);
+        let ends = direction == Direction::FromClient
+            && client_conn.peer.was_closed
+            && client_conn.exchange.response.is_done();
+        let end = client_conn.exchange.response_end.filter(|_| ends);
         let (from, to) = match direction {
-            Direction::FromClient => (&mut front.peer, &mut back.peer),
-            Direction::FromBackend => (&mut back.peer, &mut front.peer),
+            Direction::FromClient => (&mut client_conn.peer, &mut backend_conn.peer),
+            Direction::FromBackend => (&mut backend_conn.peer, &mut client_conn.peer),
         };
         let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
         let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
@@ -75,7 +81,7 @@ impl Splices {
         if segment.payload > 0 || phantoms(flags) > 0 {
             to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
         }
-        front.carried[direction as usize].add(packets, bytes);
+        client_conn.carried[direction as usize].add(packets, bytes);
         cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
         let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
         match cx.tx.last_mut() {

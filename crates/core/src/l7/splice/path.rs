@@ -17,8 +17,8 @@ impl Splices {
         let headers = if is_ipv4 { 20 } else { 40 } + tcp::HEADER as u16;
         let mss = mtu.saturating_sub(headers).max(MSS_LEAST[usize::from(is_ipv4)]);
         let peer = match direction {
-            Direction::FromClient => &mut self.fronts.get_mut(position)?.peer,
-            Direction::FromBackend => &mut self.backs.get_mut(position)?.peer,
+            Direction::FromClient => &mut self.client_conns.get_mut(position)?.peer,
+            Direction::FromBackend => &mut self.backend_conns.get_mut(position)?.peer,
         };
         peer.is_narrow |= mss < peer.mss;
         peer.mss = peer.mss.min(mss);
@@ -59,27 +59,27 @@ impl Splices {
         sequence: u32,
     ) {
         let peer = match found.1 {
-            Direction::FromClient => self.fronts.get(found.0).map(|front| &front.peer),
-            Direction::FromBackend => self.backs.get(found.0).map(|back| &back.peer),
+            Direction::FromClient => self.client_conns.get(found.0).map(|client_conn| &client_conn.peer),
+            Direction::FromBackend => self.backend_conns.get(found.0).map(|backend_conn| &backend_conn.peer),
         };
         if !peer.is_some_and(|peer| peer.may_be_on_its_way(sequence)) {
             return cx.drop(Drop::Unknown);
         }
         let Some((_, is_narrow)) = self.learn(found, is_ipv4, mtu) else { return };
         cx.statistics.icmp_errors += 1;
-        let front = match found {
+        let client_conn = match found {
             (position, Direction::FromClient) => {
-                self.send_owned_front(cx, position);
+                self.send_owned_client(cx, position);
                 Some(position)
             }
             (position, Direction::FromBackend) => {
-                self.send_owned_back(cx, position);
-                self.backs.get(position).and_then(|back| back.front)
+                self.send_owned_backend(cx, position);
+                self.backend_conns.get(position).and_then(|backend_conn| backend_conn.client_conn)
             }
         };
-        if let Some(front) = front.filter(|_| is_narrow) {
+        if let Some(client_conn) = client_conn.filter(|_| is_narrow) {
             // What the engine carries would be lost there again and again.
-            self.remove_rules(cx, front);
+            self.remove_rules(cx, client_conn);
         }
     }
 }

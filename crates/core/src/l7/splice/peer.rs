@@ -204,7 +204,7 @@ impl Peer {
     }
 
     /// Puts off the next time that what we own is sent again. `false`: it was sent too often.
-    pub(super) fn back_off(&mut self, now: Time) -> bool {
+    pub(super) fn backend_off(&mut self, now: Time) -> bool {
         let Some(owned) = &mut self.owned else { return true };
         owned.tries += 1;
         owned.due = now + (RETRANSMIT_AFTER * (1 << owned.tries.min(10))).min(RETRANSMIT_AFTER_MAX);

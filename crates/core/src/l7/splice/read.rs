@@ -1,7 +1,7 @@
 //! Reading requests: bytes in order into a buffer, heads out of it, and what becomes of them.
 
 use super::buffers::INPUT_MAX;
-use super::entry::{Exchange, Front, FrontState};
+use super::entry::{ClientConn, ClientConnState, Exchange};
 use super::numbers::{before, beyond, later};
 use super::segment::Segment;
 use super::{Context, HEAD_ROOM, Refused, Splices};
@@ -22,7 +22,7 @@ use crate::worker::Drop;
 /// How long a client has to close when we have, and to read what it was sent.
 pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is to be done about a front's input.
+/// What is to be done about a client connection's input.
 enum Found {
     /// More is needed.
     Partial,
@@ -54,7 +54,7 @@ fn pick(groups: &[(Group, u16)], turn: &mut u32) -> Option<Group> {
 }
 
 impl Splices {
-    /// How long a front may take over a head.
+    /// How long a client connection may take over a head.
     pub(super) fn head_timeout<IO: FrameIo>(&self, cx: &Context<'_, IO>, service: u16) -> Duration {
         match cx.kind(service) {
             Kind::Http(http) => http.limits.head_timeout,
@@ -72,77 +72,83 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if before(front.peer.expected, segment.sequence) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if before(client_conn.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
-            self.acknowledge_front(cx, position);
+            self.acknowledge_client(cx, position);
             // What it acknowledges counts all the same.
             return self.closing(cx, position);
         }
-        let had = beyond(segment.sequence, front.peer.expected);
+        let had = beyond(segment.sequence, client_conn.peer.expected);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let fresh = payload.get(had as usize..).unwrap_or_default();
-        let taken = match front.state {
+        let taken = match client_conn.state {
             // What comes after the last response is read and thrown away, so that the client can read that.
-            FrontState::Closing | FrontState::TimeWait | FrontState::Resetting | FrontState::PendingRemoval => {
-                fresh.len()
-            }
+            ClientConnState::Closing
+            | ClientConnState::TimeWait
+            | ClientConnState::Resetting
+            | ClientConnState::PendingRemoval => fresh.len(),
             // The next request may come with the acknowledgement of a reply.
-            _ => store(&mut self.buffers, front, fresh),
+            _ => store(&mut self.buffers, client_conn, fresh),
         };
-        if !fresh.is_empty() && front.waiting() == taken && front.state == FrontState::Reading {
-            front.deadline = cx.now + head_timeout_of(cx.snapshot, front.service);
+        if !fresh.is_empty() && client_conn.waiting() == taken && client_conn.state == ClientConnState::Reading {
+            client_conn.deadline = cx.now + head_timeout_of(cx.snapshot, client_conn.service);
         }
-        front.peer.expected = front.peer.expected.wrapping_add(taken as u32);
+        client_conn.peer.expected = client_conn.peer.expected.wrapping_add(taken as u32);
         let all = taken == fresh.len();
-        if segment.has(FIN) && all && segment.payload_end() == front.peer.expected && !front.peer.has_closed {
-            front.peer.has_closed = true;
-            front.peer.expected = front.peer.expected.wrapping_add(1);
+        if segment.has(FIN) && all && segment.payload_end() == client_conn.peer.expected && !client_conn.peer.has_closed
+        {
+            client_conn.peer.has_closed = true;
+            client_conn.peer.expected = client_conn.peer.expected.wrapping_add(1);
         }
-        front.peer.highest = later(front.peer.highest, front.peer.expected);
+        client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
         let is_news = segment.payload > 0 || segment.has(FIN);
         // A keep-alive probe has no news, and a number before the one expected (RFC 9293, 3.8.4).
         let asks = had > 0 && segment.payload == 0;
-        let state = front.state;
+        let state = client_conn.state;
         drop(frame);
         match state {
-            FrontState::Reading => self.read(cx, position),
-            FrontState::Closing | FrontState::TimeWait | FrontState::Replying => self.closing(cx, position),
+            ClientConnState::Reading => self.read(cx, position),
+            ClientConnState::Closing | ClientConnState::TimeWait | ClientConnState::Replying => {
+                self.closing(cx, position)
+            }
             _ => {}
         }
         // What went on to a backend is acknowledged by it; what did not, by us.
-        let Some(front) = self.fronts.get(position) else { return };
-        let ours = !matches!(front.state, FrontState::Joined | FrontState::Waiting) || asks;
-        if (is_news || asks) && ours && (before(front.peer.told, front.peer.expected) || had > 0) {
-            self.acknowledge_front(cx, position);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let ours = !matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting) || asks;
+        if (is_news || asks) && ours && (before(client_conn.peer.told, client_conn.peer.expected) || had > 0) {
+            self.acknowledge_client(cx, position);
         }
     }
 
     /// Uses what has been read, as far as it goes.
     pub(super) fn read<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        while let Some(front) = self.fronts.get(position) {
-            if front.state != FrontState::Reading {
+        while let Some(client_conn) = self.client_conns.get(position) {
+            if client_conn.state != ClientConnState::Reading {
                 return;
             }
-            if front.waiting() == 0 {
-                if front.peer.has_closed {
-                    self.close_front(cx, position);
+            if client_conn.waiting() == 0 {
+                if client_conn.peer.has_closed {
+                    self.close_client(cx, position);
                 }
                 return;
             }
-            let service = front.service;
+            let service = client_conn.service;
             let found = match cx.kind(service) {
                 Kind::Http(http) => self.examine(cx.now, http, position),
                 Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
                 Kind::Forward | Kind::Group => Found::Reset,
             };
             match found {
-                Found::Partial if self.fronts.get(position).is_some_and(|front| front.peer.has_closed) => {
-                    return self.close_front(cx, position);
+                Found::Partial
+                    if self.client_conns.get(position).is_some_and(|client_conn| client_conn.peer.has_closed) =>
+                {
+                    return self.close_client(cx, position);
                 }
                 Found::Partial => {
-                    let deadline = self.fronts.get(position).map(|front| front.deadline);
-                    return deadline.into_iter().for_each(|deadline| self.stamp_front(position, deadline));
+                    let deadline = self.client_conns.get(position).map(|client_conn| client_conn.deadline);
+                    return deadline.into_iter().for_each(|deadline| self.stamp_client(position, deadline));
                 }
                 Found::Forward { group, exchange, sticky } => {
                     cx.count_request(service);
@@ -162,22 +168,24 @@ impl Splices {
         }
     }
 
-    /// Takes the first bytes of a front's input away.
+    /// Takes the first bytes of a client connection's input away.
     pub(super) fn consume(&mut self, position: u32, count: usize) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let Some(mut input) = front.input.take() else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(mut input) = client_conn.input.take() else { return };
         if count < input.len() {
             self.buffers.consume(&mut input, count);
-            front.input = Some(input);
+            client_conn.input = Some(input);
         } else {
             self.buffers.release(input);
         }
     }
 
     fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
-        let Splices { fronts, buffers, scratch, turn, generation, date, .. } = self;
+        let Splices { client_conns, buffers, scratch, turn, generation, date, .. } = self;
         let date = *date;
-        let Some((front, input)) = fronts.get(position).and_then(|front| Some((front, front.input.as_ref()?))) else {
+        let Some((client_conn, input)) =
+            client_conns.get(position).and_then(|client_conn| Some((client_conn, client_conn.input.as_ref()?)))
+        else {
             return Found::Partial;
         };
         let request = match head::request(buffers.bytes(input), &http.limits.head_bounds()) {
@@ -185,11 +193,12 @@ impl Splices {
             Ok(Parsed::Complete(request)) => request,
             Err(refusal) => return refused(refusal),
         };
-        let is_last = http.limits.requests_max > 0 && front.requests + 1 >= http.limits.requests_max;
+        let is_last = http.limits.requests_max > 0 && client_conn.requests + 1 >= http.limits.requests_max;
         // What a client has closed behind is its last request, not what stands before that.
-        let ends = front.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
+        let ends =
+            client_conn.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
         let close = !request.keep_alive || is_last || ends;
-        let client = &front.key.source.address;
+        let client = &client_conn.key.source.address;
         let route = match route::decide(http, &request, client) {
             Decision::Deny { status } => return answer((scratch, date), &request, status, close, Refused::Denied),
             Decision::NotFound => return answer((scratch, date), &request, 404, close, Refused::NoRoute),
@@ -219,8 +228,8 @@ impl Splices {
                     version: request.version,
                     route: number.map_or(u16::MAX, |number| number as u16),
                     generation: *generation,
-                    close_front: close,
-                    close_back: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
+                    close_client: close,
+                    close_backend: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
                     is_idempotent: request.method.is_idempotent(),
                     upgrade: request.upgrade,
                     started: now,
@@ -244,8 +253,10 @@ impl Splices {
     }
 
     fn examine_hello(&mut self, now: Time, tls: &Tls, position: u32) -> Found {
-        let Splices { fronts, buffers, scratch, turn, generation, .. } = self;
-        let Some(input) = fronts.get(position).and_then(|front| front.input.as_ref()) else { return Found::Partial };
+        let Splices { client_conns, buffers, scratch, turn, generation, .. } = self;
+        let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
+            return Found::Partial;
+        };
         let hello = match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
             Ok(Parsed::Partial) => return Found::Partial,
             Ok(Parsed::Complete(hello)) => hello,
@@ -255,8 +266,8 @@ impl Splices {
         let exchange = Exchange {
             method: Method::Connect,
             generation: *generation,
-            close_front: true,
-            close_back: true,
+            close_client: true,
+            close_backend: true,
             started: now,
             ..Exchange::default()
         };
@@ -266,15 +277,15 @@ impl Splices {
     /// Answers the request at hand with an error and closes: what follows it cannot be told from its body.
     pub(super) fn refuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, status: u16, why: Refused) {
         cx.statistics.http.refused[why as usize] += 1;
-        let Some(front) = self.fronts.get(position) else { return };
-        if !matches!(cx.kind(front.service), Kind::Http(_)) {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
             return self.abandon(cx, position);
         }
-        let head_only = front.exchange.method == Method::Head && front.state != FrontState::Reading;
+        let head_only = client_conn.exchange.method == Method::Head && client_conn.state != ClientConnState::Reading;
         let answer = Reply { status, date: self.date, location: None, body: &[], head_only, close: true };
         match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
             Ok(length) => {
-                let all = front.waiting();
+                let all = client_conn.waiting();
                 self.consume(position, all);
                 self.reply(cx, position, length, true);
             }
@@ -291,17 +302,17 @@ fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration
     }
 }
 
-/// Adds bytes to a front's input as far as there is room; returns how many. The client sends the others again: it may have
-/// been shown more room than there is here, that of the backend of its last request.
-pub(super) fn store(buffers: &mut super::Buffers, front: &mut Front, bytes: &[u8]) -> usize {
-    let bytes = &bytes[..bytes.len().min(INPUT_MAX.saturating_sub(front.waiting()))];
+/// Adds bytes to a client connection's input as far as there is room; returns how many. The client sends the others again:
+/// it may have been shown more room than there is here, that of the backend of its last request.
+pub(super) fn store(buffers: &mut super::Buffers, client_conn: &mut ClientConn, bytes: &[u8]) -> usize {
+    let bytes = &bytes[..bytes.len().min(INPUT_MAX.saturating_sub(client_conn.waiting()))];
     if bytes.is_empty() {
         return 0;
     }
-    if front.input.is_none() {
-        front.input = buffers.take_most(bytes.len());
+    if client_conn.input.is_none() {
+        client_conn.input = buffers.take_most(bytes.len());
     }
-    front.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
+    client_conn.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }
 
 fn refused(refusal: Refusal) -> Found {
@@ -339,7 +350,7 @@ fn write_reply(
     }
 }
 
-/// Why a frame that a front cannot use is dropped.
+/// Why a frame that a client connection cannot use is dropped.
 pub(super) const USELESS: Drop = Drop::Unknown;
 
 /// Whether another request, or a part of one, follows a body in what lies behind its head.

@@ -2,7 +2,7 @@
 
 use super::buffers::Buffer;
 use super::connect::{facts, route_of};
-use super::entry::{Front, Message};
+use super::entry::{ClientConn, Message};
 use super::numbers::before;
 use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::FrameIo;
@@ -29,24 +29,24 @@ impl Splices {
     /// Makes a request that is ready one of ours to send: where it lies, unless there is another behind it. What has no room
     /// then is forgotten, to be sent again. `None`: the client was told that it was received.
     pub(super) fn own_request(&mut self, position: u32, ready: &Ready) -> Option<Buffer> {
-        let Splices { fronts, buffers, scratch, .. } = self;
-        let front = fronts.get_mut(position)?;
+        let Splices { client_conns, buffers, scratch, .. } = self;
+        let client_conn = client_conns.get_mut(position)?;
         let (taken, written) = (ready.used + ready.body, &scratch[..ready.written]);
-        let behind = front.waiting().checked_sub(taken)?;
+        let behind = client_conn.waiting().checked_sub(taken)?;
         if behind > 0
             && !ready.is_cut
             && let Some(mut owned) = buffers.take(written.len() + ready.body)
         {
-            let input = front.input.as_mut()?;
+            let input = client_conn.input.as_mut()?;
             buffers.append(&mut owned, written);
             buffers.copy(input, ready.used..taken, &mut owned);
             buffers.consume(input, taken);
             return Some(owned);
         }
-        if behind > 0 && !front.forget_behind(taken as u32) {
+        if behind > 0 && !client_conn.forget_behind(taken as u32) {
             return None;
         }
-        let mut owned = front.input.take()?;
+        let mut owned = client_conn.input.take()?;
         buffers.truncate(&mut owned, taken);
         buffers.replace(&mut owned, ready.used, written);
         Some(owned)
@@ -61,14 +61,14 @@ impl Splices {
     ) -> Result<Ready, (u16, Refused)> {
         const BAD: (u16, Refused) = (400, Refused::Malformed);
         let (written, used, length) = self.write_request(cx, position).ok_or(BAD)?;
-        let Splices { fronts, buffers, .. } = self;
-        let front = fronts.get_mut(position).ok_or(BAD)?;
-        let start = front.input_start().wrapping_add(used as u32);
-        let input = front.input.as_mut().ok_or(BAD)?;
+        let Splices { client_conns, buffers, .. } = self;
+        let client_conn = client_conns.get_mut(position).ok_or(BAD)?;
+        let start = client_conn.input_start().wrapping_add(used as u32);
+        let input = client_conn.input.as_mut().ok_or(BAD)?;
         let there = input.len() - used;
         let room = buffers.grow(input, written + there).checked_sub(written).ok_or((503, Refused::NoRoom))?;
         let rest = &buffers.bytes(input)[used..used + there.min(room)];
-        let (body, request) = match (length, cx.kind(front.service)) {
+        let (body, request) = match (length, cx.kind(client_conn.service)) {
             // All that there is goes with it.
             (Length::UntilClose, _) => (rest.len(), Message::Endless),
             (Length::Chunked, Kind::Http(http)) => {
@@ -91,25 +91,25 @@ impl Splices {
     /// Writes the head that goes on into the scratch buffer: its bytes, those it stands for, and its body's length; of a TLS
     /// connection, everything is body. `None`: it cannot.
     fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
-        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
-        let front = fronts.get(position)?;
-        let back = front.back.and_then(|back| backs.get(back))?;
-        let bytes = front.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
-        let is_fresh = back.requests == 0;
+        let Splices { client_conns, backend_conns, buffers, scratch, generation, .. } = self;
+        let client_conn = client_conns.get(position)?;
+        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| backend_conns.get(backend_conn))?;
+        let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
+        let is_fresh = backend_conn.requests == 0;
         let mut preface = |version| match version {
             Some(version) if is_fresh => {
-                proxy_protocol::write(scratch, version, front.key.source, front.key.destination).ok()
+                proxy_protocol::write(scratch, version, client_conn.key.source, client_conn.key.destination).ok()
             }
             _ => Some(0),
         };
-        match cx.kind(front.service) {
+        match cx.kind(client_conn.service) {
             Kind::Http(http) => {
                 let before = preface(http.proxy_protocol)?;
                 let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
                     return None;
                 };
-                let route = route_of(http, &front.exchange, *generation)?;
-                let facts = facts(cx, front, None);
+                let route = route_of(http, &client_conn.exchange, *generation)?;
+                let facts = facts(cx, client_conn, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
                 let written = before + edit::request_head(out, &request, http, route, &facts).ok()?;
                 Some((written, request.bytes.len(), request.body))
@@ -120,7 +120,7 @@ impl Splices {
     }
 }
 
-impl Front {
+impl ClientConn {
     /// Of what waits, only the first `kept` bytes are to be known: the rest is sent again, FIN behind it too. `false`, and
     /// nothing has changed: the client was told that it was received.
     fn forget_behind(&mut self, kept: u32) -> bool {

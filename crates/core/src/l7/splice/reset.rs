@@ -2,13 +2,13 @@
 //!
 //! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2), and of what the engine has
 //! carried to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
-//! front stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
+//! client connection stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
 //! receives sends none once the engine carries nothing more; it is asked for one, by an acknowledgement with a number
 //! that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). One that has believed
 //! the RST answers the next such question with a RST of its own, and is forgotten. The same goes for backends in the
 //! middle of an upload.
 
-use super::entry::{Back, BackState, Front, FrontState};
+use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use super::numbers::{before, beyond};
 use super::segment::{Own, Segment};
 use super::send::emit;
@@ -23,14 +23,14 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Questions to a client at most: it is forgotten 3.1 s after the first.
 const ASKS_MAX: u8 = 5;
 
-impl Front {
+impl ClientConn {
     /// Whether the engine may have carried more to the client than software knows.
     pub(super) fn is_ahead_of_software(&self) -> bool {
         before(self.peer.sent, self.peer.reach)
     }
 }
 
-impl Back {
+impl BackendConn {
     /// Whether the engine may have carried more to the backend than software knows. One number beyond that may be the
     /// acknowledgement of the engine's last byte.
     fn is_ahead_of_software(&self) -> bool {
@@ -43,32 +43,32 @@ impl Splices {
     /// of it.
     pub(super) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.release_buffers(position);
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.state = FrontState::Resetting;
-        cx.count_out(front);
-        (front.asks, front.reset_with) = (0, None);
-        front.challenge_after = cx.now;
-        front.holds = false;
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.state = ClientConnState::Resetting;
+        cx.count_out(client_conn);
+        (client_conn.asks, client_conn.reset_with) = (0, None);
+        client_conn.challenge_after = cx.now;
+        client_conn.holds = false;
         self.ask(cx, position);
     }
 
     /// Asks a client that is to be reset for a packet, or forgets it if it was asked often enough.
     pub(super) fn ask<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.remove_rules(cx, position);
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.asks == ASKS_MAX {
-            return self.remove_front(cx, position);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.asks == ASKS_MAX {
+            return self.remove_client(cx, position);
         }
         // What it sends while the engine has rules of it may go to its backend.
-        let may_ask = front.offload_state == OffloadState::Software;
+        let may_ask = client_conn.offload_state == OffloadState::Software;
         if may_ask {
             self.acknowledge_below(cx, position);
         }
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.deadline = cx.now + ASK_AGAIN_AFTER * (1 << front.asks);
-        front.asks += u8::from(may_ask);
-        let deadline = front.deadline;
-        self.stamp_front(position, deadline);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.deadline = cx.now + ASK_AGAIN_AFTER * (1 << client_conn.asks);
+        client_conn.asks += u8::from(may_ask);
+        let deadline = client_conn.deadline;
+        self.stamp_client(position, deadline);
     }
 
     /// Answers a packet of a client that is to be reset: once for each number that it expects, and now and then again.
@@ -78,72 +78,72 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let number = segment.acknowledgement;
-        if front.reset_with == Some(number) && cx.now < front.challenge_after {
+        if client_conn.reset_with == Some(number) && cx.now < client_conn.challenge_after {
             return;
         }
-        front.reset_with = Some(number);
-        front.challenge_after = cx.now + ASK_AGAIN_AFTER;
+        client_conn.reset_with = Some(number);
+        client_conn.challenge_after = cx.now + ASK_AGAIN_AFTER;
         let own = Own {
-            source: front.key.destination,
-            destination: front.key.source,
+            source: client_conn.key.destination,
+            destination: client_conn.key.source,
             sequence: number,
             acknowledgement: 0,
             flags: RST,
             window: 0,
-            port: front.port,
-            mss: front.peer.mss,
+            port: client_conn.port,
+            mss: client_conn.peer.mss,
             abilities: None,
         };
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Resets a backend's connection and forgets it, as soon as its backend has been told.
-    pub(super) fn drop_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        self.reset_back(cx, back);
-        let ahead = |entry: &Back| entry.state == BackState::Attached && entry.is_ahead_of_software();
-        if !self.backs.get(back).is_some_and(ahead) {
-            return self.remove_back(cx, back, true);
+    pub(super) fn drop_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        self.reset_backend(cx, backend_conn);
+        let ahead = |entry: &BackendConn| entry.state == BackendConnState::Attached && entry.is_ahead_of_software();
+        if !self.backend_conns.get(backend_conn).is_some_and(ahead) {
+            return self.remove_backend(cx, backend_conn, true);
         }
-        self.count_back(cx, back, false);
-        let Some(entry) = self.backs.get_mut(back) else { return };
+        self.count_backend(cx, backend_conn, false);
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);
         }
-        entry.state = BackState::Resetting;
+        entry.state = BackendConnState::Resetting;
         (entry.tries, entry.reset_with, entry.again) = (0, None, cx.now);
         // Until then the engine's rules have gone: what it sends before goes to its client.
         entry.deadline = cx.now + ASK_AGAIN_AFTER;
         let deadline = entry.deadline;
-        self.stamp_back(back, deadline);
+        self.stamp_backend(backend_conn, deadline);
     }
 
     /// Asks a backend that is to be reset for a packet, or forgets its connection if it was asked often enough.
-    pub(super) fn ask_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
+    pub(super) fn ask_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         if entry.tries == ASKS_MAX {
-            return self.remove_back(cx, back, true);
+            return self.remove_backend(cx, backend_conn, true);
         }
         entry.tries += 1;
         entry.deadline = cx.now + ASK_AGAIN_AFTER * (1 << entry.tries);
         let deadline = entry.deadline;
-        self.stamp_back(back, deadline);
-        self.acknowledge_back_below(cx, back);
+        self.stamp_backend(backend_conn, deadline);
+        self.acknowledge_backend_below(cx, backend_conn);
     }
 
     /// A packet of a backend that is to be reset.
-    pub(super) fn answer_back_with_reset<IO: FrameIo>(
+    pub(super) fn answer_backend_with_reset<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         segment: &Segment,
-        back: u32,
+        backend_conn: u32,
     ) {
         if segment.has(RST) {
-            return self.remove_back(cx, back, true);
+            return self.remove_backend(cx, backend_conn, true);
         }
-        let Some(entry) = self.backs.get_mut(back).filter(|_| segment.has(ACK)) else {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn).filter(|_| segment.has(ACK)) else {
             return cx.drop(super::read::USELESS);
         };
         let number = segment.acknowledgement;
@@ -151,15 +151,15 @@ impl Splices {
             return;
         }
         (entry.reset_with, entry.again) = (Some(number), cx.now + ASK_AGAIN_AFTER);
-        self.reset_unopened(cx, back, number);
+        self.reset_unopened(cx, backend_conn, number);
     }
 
-    /// Lets go of all buffers of a front.
+    /// Lets go of all buffers of a client connection.
     pub(super) fn release_buffers(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.peer.disown(&mut self.buffers);
-        let kept = [front.input.take(), front.again.take().map(|(buffer, _)| buffer)];
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.peer.disown(&mut self.buffers);
+        let kept = [client_conn.input.take(), client_conn.again.take().map(|(buffer, _)| buffer)];
         kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
-        front.framing.clear(&mut self.buffers);
+        client_conn.framing.clear(&mut self.buffers);
     }
 }

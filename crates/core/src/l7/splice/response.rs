@@ -36,27 +36,27 @@ enum Seen {
 impl Splices {
     /// Bytes of a response whose head is not complete.
     pub(super) fn response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
-        let Arrived { frame, at, segment, position, back } = arrived;
-        let Some(entry) = self.backs.get_mut(back) else { return };
+        let Arrived { frame, at, segment, position, backend_conn } = arrived;
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
-            return self.acknowledge_back(cx, back);
+            return self.acknowledge_backend(cx, backend_conn);
         }
         if !self.takes_more(position, HEAD_ROOM) {
             // It is sent again, and there is room when the client has acknowledged what is before it.
             return drop(frame);
         }
-        let Some(entry) = self.backs.get_mut(back) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         let skip = beyond(segment.sequence, entry.peer.expected) as usize;
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
-            return self.acknowledge_back(cx, back);
+            return self.acknowledge_backend(cx, backend_conn);
         };
         if entry.input.is_none() {
-            let seen = self.see(cx, position, Some(fresh), back);
+            let seen = self.see(cx, position, Some(fresh), backend_conn);
             match seen {
                 Seen::Final { .. } => {
-                    return self.head(cx, Arrived { frame, at, segment, position, back }, (skip, seen));
+                    return self.head(cx, Arrived { frame, at, segment, position, backend_conn }, (skip, seen));
                 }
                 Seen::Bad => return self.bad_response(cx, position),
                 // An interim response is ours to deliver too: as long as no head follows, only we can tell where in the
@@ -66,33 +66,33 @@ impl Splices {
         }
         // No head is longer; what is not taken comes again.
         let some = &fresh[..fresh.len().min(HEAD_ROOM)];
-        if !self.gather(back, some) {
+        if !self.gather(backend_conn, some) {
             return self.bad_response(cx, position);
         }
-        if self.gathered(cx, (position, back)) {
-            return self.body_downward(cx, Arrived { frame, at, segment, position, back }, None);
+        if self.gathered(cx, (position, backend_conn)) {
+            return self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None);
         }
         drop(frame);
-        let Some(entry) = self.backs.get(back) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
         if segment.has(FIN) && segment.payload_end() == entry.peer.expected {
-            return self.lost_back(cx, back);
+            return self.lost_backend(cx, backend_conn);
         }
         if entry.input.is_some() {
-            self.acknowledge_back(cx, back);
+            self.acknowledge_backend(cx, backend_conn);
         }
     }
 
     /// Whether there is room for so many bytes more that are ours to deliver to a client. A backend may answer with any
     /// number of interim responses (RFC 9110, 15.2): what the client has not acknowledged of them is bounded by bytes.
     fn takes_more(&self, position: u32, bytes: usize) -> bool {
-        let owned = self.fronts.get(position).and_then(|front| front.peer.owned.as_ref());
+        let owned = self.client_conns.get(position).and_then(|client_conn| client_conn.peer.owned.as_ref());
         let buffer = owned.and_then(|owned| owned.buffer.as_ref());
         buffer.is_none_or(|buffer| self.buffers.has_room(buffer, bytes))
     }
 
     /// There is no room for the head that has been gathered: the acknowledged part is kept, the rest comes again.
-    fn let_wait(&mut self, back: u32) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
+    fn let_wait(&mut self, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         let Some(mut input) = entry.input.take() else { return };
         let start = entry.peer.expected.wrapping_sub(input.len() as u32);
         self.buffers.truncate(&mut input, beyond(start, entry.peer.told) as usize);
@@ -104,8 +104,8 @@ impl Splices {
     }
 
     /// Adds bytes to those of a head that is not complete.
-    fn gather(&mut self, back: u32, bytes: &[u8]) -> bool {
-        let Some(entry) = self.backs.get_mut(back) else { return false };
+    fn gather(&mut self, backend_conn: u32, bytes: &[u8]) -> bool {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return false };
         if entry.input.is_none() {
             entry.input = self.buffers.take(bytes.len());
         }
@@ -118,19 +118,23 @@ impl Splices {
 
     /// Goes on with a head that came in pieces, or behind another: it is ours to send. Returns whether the response's body
     /// follows.
-    fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, back): (u32, u32)) -> bool {
+    fn gathered<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, (position, backend_conn): (u32, u32)) -> bool {
         loop {
-            let seen = self.see(cx, position, None, back);
+            let seen = self.see(cx, position, None, backend_conn);
             let room = match &seen {
                 Seen::Interim { length, written } | Seen::Final { length, written, .. } => written.unwrap_or(*length),
                 Seen::Partial | Seen::Bad => 0,
             };
             if room > 0 && !self.takes_more(position, room) {
-                self.let_wait(back);
+                self.let_wait(backend_conn);
                 return false;
             }
-            let Splices { fronts, backs, buffers, scratch, .. } = self;
-            let (Some(front), Some(entry)) = (fronts.get_mut(position), backs.get_mut(back)) else { return false };
+            let Splices { client_conns, backend_conns, buffers, scratch, .. } = self;
+            let (Some(client_conn), Some(entry)) =
+                (client_conns.get_mut(position), backend_conns.get_mut(backend_conn))
+            else {
+                return false;
+            };
             let Some(mut input) = entry.input.take() else { return false };
             let start = entry.peer.expected.wrapping_sub(input.len() as u32);
             match seen {
@@ -144,8 +148,8 @@ impl Splices {
                     return false;
                 }
                 Seen::Interim { length, written } => {
-                    cx.responded(front.exchange.backend, 0);
-                    let put = match (front.exchange.version, written) {
+                    cx.responded(client_conn.exchange.backend, 0);
+                    let put = match (client_conn.exchange.version, written) {
                         // An HTTP/1.0 client knows no interim responses (RFC 9110, 15.2).
                         (Version::Http10, _) => 0,
                         (Version::Http11, Some(written)) => written,
@@ -154,13 +158,13 @@ impl Splices {
                             length
                         }
                     };
-                    let edited = put_in(&mut front.down, start, length, put);
+                    let edited = put_in(&mut client_conn.down, start, length, put);
                     buffers.consume(&mut input, length);
                     match input.len() {
                         0 => buffers.release(input),
                         _ => entry.input = Some(input),
                     }
-                    front.exchange.response_floor = start.wrapping_add(length as u32);
+                    client_conn.exchange.response_floor = start.wrapping_add(length as u32);
                     if !edited.is_some_and(|output| self.own_for_client(cx, position, output, put)) {
                         self.bad_response(cx, position);
                         return false;
@@ -174,10 +178,10 @@ impl Splices {
                     // Where it ends is only now known: what lies behind it comes by itself.
                     let body_start = start.wrapping_add(length as u32);
                     entry.peer.expected = body_start;
-                    let exchange = &mut front.exchange;
+                    let exchange = &mut client_conn.exchange;
                     exchange.begin_body(message, body_start, closes);
                     exchange.response_floor = body_start;
-                    let edited = put_in(&mut front.down, start, length, head);
+                    let edited = put_in(&mut client_conn.down, start, length, head);
                     buffers.release(input);
                     if !edited.is_some_and(|output| self.own_for_client(cx, position, output, head)) {
                         self.bad_response(cx, position);
@@ -202,7 +206,7 @@ impl Splices {
         if !self.keep_for_client(cx, position, output, length) {
             return false;
         }
-        self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
+        self.go_on_to_client(cx, position, Heard { more: true, ..Heard::default() });
         true
     }
 
@@ -214,14 +218,14 @@ impl Splices {
         output: u32,
         length: usize,
     ) -> bool {
-        let Splices { fronts, buffers, scratch, .. } = self;
-        let Some(front) = fronts.get_mut(position) else { return false };
+        let Splices { client_conns, buffers, scratch, .. } = self;
+        let Some(client_conn) = client_conns.get_mut(position) else { return false };
         let bytes = &scratch[..length];
         if bytes.is_empty() {
             return true;
         }
-        front.exchange.has_begun = true;
-        match &mut front.peer.owned {
+        client_conn.exchange.has_begun = true;
+        match &mut client_conn.peer.owned {
             Some(Owned { buffer: Some(buffer), length: owned, start, fin: false, .. })
                 if start.wrapping_add(*owned) == output =>
             {
@@ -240,17 +244,25 @@ impl Splices {
     }
 
     /// Reads a response's head: `fresh`, or what has been gathered.
-    fn see<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32, fresh: Option<&[u8]>, back: u32) -> Seen {
-        let Splices { fronts, backs, buffers, scratch, generation, .. } = self;
-        let (Some(front), Some(entry)) = (fronts.get(position), backs.get(back)) else { return Seen::Bad };
-        let Kind::Http(http) = cx.kind(front.service) else { return Seen::Bad };
+    fn see<IO: FrameIo>(
+        &mut self,
+        cx: &Context<'_, IO>,
+        position: u32,
+        fresh: Option<&[u8]>,
+        backend_conn: u32,
+    ) -> Seen {
+        let Splices { client_conns, backend_conns, buffers, scratch, generation, .. } = self;
+        let (Some(client_conn), Some(entry)) = (client_conns.get(position), backend_conns.get(backend_conn)) else {
+            return Seen::Bad;
+        };
+        let Kind::Http(http) = cx.kind(client_conn.service) else { return Seen::Bad };
         let bytes = match (fresh, &entry.input) {
             (Some(fresh), _) => fresh,
             (None, Some(input)) => buffers.bytes(input),
             (None, None) => return Seen::Partial,
         };
         let bounds = http.limits.head_bounds();
-        let exchange = &front.exchange;
+        let exchange = &client_conn.exchange;
         let response = match head::response(bytes, &bounds, exchange.method) {
             Ok(Parsed::Partial) => return Seen::Partial,
             Ok(Parsed::Complete(response)) => response,
@@ -272,13 +284,13 @@ impl Splices {
             }
         };
         // Where both ends close behind it, the end of the last chunk need not be found.
-        let is_last = exchange.close_front && !response.keep_alive;
+        let is_last = exchange.close_client && !response.keep_alive;
         let message = if is_last && response.body == Length::Chunked { Length::UntilClose } else { response.body };
         let behind = bytes.get(length..).unwrap_or_default();
         if message == Length::Chunked && !is_interim && Chunks::of_response().feed(behind).is_err() {
             return Seen::Bad;
         }
-        let facts = facts(cx, front, exchange.sticky);
+        let facts = facts(cx, client_conn, exchange.sticky);
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
             Ok(written) if is_interim => Seen::Interim { length, written },
             Ok(written) => {
@@ -300,22 +312,26 @@ impl Splices {
         if self.take_last(cx, &arrived, &head) {
             return;
         }
-        let Arrived { mut frame, at, segment, position, back } = arrived;
-        let (Some(front), Some(entry)) = (self.fronts.get_mut(position), self.backs.get_mut(back)) else { return };
+        let Arrived { mut frame, at, segment, position, backend_conn } = arrived;
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
+        else {
+            return;
+        };
         let start = segment.sequence.wrapping_add(skip as u32);
         let body_start = start.wrapping_add(length as u32);
         entry.peer.expected = body_start;
-        let exchange = &mut front.exchange;
+        let exchange = &mut client_conn.exchange;
         exchange.begin_body(message, body_start, closes);
         exchange.has_begun = true;
         let Some(written) = written else {
             // As it is: only its end has to be found.
             exchange.response_floor = start;
             self.answered(cx, position, message, status);
-            return self.body_downward(cx, Arrived { frame, at, segment, position, back }, Some(length as u32));
+            return self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, Some(length as u32));
         };
         exchange.response_floor = body_start;
-        let edited = put_in(&mut front.down, start, length, written);
+        let edited = put_in(&mut client_conn.down, start, length, written);
         let kept = edited.filter(|&output| self.keep_for_client(cx, position, output, written));
         let Some(out) = kept else { return self.bad_response(cx, position) };
         self.answered(cx, position, message, status);
@@ -323,45 +339,45 @@ impl Splices {
         let rest = segment.payload as usize - behind;
         if written + rest > PAYLOAD_MAX
             || !has_room(&mut frame, at.payload + written + rest)
-            || self.fronts.get(position).is_none_or(|front| is_crowded(&front.peer, out, written))
+            || self.client_conns.get(position).is_none_or(|client_conn| is_crowded(&client_conn.peer, out, written))
         {
-            self.go_on_to_front(cx, position, Heard { more: true, ..Heard::default() });
-            return self.body_downward(cx, Arrived { frame, at, segment, position, back }, None);
+            self.go_on_to_client(cx, position, Heard { more: true, ..Heard::default() });
+            return self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None);
         }
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let exchange = &mut front.exchange;
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let exchange = &mut client_conn.exchange;
         let payload = frame.bytes().get(at.payload + behind..at.end).unwrap_or_default();
-        let Some(entry) = self.backs.get_mut(back) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         let admitted =
             exchange.response.admit(&mut exchange.response_end, &mut entry.peer.expected, body_start, payload);
         let Ok(admitted) = admitted else { return self.break_off(cx, position) };
-        exchange.close_back |= admitted < rest;
+        exchange.close_backend |= admitted < rest;
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
         let mut flags = ACK | PSH;
         if segment.has(FIN) && admitted == rest {
-            flags |= self.closed_by_backend(position, back, segment.payload_end());
+            flags |= self.closed_by_backend(position, backend_conn, segment.payload_end());
         }
         if flags & FIN == 0 {
-            flags |= self.last_flag(position, back, body_start.wrapping_add(admitted as u32));
+            flags |= self.last_flag(position, backend_conn, body_start.wrapping_add(admitted as u32));
         }
-        let Some(front) = self.fronts.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return };
         let put = &self.scratch[..written];
         let Some(at) = replace_payload(&mut frame, at, (behind, behind + admitted), put) else {
             return cx.drop(Drop::NoFrame);
         };
         let total = (written + admitted) as u32;
-        let mss = front.peer.mss.min(match frame.meta().gso_size {
+        let mss = client_conn.peer.mss.min(match frame.meta().gso_size {
             0 => u16::MAX,
             size => size,
         });
         frame.meta_mut().gso_size = if total > u32::from(mss) { mss } else { 0 };
-        let due = front.peer.owned.as_ref().map(|owned| owned.due);
+        let due = client_conn.peer.owned.as_ref().map(|owned| owned.due);
         let segment = Segment { payload: total, ..*segment };
         self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.peer.has_sent(out.wrapping_add(written as u32));
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.peer.has_sent(out.wrapping_add(written as u32));
         }
-        due.into_iter().for_each(|due| self.stamp_front(position, due));
+        due.into_iter().for_each(|due| self.stamp_client(position, due));
         self.offer(cx, position);
     }
 
@@ -374,18 +390,18 @@ impl Splices {
         status: u16,
     ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        cx.responded(front.exchange.backend, class);
-        cx.answered_with(front.exchange.backend, front.exchange.group, status);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        cx.responded(client_conn.exchange.backend, class);
+        cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
-            front.exchange.request = Message::Endless;
-            front.exchange.request_end = None;
+            client_conn.exchange.request = Message::Endless;
+            client_conn.exchange.request_end = None;
         }
-        if matches!(front.exchange.response, Message::Endless) {
-            front.exchange.close_back = true;
-            front.exchange.close_front = true;
+        if matches!(client_conn.exchange.response, Message::Endless) {
+            client_conn.exchange.close_backend = true;
+            client_conn.exchange.close_client = true;
         }
-        front.deadline = cx.now + super::timers::body_timeout(cx.snapshot, front);
+        client_conn.deadline = cx.now + super::timers::body_timeout(cx.snapshot, client_conn);
         self.begin_taking(cx, position);
         if message == Length::Tunnel {
             self.unread(position);
@@ -395,22 +411,22 @@ impl Splices {
     /// What was read of a client's is not read in order any more: it comes again, and goes through. (Bytes that a client
     /// sends before it knows of a tunnel are few, and not acknowledged yet.)
     fn unread(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let start = front.input_start();
-        if let Some(input) = front.input.take() {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let start = client_conn.input_start();
+        if let Some(input) = client_conn.input.take() {
             self.buffers.release(input);
-            front.peer.expected = start;
+            client_conn.peer.expected = start;
         }
     }
 
     /// What the backend says is no response: the client gets 502, or sees its connection break if a part is there.
     fn bad_response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if front.exchange.has_begun {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if client_conn.exchange.has_begun {
             cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
             return self.break_off(cx, position);
         }
-        front.peer.expected = later(front.peer.expected, front.exchange.request_floor);
+        client_conn.peer.expected = later(client_conn.peer.expected, client_conn.exchange.request_floor);
         self.refuse(cx, position, 502, Refused::BadResponse);
     }
 }

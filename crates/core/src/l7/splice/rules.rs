@@ -1,9 +1,9 @@
 //! Bodies that the engine carries.
 //!
-//! A rule has a guard: it holds for one stretch of the response (or of a request), whose numbers have one difference,
-//! and for acknowledgements that leave no byte of ours in doubt. So a rule that outlasts its exchange does no harm as
-//! long as the back is the front's: what does not belong to that stretch comes to software. The pair goes before the
-//! front gets another back.
+//! A rule has a guard: it holds for one offload range of the response (or of a request), whose numbers have one difference,
+//! and for acknowledgements that leave no byte of ours in doubt. So a rule that outlasts its exchange does no harm as long
+//! as the backend connection is the client connection's: what does not belong to that offload range comes to software. The
+//! pair goes before the client connection gets another backend connection.
 //!
 //! An engine that cannot translate SACK edges, or has no guards (every card), gets only what the backend sends, and only
 //! of responses (papers/002, 3.5): all that the client says comes by software, which goes by its acknowledgements. When
@@ -11,7 +11,7 @@
 //! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has
 //! (design section 4).
 
-use super::entry::{Back, Front, FrontState, Message};
+use super::entry::{BackendConn, ClientConn, ClientConnState, Message};
 use super::numbers::{before, beyond, later};
 use super::sizes::{fit, fits};
 use super::{Context, Splices, value};
@@ -25,15 +25,15 @@ use crate::time::{Duration, Time};
 
 /// Names of rules of splices have this bit; those of layer 4 never get there.
 pub(crate) const RULE_BIT: u64 = 1 << 63;
-/// Bytes of a stretch at most: numbers are compared within half their space.
-pub(super) const STRETCH_MAX: u64 = 1 << 30;
+/// Bytes of a offload range at most: numbers are compared within half their space.
+pub(super) const OFFLOAD_RANGE_MAX: u64 = 1 << 30;
 /// Requests that wait for the engine at most.
 const OPS_MAX: usize = 4096;
 /// A backend is not held back for more bytes than that: the client's window does it.
 const HOLD_MAX: u64 = 512 << 10;
 /// What a head takes of them.
 const HOLD_HEAD: u32 = 2048;
-/// How long after a refusal the engine is not asked again about a front.
+/// How long after a refusal the engine is not asked again about a client connection.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
@@ -48,7 +48,7 @@ pub(super) enum Ways {
 }
 
 impl Ways {
-    /// The flows that have rules, as the bits of `Front::rules`.
+    /// The flows that have rules, as the bits of `ClientConn::rules`.
     fn bits(self) -> u8 {
         match self {
             Ways::Both => 0b11,
@@ -58,11 +58,12 @@ impl Ways {
 }
 
 /// Which directions an engine can carry between these ends. `None`: neither.
-pub(super) fn ways(caps: &EngineCaps, front: &Front, back: &Back) -> Option<Ways> {
+pub(super) fn ways(caps: &EngineCaps, client_conn: &ClientConn, backend_conn: &BackendConn) -> Option<Ways> {
     let all = caps.checks_guards && caps.rewrites_sack && caps.rewrites_window;
-    let [_, down] = rewrites(front, back).map(|rewrite| caps.rewrites_window || rewrite.window_shift == 0);
+    let [_, down] =
+        rewrites(client_conn, backend_conn).map(|rewrite| caps.rewrites_window || rewrite.window_shift == 0);
     match caps.rewrites_sequence {
-        true if all && front.peer.sack == back.peer.sack => Some(Ways::Both),
+        true if all && client_conn.peer.sack == backend_conn.peer.sack => Some(Ways::Both),
         true if down => Some(Ways::Down),
         _ => None,
     }
@@ -70,46 +71,49 @@ pub(super) fn ways(caps: &EngineCaps, front: &Front, back: &Back) -> Option<Ways
 
 impl Splices {
     fn rule_id(&self, position: u32, direction: Direction) -> RuleId {
-        let generation = u64::from(self.fronts.generation(position)) & 0x7fff_ffff;
+        let generation = u64::from(self.client_conns.generation(position)) & 0x7fff_ffff;
         RuleId(RULE_BIT | generation << 32 | u64::from(value(position, direction)))
     }
 
     /// Offers what is left of a large body to the engine.
     pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.offload_state != OffloadState::Software && front.offload_state != OffloadState::Offloaded
-            || front.state != FrontState::Joined
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.offload_state != OffloadState::Software && client_conn.offload_state != OffloadState::Offloaded
+            || client_conn.state != ClientConnState::Spliced
         {
             return;
         }
-        let Some((least, ways)) = self.terms(cx, front) else { return self.let_go(cx, position) };
-        let Some(back) = front.back.and_then(|back| self.backs.get(back)) else { return };
-        // Rules that lead to another back go first.
-        let same_back = front.rules == 0 || front.rule_key == back.key;
+        let Some((least, ways)) = self.terms(cx, client_conn) else { return self.let_go(cx, position) };
+        let Some(backend_conn) = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
+        else {
+            return;
+        };
+        // Rules that lead to another backend connection go first.
+        let same_backend = client_conn.rules == 0 || client_conn.rule_key == backend_conn.key;
         // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
         // software would send it again and again, and give up.
-        let owns = back.peer.owned.is_some() || front.peer.owned.is_some();
-        let settled = !owns && front.up.is_settled() && same_back;
+        let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
+        let settled = !owns && client_conn.up.is_settled() && same_backend;
         // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
-        let able = |_: &(Guard, Guard)| match front.exchange.request {
-            Message::Done => only_answers(front, back),
+        let able = |_: &(Guard, Guard)| match client_conn.exchange.request {
+            Message::Done => only_answers(client_conn, backend_conn),
             _ => ways == Ways::Both,
         };
-        let Some((mut client, backend)) = guards(front, back, least).filter(able) else {
+        let Some((mut client, backend)) = guards(client_conn, backend_conn, least).filter(able) else {
             return self.let_go(cx, position);
         };
         if !settled {
             return;
         }
-        let at_once = front.holds && backend.sequence_length > 0;
+        let at_once = client_conn.holds && backend.sequence_length > 0;
         if at_once {
             // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
-            let room = beyond(back.peer.highest, back.peer.edge);
+            let room = beyond(backend_conn.peer.highest, backend_conn.peer.edge);
             if u64::from(backend.sequence_length) < least + u64::from(room) {
                 return self.let_go(cx, position);
             }
             // A backend does not send into a window of less than a segment.
-            if room >= u32::from(front.peer.mss) {
+            if room >= u32::from(client_conn.peer.mss) {
                 return;
             }
         }
@@ -126,12 +130,13 @@ impl Splices {
         } else {
             (Direction::FromBackend, backend.sequence, backend.sequence_length)
         };
-        // What still comes by here of a stretch that is the engine's was on its way already.
-        if front.stretch.is_some_and(|(of, start, length)| of == from && first.wrapping_sub(start) < length) {
+        // What still comes by here of a offload range that is the engine's was on its way already.
+        if client_conn.offload_range.is_some_and(|(of, start, length)| of == from && first.wrapping_sub(start) < length)
+        {
             return;
         }
-        let (rewrites, keys) = (rewrites(front, back), [front.key, back.key]);
-        let (number, wanted) = (u32::from(back.number) * 2, ways.bits());
+        let (rewrites, keys) = (rewrites(client_conn, backend_conn), [client_conn.key, backend_conn.key]);
+        let (number, wanted) = (u32::from(backend_conn.number) * 2, ways.bits());
         for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
             let at = direction as usize;
             if wanted & (1 << at) == 0 {
@@ -149,87 +154,95 @@ impl Splices {
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
-        if let Some(back) = self.fronts.get(position).and_then(|front| front.back)
-            && let Some(back) = self.backs.get_mut(back)
+        if let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
+            && let Some(backend_conn) = self.backend_conns.get_mut(backend_conn)
         {
-            back.peer.reach = later(back.peer.sent, reaches[1]);
+            backend_conn.peer.reach = later(backend_conn.peer.sent, reaches[1]);
         }
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.peer.reach = later(front.peer.sent, reaches[0]);
-            self.rules[usize::from(!front.key.is_ipv4())] += (wanted & !front.rules).count_ones();
-            front.offload_state = OffloadState::Installing;
-            front.wanted = wanted;
-            front.answers_due = wanted.count_ones() as u8;
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.peer.reach = later(client_conn.peer.sent, reaches[0]);
+            self.rules[usize::from(!client_conn.key.is_ipv4())] += (wanted & !client_conn.rules).count_ones();
+            client_conn.offload_state = OffloadState::Installing;
+            client_conn.wanted = wanted;
+            client_conn.answers_due = wanted.count_ones() as u8;
             if ways == Ways::Down {
                 // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
                 // numbers that are not translated.
-                front.exchange.request_floor = client.sequence;
+                client_conn.exchange.request_floor = client.sequence;
             }
-            front.rule_key = keys[1];
-            front.stretch = Some((from, first, length));
-            front.offer_after = cx.now;
+            client_conn.rule_key = keys[1];
+            client_conn.offload_range = Some((from, first, length));
+            client_conn.offer_after = cx.now;
         }
     }
 
-    /// From how many bytes on a body of a front's exchange is offered to the engine now, and which of its directions.
-    /// `None`: none is.
-    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, front: &Front) -> Option<(u64, Ways)> {
-        let configured = match cx.kind(front.service) {
+    /// From how many bytes on a body of a client connection's exchange is offered to the engine now, and which of its
+    /// directions. `None`: none is.
+    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, client_conn: &ClientConn) -> Option<(u64, Ways)> {
+        let configured = match cx.kind(client_conn.service) {
             Kind::Http(http) => http.offload_bytes_min,
             Kind::Tls(tls) => tls.offload_bytes_min,
             Kind::Forward | Kind::Group => return None,
         };
-        let back = front.back.and_then(|back| self.backs.get(back)).filter(|back| !back.peer.is_narrow)?;
-        if !fit(front, back) {
+        let backend_conn = client_conn
+            .backend_conn
+            .and_then(|backend_conn| self.backend_conns.get(backend_conn))
+            .filter(|backend_conn| !backend_conn.peer.is_narrow)?;
+        if !fit(client_conn, backend_conn) {
             return None;
         }
-        let ways = ways(cx.caps, front, back).filter(|_| !front.peer.is_narrow)?;
-        let now = cx.now >= front.offer_after && cx.ops.len() + 2 <= OPS_MAX;
+        let ways = ways(cx.caps, client_conn, backend_conn).filter(|_| !client_conn.peer.is_narrow)?;
+        let now = cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
         (cx.offloads && now).then_some((least, ways))
     }
 
-    /// What a backend is shown room for until the head of its response to a front is read: enough for one whose body the
-    /// engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
+    /// What a backend is shown room for until the head of its response to a client connection is read: enough for one whose
+    /// body the engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
     pub(super) fn hold<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
-        let front = self.fronts.get(position)?;
-        if !matches!(cx.kind(front.service), Kind::Http(_)) {
+        let client_conn = self.client_conns.get(position)?;
+        if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
             return None;
         }
-        let (least, _) = self.terms(cx, front)?;
-        let back = front.back.and_then(|back| self.backs.get(back))?;
-        if !fits(front, back, Direction::FromBackend) {
+        let (least, _) = self.terms(cx, client_conn)?;
+        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))?;
+        if !fits(client_conn, backend_conn, Direction::FromBackend) {
             return None;
         }
         let hold = least.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
-        (hold <= HOLD_MAX as u32 && hold < front.peer.window).then_some(hold)
+        (hold <= HOLD_MAX as u32 && hold < client_conn.peer.window).then_some(hold)
     }
 
-    /// The engine does not carry a front's response, whatever it is: the backend is held back no longer.
+    /// The engine does not carry a client connection's response, whatever it is: the backend is held back no longer.
     fn let_go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if !front.holds || matches!(front.exchange.response, Message::Head) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if !client_conn.holds || matches!(client_conn.exchange.response, Message::Head) {
             return;
         }
-        front.holds = false;
-        let exchange = &front.exchange;
+        client_conn.holds = false;
+        let exchange = &client_conn.exchange;
         let (is_done, end) = (exchange.response.is_done(), exchange.response.end(None));
-        let Some((number, back)) = front.back.and_then(|back| Some((back, self.backs.get(back)?))) else { return };
+        let Some((number, backend_conn)) = client_conn
+            .backend_conn
+            .and_then(|backend_conn| Some((backend_conn, self.backend_conns.get(backend_conn)?)))
+        else {
+            return;
+        };
         // One that ends within the room it has needs nothing.
-        let has_room = end.is_some_and(|end| !before(back.peer.edge, end));
+        let has_room = end.is_some_and(|end| !before(backend_conn.peer.edge, end));
         if !is_done && !has_room {
-            self.acknowledge_back(cx, number);
+            self.acknowledge_backend(cx, number);
         }
     }
 
-    /// Asks for the removal of what rules a front has in force.
+    /// Asks for the removal of what rules a client connection has in force.
     pub(super) fn remove_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.offload_state != OffloadState::Offloaded {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.offload_state != OffloadState::Offloaded {
             return;
         }
-        let keys = [front.key, front.rule_key];
-        let rules = front.rules;
+        let keys = [client_conn.key, client_conn.rule_key];
+        let rules = client_conn.rules;
         let mut asked = 0;
         for direction in BOTH {
             if rules & (1 << direction as u8) != 0 {
@@ -238,9 +251,9 @@ impl Splices {
                 asked += 1;
             }
         }
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.answers_due = asked;
-            front.offload_state = OffloadState::Removing;
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.answers_due = asked;
+            client_conn.offload_state = OffloadState::Removing;
         }
         if asked == 0 {
             self.settle_rules(position);
@@ -255,54 +268,54 @@ impl Splices {
         if self.rule_id(position, direction) != id {
             return;
         }
-        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let bit = 1 << direction as u8;
-        let rules = &mut self.rules[usize::from(!front.key.is_ipv4())];
+        let rules = &mut self.rules[usize::from(!client_conn.key.is_ipv4())];
         match completion {
-            Completion::Installed(_) => front.rules |= bit,
+            Completion::Installed(_) => client_conn.rules |= bit,
             Completion::Rejected(_, refusal) => {
                 // One that was to be updated is in force as it was.
-                if front.rules & bit == 0 {
+                if client_conn.rules & bit == 0 {
                     *rules = rules.saturating_sub(1);
                 }
-                front.stretch = None;
+                client_conn.offload_range = None;
                 let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
-                front.offer_after = now + wait;
+                client_conn.offer_after = now + wait;
             }
             Completion::Removed(_, counters) => {
                 *rules = rules.saturating_sub(1);
-                front.rules &= !bit;
-                front.stretch = None;
+                client_conn.rules &= !bit;
+                client_conn.offload_range = None;
                 if let Some(counters) = counters {
-                    front.carried[direction as usize].add(counters.packets, counters.bytes);
-                    front.carried_by_engine[direction as usize].add(counters.packets, counters.bytes);
-                    front.last_seen = front.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
+                    client_conn.carried[direction as usize].add(counters.packets, counters.bytes);
+                    client_conn.carried_by_engine[direction as usize].add(counters.packets, counters.bytes);
+                    client_conn.last_seen = client_conn.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
                 }
             }
         }
-        front.answers_due = front.answers_due.saturating_sub(1);
-        if front.answers_due > 0 {
+        client_conn.answers_due = client_conn.answers_due.saturating_sub(1);
+        if client_conn.answers_due > 0 {
             return;
         }
-        if front.rules == 0 {
-            front.offload_state = OffloadState::Software;
+        if client_conn.rules == 0 {
+            client_conn.offload_state = OffloadState::Software;
             self.lift(position);
             return self.settle_rules(position);
         }
-        front.offload_state = OffloadState::Offloaded;
+        client_conn.offload_state = OffloadState::Offloaded;
         self.lift(position);
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let is_endless = matches!(front.exchange.response, Message::Endless);
-        let unwanted = front.rules != front.wanted
-            || front.is_carried_down_only() && front.state != FrontState::Joined
-            || is_endless && (front.peer.has_closed || front.peer.was_closed)
-            || matches!(front.state, FrontState::PendingRemoval | FrontState::Waiting)
-            || front.peer.was_closed && front.is_between_exchanges()
-            || front.back.is_none();
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let is_endless = matches!(client_conn.exchange.response, Message::Endless);
+        let unwanted = client_conn.rules != client_conn.wanted
+            || client_conn.is_carried_down_only() && client_conn.state != ClientConnState::Spliced
+            || is_endless && (client_conn.peer.has_closed || client_conn.peer.was_closed)
+            || matches!(client_conn.state, ClientConnState::PendingRemoval | ClientConnState::Waiting)
+            || client_conn.peer.was_closed && client_conn.is_between_exchanges()
+            || client_conn.backend_conn.is_none();
         if unwanted {
-            let (keys, rules) = ([front.key, front.rule_key], front.rules);
-            front.offload_state = OffloadState::Removing;
-            front.answers_due = rules.count_ones() as u8;
+            let (keys, rules) = ([client_conn.key, client_conn.rule_key], client_conn.rules);
+            client_conn.offload_state = OffloadState::Removing;
+            client_conn.answers_due = rules.count_ones() as u8;
             for direction in BOTH {
                 if rules & (1 << direction as u8) != 0 {
                     ops(RuleOp::Remove { id: self.rule_id(position, direction), key: keys[direction as usize] });
@@ -311,32 +324,32 @@ impl Splices {
         }
     }
 
-    /// The engine carries a front's response from now on, or has refused it: the backend is to see all of the client's
-    /// window. If there is no room to note it, the client's next acknowledgement says so.
+    /// The engine carries a client connection's response from now on, or has refused it: the backend is to see all of the
+    /// client's window. If there is no room to note it, the client's next acknowledgement says so.
     fn lift(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let is_over = !matches!(front.exchange.response, Message::Head);
-        if front.holds && front.state == FrontState::Joined && is_over {
-            front.holds = false;
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let is_over = !matches!(client_conn.exchange.response, Message::Head);
+        if client_conn.holds && client_conn.state == ClientConnState::Spliced && is_over {
+            client_conn.holds = false;
             if self.ready.len() < self.ready.capacity() {
                 self.ready.push_back(position);
             }
         }
     }
 
-    /// The engine holds nothing of a front any more.
+    /// The engine holds nothing of a client connection any more.
     fn settle_rules(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.offload_state = OffloadState::Software;
-        match front.state {
-            FrontState::PendingRemoval => self.release_front(position),
-            FrontState::Waiting => self.ready.push_back(position),
-            FrontState::Joined if front.asks > 0 && self.ready.len() < self.ready.capacity() => {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.offload_state = OffloadState::Software;
+        match client_conn.state {
+            ClientConnState::PendingRemoval => self.release_client(position),
+            ClientConnState::Waiting => self.ready.push_back(position),
+            ClientConnState::Spliced if client_conn.asks > 0 && self.ready.len() < self.ready.capacity() => {
                 self.ready.push_back(position);
             }
-            // Its back is others' to take now.
-            FrontState::Resetting if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
-            _ if front.is_between_exchanges() && self.ready.len() < self.ready.capacity() => {
+            // Its backend connection is others' to take now.
+            ClientConnState::Resetting if self.ready.len() < self.ready.capacity() => self.ready.push_back(position),
+            _ if client_conn.is_between_exchanges() && self.ready.len() < self.ready.capacity() => {
                 self.ready.push_back(position);
             }
             _ => {}
@@ -345,67 +358,67 @@ impl Splices {
 
     /// The keys of the flows whose rules are in force or asked for.
     pub(crate) fn rules_known(&self) -> impl Iterator<Item = FlowKey> {
-        self.fronts.iter().flat_map(|(_, front)| {
-            let keys = [(front.key, 1), (front.rule_key, 2)];
-            keys.into_iter().filter(|&(_, bit)| front.rules & bit != 0).map(|(key, _)| key)
+        self.client_conns.iter().flat_map(|(_, client_conn)| {
+            let keys = [(client_conn.key, 1), (client_conn.rule_key, 2)];
+            keys.into_iter().filter(|&(_, bit)| client_conn.rules & bit != 0).map(|(key, _)| key)
         })
     }
 }
 
 /// Whether nothing is to come of a request any more, and its backend has acknowledged all of it: what it sends from now on
 /// has one acknowledgement number, and nothing of the client's to report.
-fn only_answers(front: &Front, back: &Back) -> bool {
-    let exchange = &front.exchange;
+fn only_answers(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
+    let exchange = &client_conn.exchange;
     exchange.request.is_done()
         && exchange.request_end.is_some_and(|end| {
-            let end = end.wrapping_add(front.up.delta_at_end());
-            !before(back.peer.acknowledged, end)
+            let end = end.wrapping_add(client_conn.up.delta_at_end());
+            !before(backend_conn.peer.acknowledged, end)
         })
 }
 
 /// What the two rules of a pair change, the client's first.
-fn rewrites(front: &Front, back: &Back) -> [Rewrite; 2] {
-    let (up, down) = (front.up.delta_at_end(), front.down.delta_at_end());
+fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2] {
+    let (up, down) = (client_conn.up.delta_at_end(), client_conn.down.delta_at_end());
     let shift = |from: u8, to: u8| from as i8 - to as i8;
     [
         Rewrite {
-            source: back.own_end(),
-            destination: back.target(),
+            source: backend_conn.own_end(),
+            destination: backend_conn.target(),
             sequence_delta: up,
             acknowledgement_delta: down.wrapping_neg(),
-            window_shift: shift(front.peer.scale, back.peer.announced),
+            window_shift: shift(client_conn.peer.scale, backend_conn.peer.announced),
         },
         Rewrite {
-            source: front.key.destination,
-            destination: front.key.source,
+            source: client_conn.key.destination,
+            destination: client_conn.key.source,
             sequence_delta: down,
             acknowledgement_delta: up.wrapping_neg(),
-            window_shift: shift(back.peer.scale, front.peer.announced),
+            window_shift: shift(backend_conn.peer.scale, client_conn.peer.announced),
         },
     ]
 }
 
-/// The stretches for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
-/// no stretch that is long enough.
-fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
-    let (exchange, down, up) = (&front.exchange, front.down.delta_at_end(), front.up.delta_at_end());
-    let is_open = !front.peer.has_closed && !back.peer.has_closed;
+/// The offload ranges for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
+/// no offload range that is long enough.
+fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> Option<(Guard, Guard)> {
+    let (exchange, down, up) = (&client_conn.exchange, client_conn.down.delta_at_end(), client_conn.up.delta_at_end());
+    let is_open = !client_conn.peer.has_closed && !backend_conn.peer.has_closed;
     match (&exchange.request, &exchange.response) {
         // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
-        (request, Message::Endless) if is_open && front.carried.iter().any(|carried| carried.bytes >= least) => {
+        (request, Message::Endless) if is_open && client_conn.carried.iter().any(|carried| carried.bytes >= least) => {
             let (sequence, sequence_length) = match request {
-                Message::Endless => (front.peer.highest, STRETCH_MAX as u32),
+                Message::Endless => (client_conn.peer.highest, OFFLOAD_RANGE_MAX as u32),
                 _ => (exchange.request_end?, 0),
             };
             let client = Guard {
                 sequence,
                 sequence_length,
-                acknowledgement: back.peer.highest.wrapping_add(down),
-                acknowledgement_length: STRETCH_MAX as u32,
+                acknowledgement: backend_conn.peer.highest.wrapping_add(down),
+                acknowledgement_length: OFFLOAD_RANGE_MAX as u32,
             };
             let backend = Guard {
-                sequence: back.peer.highest,
-                sequence_length: STRETCH_MAX as u32,
+                sequence: backend_conn.peer.highest,
+                sequence_length: OFFLOAD_RANGE_MAX as u32,
                 acknowledgement: sequence.wrapping_add(up),
                 acknowledgement_length: sequence_length,
             };
@@ -413,9 +426,9 @@ fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
         }
         // A response: what comes of the client are acknowledgements.
         (Message::Done, Message::Bytes { next, left }) if *left >= least => {
-            let (request_end, length) = (exchange.request_end?, (*left).min(STRETCH_MAX) as u32);
+            let (request_end, length) = (exchange.request_end?, (*left).min(OFFLOAD_RANGE_MAX) as u32);
             // The last segment of a client's last response comes by here, to have FIN.
-            let comes_by = exchange.close_front && *left == u64::from(length);
+            let comes_by = exchange.close_client && *left == u64::from(length);
             let client = Guard {
                 sequence: request_end,
                 sequence_length: 0,
@@ -432,7 +445,7 @@ fn guards(front: &Front, back: &Back, least: u64) -> Option<(Guard, Guard)> {
         }
         // A request's body: what comes of the backend are acknowledgements, until it answers.
         (Message::Bytes { next, left }, Message::Head) if *left >= least => {
-            let length = (*left).min(STRETCH_MAX) as u32;
+            let length = (*left).min(OFFLOAD_RANGE_MAX) as u32;
             let answer = exchange.response_floor;
             let client = Guard {
                 sequence: *next,

@@ -1,6 +1,6 @@
 //! What Hairpin sends of its own: acknowledgements, what it owns, resets.
 
-use super::entry::{Back, BackState, Front, FrontState, Message};
+use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Message};
 use super::numbers::{before, beyond, later};
 use super::peer::{Heard, Peer};
 use super::segment::{Abilities, Own};
@@ -44,167 +44,178 @@ pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&
     }
 }
 
-impl Front {
+impl ClientConn {
     /// Beside this acknowledgement number, what the backend is shown of a window of the client's, in bytes: no more than
     /// its hold until the response's head is read, nothing more then until it is let go.
-    pub(super) fn window_for(&self, back: &Back, acknowledgement: u32, window: u32) -> u32 {
+    pub(super) fn window_for(&self, backend_conn: &BackendConn, acknowledgement: u32, window: u32) -> u32 {
         match self.exchange.response {
-            Message::Head => window.min(back.hold),
-            _ if self.state != FrontState::Joined => window.min(back.hold),
-            _ if self.holds => window.min(beyond(acknowledgement, back.peer.edge)),
+            Message::Head => window.min(backend_conn.hold),
+            _ if self.state != ClientConnState::Spliced => window.min(backend_conn.hold),
+            _ if self.holds => window.min(beyond(acknowledgement, backend_conn.peer.edge)),
             _ => window,
         }
     }
 }
 
 impl Splices {
-    /// What a front's client may send beyond what it is told was received, in bytes.
-    fn window_for_client(&self, front: &Front) -> u32 {
-        let back = front.back.and_then(|back| self.backs.get(back));
-        match (front.state, back) {
-            (FrontState::Joined, Some(back)) => back.peer.window.min(front.most_for_client(front.peer.told)),
-            (FrontState::Waiting, _) => RECEIVE_WINDOW.saturating_sub(beyond(front.input_start(), front.peer.told)),
-            _ => RECEIVE_WINDOW.saturating_sub(front.waiting() as u32),
+    /// What a client connection's client may send beyond what it is told was received, in bytes.
+    fn window_for_client(&self, client_conn: &ClientConn) -> u32 {
+        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        match (client_conn.state, backend_conn) {
+            (ClientConnState::Spliced, Some(backend_conn)) => {
+                backend_conn.peer.window.min(client_conn.most_for_client(client_conn.peer.told))
+            }
+            (ClientConnState::Waiting, _) => {
+                RECEIVE_WINDOW.saturating_sub(beyond(client_conn.input_start(), client_conn.peer.told))
+            }
+            _ => RECEIVE_WINDOW.saturating_sub(client_conn.waiting() as u32),
         }
     }
 
-    fn own_of_front(&self, front: &Front, flags: u8, sequence: u32) -> Own {
-        let acknowledgement = match front.state {
+    fn own_of_client(&self, client_conn: &ClientConn, flags: u8, sequence: u32) -> Own {
+        let acknowledgement = match client_conn.state {
             // What goes through is acknowledged by the backend alone.
-            FrontState::Joined => front.peer.told,
+            ClientConnState::Spliced => client_conn.peer.told,
             // Nor what waits for one: the part that does not fit behind a longer head is sent again.
-            FrontState::Waiting => front.peer.told,
-            _ => later(front.peer.told, front.peer.expected),
+            ClientConnState::Waiting => client_conn.peer.told,
+            _ => later(client_conn.peer.told, client_conn.peer.expected),
         };
         Own {
-            source: front.key.destination,
-            destination: front.key.source,
+            source: client_conn.key.destination,
+            destination: client_conn.key.source,
             sequence,
             acknowledgement,
             flags,
-            window: front.peer.field(self.window_for_client(front)),
-            port: front.port,
-            mss: front.peer.mss,
+            window: client_conn.peer.field(self.window_for_client(client_conn)),
+            port: client_conn.port,
+            mss: client_conn.peer.mss,
             abilities: None,
         }
     }
 
-    fn own_of_back(&self, back: &Back, flags: u8, sequence: u32) -> Own {
-        let front = back.front.and_then(|front| self.fronts.get(front));
-        let reads_in_order = back.input.is_some() || !matches!(front, Some(front) if front.state == FrontState::Joined);
-        let acknowledgement = if reads_in_order { later(back.peer.told, back.peer.expected) } else { back.peer.told };
-        let window = match front {
-            Some(front) if front.state == FrontState::Joined => {
-                front.window_for(back, acknowledgement, front.peer.window)
+    fn own_of_backend(&self, backend_conn: &BackendConn, flags: u8, sequence: u32) -> Own {
+        let client_conn = backend_conn.client_conn.and_then(|client_conn| self.client_conns.get(client_conn));
+        let reads_in_order = backend_conn.input.is_some()
+            || !matches!(client_conn, Some(client_conn) if client_conn.state == ClientConnState::Spliced);
+        let acknowledgement = if reads_in_order {
+            later(backend_conn.peer.told, backend_conn.peer.expected)
+        } else {
+            backend_conn.peer.told
+        };
+        let window = match client_conn {
+            Some(client_conn) if client_conn.state == ClientConnState::Spliced => {
+                client_conn.window_for(backend_conn, acknowledgement, client_conn.peer.window)
             }
-            _ => RECEIVE_WINDOW.min(back.hold),
+            _ => RECEIVE_WINDOW.min(backend_conn.hold),
         };
         Own {
-            source: back.own_end(),
-            destination: back.target(),
+            source: backend_conn.own_end(),
+            destination: backend_conn.target(),
             sequence,
             acknowledgement,
             flags,
-            window: back.peer.field(window),
-            port: back.port,
-            mss: back.peer.mss,
+            window: backend_conn.peer.field(window),
+            port: backend_conn.port,
+            mss: backend_conn.peer.mss,
             abilities: None,
         }
     }
 
     /// Acknowledges to a client what we have.
-    pub(super) fn acknowledge_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let own = self.own_of_front(front, ACK, front.peer.sent);
+    pub(super) fn acknowledge_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let own = self.own_of_client(client_conn, ACK, client_conn.peer.sent);
         emit(cx, &own, [&[], &[]]);
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.peer.tell(own.acknowledgement, own.window);
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.peer.tell(own.acknowledgement, own.window);
         }
     }
 
     /// Acknowledges with a number that the client has acknowledged already: it answers with the one it expects.
     pub(super) fn acknowledge_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let own = self.own_of_front(front, ACK, front.peer.acknowledged.wrapping_sub(1));
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let own = self.own_of_client(client_conn, ACK, client_conn.peer.acknowledged.wrapping_sub(1));
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Acknowledges to a backend what we have.
-    pub(super) fn acknowledge_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(back) = self.backs.get(position) else { return };
-        let own = self.own_of_back(back, ACK, back.peer.sent);
+    pub(super) fn acknowledge_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.sent);
         emit(cx, &own, [&[], &[]]);
-        if let Some(back) = self.backs.get_mut(position) {
-            back.peer.tell(own.acknowledgement, own.window);
+        if let Some(backend_conn) = self.backend_conns.get_mut(position) {
+            backend_conn.peer.tell(own.acknowledgement, own.window);
         }
     }
 
     /// Sends a backend an acknowledgement of one number less than the last, which it answers with its present numbers.
-    pub(super) fn acknowledge_back_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(back) = self.backs.get(position) else { return };
-        let own = self.own_of_back(back, ACK, back.peer.acknowledged.wrapping_sub(1));
+    pub(super) fn acknowledge_backend_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.acknowledged.wrapping_sub(1));
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Sends what we own to a client, from the first byte it has not acknowledged on, as far as its window goes.
-    pub(super) fn send_owned_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.send_to_front(cx, position, Part::All);
+    pub(super) fn send_owned_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.send_to_client(cx, position, Part::All);
     }
 
     /// Sends what we own to a client, all or the part not sent yet, if what the client has just said calls for it.
-    pub(super) fn go_on_to_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
+    pub(super) fn go_on_to_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
         if heard.again {
             cx.statistics.http.retransmitted += 1;
-            self.send_to_front(cx, position, Part::All);
+            self.send_to_client(cx, position, Part::All);
         } else if heard.more {
-            self.send_to_front(cx, position, Part::Unsent);
+            self.send_to_client(cx, position, Part::Unsent);
         } else if heard.progress {
-            let due = self.fronts.get(position).and_then(|front| Some(front.peer.owned.as_ref()?.due));
-            due.into_iter().for_each(|due| self.stamp_front(position, due));
+            let due =
+                self.client_conns.get(position).and_then(|client_conn| Some(client_conn.peer.owned.as_ref()?.due));
+            due.into_iter().for_each(|due| self.stamp_client(position, due));
         }
     }
 
-    fn send_to_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let own = self.own_of_front(front, ACK, front.peer.sent);
-        if let Some(end) = self.send_owned(cx, &front.peer, own, part)
-            && let Some(front) = self.fronts.get_mut(position)
+    fn send_to_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let own = self.own_of_client(client_conn, ACK, client_conn.peer.sent);
+        if let Some(end) = self.send_owned(cx, &client_conn.peer, own, part)
+            && let Some(client_conn) = self.client_conns.get_mut(position)
         {
-            front.peer.has_sent(end);
-            front.peer.tell(own.acknowledgement, own.window);
-            let due = front.peer.owned.as_ref().map(|owned| owned.due);
-            due.into_iter().for_each(|due| self.stamp_front(position, due));
+            client_conn.peer.has_sent(end);
+            client_conn.peer.tell(own.acknowledgement, own.window);
+            let due = client_conn.peer.owned.as_ref().map(|owned| owned.due);
+            due.into_iter().for_each(|due| self.stamp_client(position, due));
         }
     }
 
     /// Sends what we own to a backend, from the first byte it has not acknowledged on, as far as its window goes.
-    pub(super) fn send_owned_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.send_to_back(cx, position, Part::All);
+    pub(super) fn send_owned_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.send_to_backend(cx, position, Part::All);
     }
 
     /// Sends what we own to a backend, all or the part not sent yet, if what the backend has just said calls for it.
-    pub(super) fn go_on_to_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
+    pub(super) fn go_on_to_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
         if heard.again {
             cx.statistics.http.retransmitted += 1;
-            self.send_to_back(cx, position, Part::All);
+            self.send_to_backend(cx, position, Part::All);
         } else if heard.more {
-            self.send_to_back(cx, position, Part::Unsent);
+            self.send_to_backend(cx, position, Part::Unsent);
         } else if heard.progress {
-            let due = self.backs.get(position).and_then(|back| Some(back.peer.owned.as_ref()?.due));
-            due.into_iter().for_each(|due| self.stamp_back(position, due));
+            let due =
+                self.backend_conns.get(position).and_then(|backend_conn| Some(backend_conn.peer.owned.as_ref()?.due));
+            due.into_iter().for_each(|due| self.stamp_backend(position, due));
         }
     }
 
-    fn send_to_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
-        let Some(back) = self.backs.get(position) else { return };
-        let own = self.own_of_back(back, ACK, back.peer.sent);
-        if let Some(end) = self.send_owned(cx, &back.peer, own, part)
-            && let Some(back) = self.backs.get_mut(position)
+    fn send_to_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.sent);
+        if let Some(end) = self.send_owned(cx, &backend_conn.peer, own, part)
+            && let Some(backend_conn) = self.backend_conns.get_mut(position)
         {
-            back.peer.has_sent(end);
-            back.peer.tell(own.acknowledgement, own.window);
-            let due = back.peer.owned.as_ref().map(|owned| owned.due);
-            due.into_iter().for_each(|due| self.stamp_back(position, due));
+            backend_conn.peer.has_sent(end);
+            backend_conn.peer.tell(own.acknowledgement, own.window);
+            let due = backend_conn.peer.owned.as_ref().map(|owned| owned.due);
+            due.into_iter().for_each(|due| self.stamp_backend(position, due));
         }
     }
 
@@ -244,50 +255,50 @@ impl Splices {
     }
 
     /// Resets a client's connection.
-    pub(super) fn reset_front<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
+    pub(super) fn reset_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
         // The number the client expects next is the last that it has acknowledged, or one that is on its way.
-        let sequence = later(front.peer.acknowledged, front.peer.sent);
-        let own = self.own_of_front(front, RST | ACK, sequence);
+        let sequence = later(client_conn.peer.acknowledged, client_conn.peer.sent);
+        let own = self.own_of_client(client_conn, RST | ACK, sequence);
         emit(cx, &own, [&[], &[]]);
-        if before(front.peer.acknowledged, sequence) {
-            emit(cx, &Own { sequence: front.peer.acknowledged, ..own }, [&[], &[]]);
+        if before(client_conn.peer.acknowledged, sequence) {
+            emit(cx, &Own { sequence: client_conn.peer.acknowledged, ..own }, [&[], &[]]);
         }
     }
 
     /// Resets a backend's connection.
-    pub(super) fn reset_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(back) = self.backs.get(position) else { return };
-        let sequence = later(back.peer.acknowledged, back.peer.sent);
-        let own = self.own_of_back(back, RST | ACK, sequence);
+    pub(super) fn reset_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let sequence = later(backend_conn.peer.acknowledged, backend_conn.peer.sent);
+        let own = self.own_of_backend(backend_conn, RST | ACK, sequence);
         emit(cx, &own, [&[], &[]]);
-        if before(back.peer.acknowledged, sequence) {
-            emit(cx, &Own { sequence: back.peer.acknowledged, ..own }, [&[], &[]]);
+        if before(backend_conn.peer.acknowledged, sequence) {
+            emit(cx, &Own { sequence: backend_conn.peer.acknowledged, ..own }, [&[], &[]]);
         }
     }
 
     /// Resets what the backend takes a connection for, whether that is one of ours or not. Without ACK, for nothing of the
     /// backend's is acknowledged: what counts is `sequence`, the number that it expects.
     pub(super) fn reset_unopened<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, sequence: u32) {
-        let Some(back) = self.backs.get(position) else { return };
-        let own = Own { acknowledgement: 0, window: 0, ..self.own_of_back(back, RST, sequence) };
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let own = Own { acknowledgement: 0, window: 0, ..self.own_of_backend(backend_conn, RST, sequence) };
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Sends a connection's SYN to its backend.
     pub(super) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(back) = self.backs.get(position) else { return };
-        debug_assert_eq!(back.state, BackState::Connecting);
+        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        debug_assert_eq!(backend_conn.state, BackendConnState::Connecting);
         let own = Own {
-            source: back.own_end(),
-            destination: back.target(),
-            sequence: back.peer.sent.wrapping_sub(1),
+            source: backend_conn.own_end(),
+            destination: backend_conn.target(),
+            sequence: backend_conn.peer.sent.wrapping_sub(1),
             acknowledgement: 0,
             flags: SYN,
             window: u16::MAX,
-            port: back.port,
+            port: backend_conn.port,
             mss: u16::MAX,
-            abilities: Some(Abilities { mss: back.asked, scale: Some(cookie::SCALE), sack: true }),
+            abilities: Some(Abilities { mss: backend_conn.asked, scale: Some(cookie::SCALE), sack: true }),
         };
         emit(cx, &own, [&[], &[]]);
     }

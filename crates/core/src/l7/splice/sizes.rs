@@ -5,7 +5,7 @@
 //! two sizes, Ethernet's and the tunnels', and a client gets one of its own size. Clients that take less than either are
 //! few: they share Ethernet's, and what goes to them is cut.
 
-use super::entry::{Back, Front, Message};
+use super::entry::{BackendConn, ClientConn, Message};
 use crate::flow::Direction;
 use crate::l7::cookie;
 
@@ -28,7 +28,7 @@ impl Size {
     }
 }
 
-impl Back {
+impl BackendConn {
     /// What it is kept for.
     pub(super) fn size(&self) -> Size {
         Size::of(self.asked, self.key.is_ipv4())
@@ -52,16 +52,17 @@ pub(super) fn asked_for(mss: u16, is_ipv4: bool, is_kept: bool) -> u16 {
 }
 
 /// Whether all that this end sends fits the other, by what each was told.
-pub(super) fn fits(front: &Front, back: &Back, from: Direction) -> bool {
+pub(super) fn fits(client_conn: &ClientConn, backend_conn: &BackendConn, from: Direction) -> bool {
     match from {
-        Direction::FromClient => most(front.key.is_ipv4()) <= back.peer.mss,
-        Direction::FromBackend => back.asked <= front.peer.mss,
+        Direction::FromClient => most(client_conn.key.is_ipv4()) <= backend_conn.peer.mss,
+        Direction::FromBackend => backend_conn.asked <= client_conn.peer.mss,
     }
 }
 
 /// Whether what an exchange still has to carry fits its receiver. Acknowledgements fit every receiver.
-pub(super) fn fit(front: &Front, back: &Back) -> bool {
-    let up = matches!(front.exchange.request, Message::Bytes { .. } | Message::Endless);
-    let down = matches!(front.exchange.response, Message::Bytes { .. } | Message::Endless);
-    (!up || fits(front, back, Direction::FromClient)) && (!down || fits(front, back, Direction::FromBackend))
+pub(super) fn fit(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
+    let up = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
+    let down = matches!(client_conn.exchange.response, Message::Bytes { .. } | Message::Endless);
+    (!up || fits(client_conn, backend_conn, Direction::FromClient))
+        && (!down || fits(client_conn, backend_conn, Direction::FromBackend))
 }

@@ -4,7 +4,7 @@
 //! sees neither: every half of the limit the rules go, and the client is asked for a packet. What it may have taken
 //! until then is unknown and counts for it, so no client is reset early.
 
-use super::entry::{Front, FrontState, Message};
+use super::entry::{ClientConn, ClientConnState, Message};
 use super::timers::{OFFLOADED_FOR, body_timeout};
 use super::{Context, Refused, Splices};
 use crate::config::Snapshot;
@@ -14,14 +14,14 @@ use crate::l7::config::Kind;
 use crate::time::{Duration, Time};
 
 /// How long a client may take nothing. `None`: a service without such a limit.
-fn limit(snapshot: &Snapshot, front: &Front) -> Option<Duration> {
-    match &snapshot.services.get(usize::from(front.service))?.kind {
+fn limit(snapshot: &Snapshot, client_conn: &ClientConn) -> Option<Duration> {
+    match &snapshot.services.get(usize::from(client_conn.service))?.kind {
         Kind::Http(http) => Some(http.limits.send_timeout),
         _ => None,
     }
 }
 
-impl Front {
+impl ClientConn {
     /// Whether its exchange may last although nothing moves: as long as the client may take nothing.
     pub(super) fn outlasts(&self, snapshot: &Snapshot) -> bool {
         self.is_sent_to() && self.is_waited_for() && limit(snapshot, self).is_some()
@@ -29,7 +29,7 @@ impl Front {
 
     /// Whether a response has begun that the client may not have all of.
     fn is_sent_to(&self) -> bool {
-        self.state == FrontState::Joined && !matches!(self.exchange.response, Message::Head)
+        self.state == ClientConnState::Spliced && !matches!(self.exchange.response, Message::Head)
     }
 
     /// Whether the client is waited for: it has not acknowledged all that it was sent, or takes nothing now, or has not
@@ -40,7 +40,7 @@ impl Front {
 
     /// A segment of the client's was heard, which had acknowledged `acknowledged` and had such a window before.
     pub(super) fn has_heard(&mut self, now: Time, snapshot: &Snapshot, (acknowledged, window): (u32, u32)) {
-        if self.state == FrontState::Resetting {
+        if self.state == ClientConnState::Resetting {
             return;
         }
         self.asks = 0;
@@ -65,33 +65,33 @@ impl Front {
 impl Splices {
     /// A response begins.
     pub(super) fn begin_taking<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.taken = cx.now;
-        if let Some(limit) = limit(cx.snapshot, front) {
-            self.stamp_front(position, cx.now + limit / 2);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.taken = cx.now;
+        if let Some(limit) = limit(cx.snapshot, client_conn) {
+            self.stamp_client(position, cx.now + limit / 2);
         }
     }
 
     /// Looks whether a client takes its response; says when to look again. One that has taken nothing for too long is
     /// reset.
-    pub(super) fn look_at_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Option<Time> {
-        let front = self.fronts.get_mut(position).filter(|front| front.is_sent_to())?;
-        let limit = limit(cx.snapshot, front)?;
+    pub(super) fn judge_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Option<Time> {
+        let client_conn = self.client_conns.get_mut(position).filter(|client_conn| client_conn.is_sent_to())?;
+        let limit = limit(cx.snapshot, client_conn)?;
         let again = cx.now + limit / 2;
-        if front.offload_state != OffloadState::Software {
-            if front.taken + limit / 2 <= cx.now {
+        if client_conn.offload_state != OffloadState::Software {
+            if client_conn.taken + limit / 2 <= cx.now {
                 self.look_at_rules(cx, position);
             }
             return Some(again);
         }
-        let due = front.taken + limit;
-        if !front.is_waited_for() || cx.now < due {
+        let due = client_conn.taken + limit;
+        if !client_conn.is_waited_for() || cx.now < due {
             return Some(if cx.now < due { again.min(due) } else { again });
         }
-        if front.asks > 0 {
+        if client_conn.asks > 0 {
             // Whether it took something until its rules went is not known.
-            front.asks = 0;
-            front.taken = front.looked;
+            client_conn.asks = 0;
+            client_conn.taken = client_conn.looked;
             self.acknowledge_below(cx, position);
             return Some(again);
         }
@@ -103,11 +103,11 @@ impl Splices {
     /// An exchange that the engine carries has lasted: its rules go, and what its ends send next tells whether it goes on.
     /// A client that only receives is asked.
     pub(super) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        if let Some(front) = self.fronts.get_mut(position) {
-            front.deadline = cx.now + OFFLOADED_FOR;
-            if front.is_sent_to() {
-                (front.asks, front.looked) = (1, cx.now);
-                front.deadline = front.deadline.max(cx.now + body_timeout(cx.snapshot, front));
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.deadline = cx.now + OFFLOADED_FOR;
+            if client_conn.is_sent_to() {
+                (client_conn.asks, client_conn.looked) = (1, cx.now);
+                client_conn.deadline = client_conn.deadline.max(cx.now + body_timeout(cx.snapshot, client_conn));
             }
         }
         self.remove_rules(cx, position);

@@ -1,7 +1,7 @@
 //! Time: what we own is sent again, and nothing lasts for ever.
 
 use super::close::Fate;
-use super::entry::{BackState, Front, FrontState, Message};
+use super::entry::{BackendConnState, ClientConn, ClientConnState, Message};
 use super::{Context, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
@@ -33,9 +33,9 @@ impl Deadlines for Stamped {
 }
 
 /// How long a body may pause; a tunnel as long as any connection.
-pub(super) fn body_timeout(snapshot: &Snapshot, front: &Front) -> Duration {
-    let is_tunnel = matches!(front.exchange.request, Message::Endless);
-    match snapshot.services.get(usize::from(front.service)).map(|service| (&service.kind, &service.timeouts)) {
+pub(super) fn body_timeout(snapshot: &Snapshot, client_conn: &ClientConn) -> Duration {
+    let is_tunnel = matches!(client_conn.exchange.request, Message::Endless);
+    match snapshot.services.get(usize::from(client_conn.service)).map(|service| (&service.kind, &service.timeouts)) {
         Some((Kind::Http(http), _)) if !is_tunnel => http.limits.body_timeout,
         Some((_, timeouts)) => timeouts.tcp_established,
         None => Duration::from_secs(60),
@@ -58,103 +58,115 @@ impl Splices {
         self.stamps.due(cx.now, &Stamped, &mut due);
         for position in due {
             match position.checked_sub(self.fronts_max) {
-                None => self.front_due(cx, position),
-                Some(back) => self.back_due(cx, back),
+                None => self.client_due(cx, position),
+                Some(backend_conn) => self.backend_due(cx, backend_conn),
             }
         }
         self.tell(&mut cx.statistics.http);
     }
 
-    /// The engine has answered what a front waited for: it holds no rule of it any more, or carries its response.
+    /// The engine has answered what a client connection waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.state == FrontState::Joined && front.asks > 0 && front.offload_state == OffloadState::Software {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.state == ClientConnState::Spliced
+            && client_conn.asks > 0
+            && client_conn.offload_state == OffloadState::Software
+        {
             return self.acknowledge_below(cx, position);
         }
-        if let (FrontState::Joined, Some(back)) = (front.state, front.back) {
-            return self.acknowledge_back(cx, back);
+        if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn) {
+            return self.acknowledge_backend(cx, backend_conn);
         }
-        if front.is_between_exchanges() {
-            return self.settle_back(cx, position);
+        if client_conn.is_between_exchanges() {
+            return self.settle_backend(cx, position);
         }
-        if front.state == FrontState::Resetting {
+        if client_conn.state == ClientConnState::Resetting {
             return self.ask(cx, position);
         }
-        if front.state == FrontState::Waiting && front.offload_state == OffloadState::Software && front.answers_due == 0
+        if client_conn.state == ClientConnState::Waiting
+            && client_conn.offload_state == OffloadState::Software
+            && client_conn.answers_due == 0
         {
-            let connecting = front
-                .back
-                .and_then(|back| self.backs.get(back))
-                .is_some_and(|back| back.state == BackState::Connecting);
+            let connecting = client_conn
+                .backend_conn
+                .and_then(|backend_conn| self.backend_conns.get(backend_conn))
+                .is_some_and(|backend_conn| backend_conn.state == BackendConnState::Connecting);
             if !connecting {
                 self.go(cx, position);
             }
         }
     }
 
-    fn front_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        front.stamped = Time::from_nanos(u64::MAX);
-        if front.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
-            if !front.peer.back_off(cx.now) {
+    fn client_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.stamped = Time::from_nanos(u64::MAX);
+        if client_conn.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
+            if !client_conn.peer.backend_off(cx.now) {
                 cx.statistics.http.refused[Refused::Vanished as usize] += 1;
                 return self.abandon(cx, position);
             }
             cx.statistics.http.retransmitted += 1;
-            self.send_owned_front(cx, position);
+            self.send_owned_client(cx, position);
         }
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.deadline <= cx.now {
-            self.front_late(cx, position);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.deadline <= cx.now {
+            self.client_late(cx, position);
         }
-        let look = self.look_at_client(cx, position);
-        let Some(front) = self.fronts.get(position) else { return };
-        let owned = front.peer.owned.as_ref().map(|owned| owned.due);
-        let next = [owned, look].into_iter().flatten().fold(front.deadline, Time::min);
-        self.stamp_front(position, next);
+        let look = self.judge_client(cx, position);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let owned = client_conn.peer.owned.as_ref().map(|owned| owned.due);
+        let next = [owned, look].into_iter().flatten().fold(client_conn.deadline, Time::min);
+        self.stamp_client(position, next);
     }
 
-    /// A front's state has lasted too long.
-    fn front_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        match front.state {
-            FrontState::Reading if front.input.is_none() => self.close_front(cx, position),
-            FrontState::Reading => {
+    /// A client connection's state has lasted too long.
+    fn client_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        match client_conn.state {
+            ClientConnState::Reading if client_conn.input.is_none() => self.close_client(cx, position),
+            ClientConnState::Reading => {
                 self.refuse(cx, position, 408, Refused::Slow);
-                if let Some(owned) = self.fronts.get_mut(position).and_then(|front| front.peer.owned.as_mut()) {
+                if let Some(owned) =
+                    self.client_conns.get_mut(position).and_then(|client_conn| client_conn.peer.owned.as_mut())
+                {
                     owned.tries_max = SLOW_RETRANSMITS_MAX;
                 }
             }
-            // Its back has a deadline of its own; this is for a request that waits for the engine.
-            FrontState::Waiting => front.deadline = cx.now + Duration::from_secs(1),
-            FrontState::Joined if front.offload_state != OffloadState::Software => self.look_at_rules(cx, position),
-            FrontState::Joined if front.outlasts(cx.snapshot) => {
-                front.deadline = cx.now + body_timeout(cx.snapshot, front);
+            // Its backend connection has a deadline of its own; this is for a request that waits for the engine.
+            ClientConnState::Waiting => client_conn.deadline = cx.now + Duration::from_secs(1),
+            ClientConnState::Spliced if client_conn.offload_state != OffloadState::Software => {
+                self.look_at_rules(cx, position)
             }
-            FrontState::Joined => self.exchange_late(cx, position),
-            FrontState::Replying | FrontState::Closing => {
+            ClientConnState::Spliced if client_conn.outlasts(cx.snapshot) => {
+                client_conn.deadline = cx.now + body_timeout(cx.snapshot, client_conn);
+            }
+            ClientConnState::Spliced => self.exchange_late(cx, position),
+            ClientConnState::Replying | ClientConnState::Closing => {
                 // What of ours it did not take within that time, or its FIN, is not waited for any longer.
-                let waits = u64::from(front.peer.owned.is_some() && front.peer.window == 0);
+                let waits = u64::from(client_conn.peer.owned.is_some() && client_conn.peer.window == 0);
                 cx.statistics.http.refused[Refused::SendTimeout as usize] += waits;
                 self.abandon(cx, position);
             }
-            FrontState::TimeWait => self.remove_front(cx, position),
-            FrontState::Resetting => self.ask(cx, position),
-            FrontState::PendingRemoval => front.deadline = cx.now + Duration::from_secs(1),
+            ClientConnState::TimeWait => self.remove_client(cx, position),
+            ClientConnState::Resetting => self.ask(cx, position),
+            ClientConnState::PendingRemoval => client_conn.deadline = cx.now + Duration::from_secs(1),
         }
     }
 
     fn exchange_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let exchange = &front.exchange;
-        let closed = front.peer.has_closed
-            && front.back.and_then(|back| self.backs.get(back)).is_some_and(|back| back.peer.has_closed);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let exchange = &client_conn.exchange;
+        let closed = client_conn.peer.has_closed
+            && client_conn
+                .backend_conn
+                .and_then(|backend_conn| self.backend_conns.get(backend_conn))
+                .is_some_and(|backend_conn| backend_conn.peer.has_closed);
         if closed {
             // Both ends have closed in order; nothing has to be said.
-            if let Some(back) = front.back.take() {
-                self.remove_back(cx, back, true);
+            if let Some(backend_conn) = client_conn.backend_conn.take() {
+                self.remove_backend(cx, backend_conn, true);
             }
-            return self.remove_front(cx, position);
+            return self.remove_client(cx, position);
         }
         match exchange.response {
             Message::Head if !exchange.has_begun && exchange.request.is_done() => {
@@ -166,56 +178,60 @@ impl Splices {
         }
     }
 
-    /// A back whose backend was taken away.
-    fn back_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        let front = self.backs.get(back).and_then(|entry| entry.front);
-        match front.and_then(|front| Some((front, self.fronts.get(front)?.state))) {
-            Some((front, FrontState::Joined | FrontState::Waiting)) => self.abandon(cx, front),
-            Some((front, _)) => self.detach(cx, front, Fate::Reset),
+    /// A backend connection whose backend was taken away.
+    fn backend_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let client_conn = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn);
+        match client_conn.and_then(|client_conn| Some((client_conn, self.client_conns.get(client_conn)?.state))) {
+            Some((client_conn, ClientConnState::Spliced | ClientConnState::Waiting)) => self.abandon(cx, client_conn),
+            Some((client_conn, _)) => self.detach(cx, client_conn, Fate::Reset),
             None => {
-                self.reset_back(cx, back);
-                self.remove_back(cx, back, true);
+                self.reset_backend(cx, backend_conn);
+                self.remove_backend(cx, backend_conn, true);
             }
         }
     }
 
-    fn back_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, back: u32) {
-        let Some(entry) = self.backs.get_mut(back) else { return };
+    fn backend_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.stamped = Time::from_nanos(u64::MAX);
         if entry.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
-            if !entry.peer.back_off(cx.now) {
+            if !entry.peer.backend_off(cx.now) {
                 cx.statistics.http.refused[Refused::Vanished as usize] += 1;
-                self.reset_back(cx, back);
-                return self.lost_back(cx, back);
+                self.reset_backend(cx, backend_conn);
+                return self.lost_backend(cx, backend_conn);
             }
             cx.statistics.http.retransmitted += 1;
-            self.send_owned_back(cx, back);
+            self.send_owned_backend(cx, backend_conn);
         }
-        let Some(entry) = self.backs.get(back) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
         let late = entry.deadline <= cx.now;
-        if entry.is_unwanted && late && !matches!(entry.state, BackState::TimeWait | BackState::Resetting) {
-            return self.back_unwanted(cx, back);
+        if entry.is_unwanted && late && !matches!(entry.state, BackendConnState::TimeWait | BackendConnState::Resetting)
+        {
+            return self.backend_unwanted(cx, backend_conn);
         }
         match entry.state {
-            BackState::Connecting if late => return self.unconnected(cx, back, Refused::ConnectTimeout),
-            BackState::Connecting if entry.again <= cx.now => return self.connect_again(cx, back),
-            BackState::Idle if late => self.close_back(cx, back),
-            BackState::Closing if late => {
-                self.reset_back(cx, back);
-                return self.remove_back(cx, back, true);
+            BackendConnState::Connecting if late => return self.unconnected(cx, backend_conn, Refused::ConnectTimeout),
+            BackendConnState::Connecting if entry.again <= cx.now => return self.connect_again(cx, backend_conn),
+            BackendConnState::Idle if late => self.close_backend(cx, backend_conn),
+            BackendConnState::Closing if late => {
+                self.reset_backend(cx, backend_conn);
+                return self.remove_backend(cx, backend_conn, true);
             }
-            BackState::TimeWait if late => return self.remove_back(cx, back, false),
-            BackState::Resetting if late => return self.ask_back(cx, back),
+            BackendConnState::TimeWait if late => return self.remove_backend(cx, backend_conn, false),
+            BackendConnState::Resetting if late => return self.ask_backend(cx, backend_conn),
             _ => {}
         }
-        let Some(entry) = self.backs.get(back) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
         let owned = entry.peer.owned.as_ref().map(|owned| owned.due);
         let deadline = match entry.state {
-            BackState::Attached => None,
-            BackState::Connecting => Some(entry.again.min(entry.deadline)),
-            BackState::Idle | BackState::Closing | BackState::TimeWait | BackState::Resetting => Some(entry.deadline),
+            BackendConnState::Attached => None,
+            BackendConnState::Connecting => Some(entry.again.min(entry.deadline)),
+            BackendConnState::Idle
+            | BackendConnState::Closing
+            | BackendConnState::TimeWait
+            | BackendConnState::Resetting => Some(entry.deadline),
         };
         let next = [owned, deadline].into_iter().flatten().min();
-        next.into_iter().for_each(|next| self.stamp_back(back, next));
+        next.into_iter().for_each(|next| self.stamp_backend(backend_conn, next));
     }
 }

@@ -1,11 +1,11 @@
 //! What a client sends.
 
 use super::close::Fate;
-use super::entry::{BackState, Front, Inadmissible, Message};
+use super::entry::{BackendConnState, ClientConn, Inadmissible, Message};
 use super::numbers::{before, beyond, earlier, follow, later};
 use super::read::USELESS;
 use super::segment::{Segment, replace_payload};
-use super::{Context, FrontState, Refused, Splices};
+use super::{ClientConnState, Context, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::OffloadState;
@@ -28,17 +28,17 @@ impl Splices {
         position: u32,
     ) {
         let segment = Segment::of(frame.bytes(), at);
-        let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
         if at.ttl <= 1 {
             return cx.drop(Drop::TimeToLive);
         }
-        let service = front.service;
+        let service = client_conn.service;
         if segment.has(SYN) {
             return self.new_flow(cx, frame, at, service);
         }
-        let resets = front.state == FrontState::Resetting;
-        let near = if front.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
-        let apart = segment.sequence.wrapping_sub(front.peer.highest).wrapping_add(near);
+        let resets = client_conn.state == ClientConnState::Resetting;
+        let near = if client_conn.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
+        let apart = segment.sequence.wrapping_sub(client_conn.peer.highest).wrapping_add(near);
         let is_near = apart <= 2 * near;
         if segment.has(RST) {
             return if is_near { self.reset_by_client(cx, &segment, position) } else { cx.drop(USELESS) };
@@ -48,34 +48,34 @@ impl Splices {
         }
         // The number that the ends of a new connection agree on may be near the old one's: the client closed, and soon took
         // the same port again (RFC 6528: its numbers go on with a clock).
-        let peer = &front.peer;
+        let peer = &client_conn.peer;
         let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
-            && (front.rules != 0 || !before(peer.sent, segment.acknowledgement));
+            && (client_conn.rules != 0 || !before(peer.sent, segment.acknowledgement));
         if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
             return self.another(cx, frame, at, &segment, position);
         }
-        let Some(front) = self.fronts.get_mut(position) else { return cx.drop(USELESS) };
-        let before = (front.peer.acknowledged, front.peer.window);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
+        let before = (client_conn.peer.acknowledged, client_conn.peer.window);
         let heard = match is_near {
-            true => front.peer.hear(cx.now, &segment, &mut self.buffers),
+            true => client_conn.peer.hear(cx.now, &segment, &mut self.buffers),
             false => None,
         };
         let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
-        front.has_heard(cx.now, cx.snapshot, before);
-        front.last_seen = cx.now;
-        self.go_on_to_front(cx, position, heard);
-        match self.fronts.get(position).map(|front| front.state) {
-            Some(FrontState::Resetting) => self.answer_with_reset(cx, &segment, position),
-            Some(FrontState::Joined) => self.upward(cx, frame, at, &segment, position),
+        client_conn.has_heard(cx.now, cx.snapshot, before);
+        client_conn.last_seen = cx.now;
+        self.go_on_to_client(cx, position, heard);
+        match self.client_conns.get(position).map(|client_conn| client_conn.state) {
+            Some(ClientConnState::Resetting) => self.answer_with_reset(cx, &segment, position),
+            Some(ClientConnState::Spliced) => self.upward(cx, frame, at, &segment, position),
             Some(_) => self.behind(cx, frame, at, &segment, position),
             None => {}
         }
     }
 
-    /// Whether a segment is the first with data of another connection that we have offered between a front's ends. The
-    /// network may bring that of the front's own a second time, at any time.
+    /// Whether a segment is the first with data of another connection that we have offered between a client connection's
+    /// ends. The network may bring that of the client connection's own a second time, at any time.
     fn begins<IO: FrameIo>(&self, cx: &Context<'_, IO>, at: &Transport, segment: &Segment, position: u32) -> bool {
-        let own = self.fronts.get(position).map(|front| front.first);
+        let own = self.client_conns.get(position).map(|client_conn| client_conn.first);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         segment.payload > 0
             && own != Some((segment.sequence, segment.acknowledgement))
@@ -83,7 +83,8 @@ impl Splices {
             && !self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement))
     }
 
-    /// A packet whose numbers are not the front's: the client may have begun another connection between the same ends.
+    /// A packet whose numbers are not the client connection's: the client may have begun another connection between the
+    /// same ends.
     fn another<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -93,11 +94,12 @@ impl Splices {
         position: u32,
     ) {
         let begins = self.begins(cx, at, segment, position);
-        let Some(service) = self.fronts.get(position).map(|front| front.service).filter(|_| begins) else {
+        let Some(service) = self.client_conns.get(position).map(|client_conn| client_conn.service).filter(|_| begins)
+        else {
             return cx.drop(USELESS);
         };
         self.detach(cx, position, Fate::Reset);
-        self.remove_front(cx, position);
+        self.remove_client(cx, position);
         self.first(cx, frame, at, service);
     }
 
@@ -113,14 +115,15 @@ impl Splices {
     ) {
         let reports = segment.payload == 0 && !segment.has(FIN) && at.payload - at.l4 > tcp::HEADER;
         // A number before that is a keep-alive probe, and ours to answer.
-        let is_probe = |front: &Front| before(segment.sequence, front.peer.expected);
+        let is_probe = |client_conn: &ClientConn| before(segment.sequence, client_conn.peer.expected);
         let sent = self
-            .fronts
+            .client_conns
             .get(position)
-            .filter(|front| reports && front.state == FrontState::Reading && !is_probe(front))
-            .and_then(|front| {
-                let back = self.backs.get(front.back?)?;
-                (back.state == BackState::Attached && front.peer.sack && back.peer.sack).then_some(back.peer.sent)
+            .filter(|client_conn| reports && client_conn.state == ClientConnState::Reading && !is_probe(client_conn))
+            .and_then(|client_conn| {
+                let backend_conn = self.backend_conns.get(client_conn.backend_conn?)?;
+                (backend_conn.state == BackendConnState::Attached && client_conn.peer.sack && backend_conn.peer.sack)
+                    .then_some(backend_conn.peer.sent)
             });
         if let Some(sent) = sent {
             return self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sent, ACK));
@@ -131,21 +134,26 @@ impl Splices {
         self.take(cx, frame, at, segment, position);
     }
 
-    /// Lets the backend know that the client got something twice, if the front has left its back to others. Numbers of
-    /// this client's mean nothing there any more, but an acknowledgement that says nothing new is enough for a backend
-    /// to know that its probe was needless (RFC 8985, 7.4.2).
+    /// Lets the backend know that the client got something twice, if the client connection has left its backend connection
+    /// to others. Numbers of this client's mean nothing there any more, but an acknowledgement that says nothing new is
+    /// enough for a backend to know that its probe was needless (RFC 8985, 7.4.2).
     fn report<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, bytes: &[u8], at: &Transport, position: u32) {
-        let Some((back, generation)) = self.fronts.get(position).and_then(|front| front.left) else { return };
+        let Some((backend_conn, generation)) = self.client_conns.get(position).and_then(|client_conn| client_conn.left)
+        else {
+            return;
+        };
         let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         let reports = tcp::Options::new(options).any(|option| option.kind == tcp::OPTION_SACK);
-        let is_there = self.backs.generation(back) == generation
-            && self.backs.get(back).is_some_and(|back| matches!(back.state, BackState::Idle | BackState::Attached));
+        let is_there = self.backend_conns.generation(backend_conn) == generation
+            && self.backend_conns.get(backend_conn).is_some_and(|backend_conn| {
+                matches!(backend_conn.state, BackendConnState::Idle | BackendConnState::Attached)
+            });
         if reports && is_there {
-            self.acknowledge_back(cx, back);
+            self.acknowledge_backend(cx, backend_conn);
         }
     }
 
-    /// A client's segment while front and back are joined.
+    /// A client's segment while client and backend connection are spliced.
     fn upward<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
@@ -156,58 +164,63 @@ impl Splices {
     ) {
         self.catch_up(position);
         self.conclude(cx, position);
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        if front.state != FrontState::Joined {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if client_conn.state != ClientConnState::Spliced {
             self.behind(cx, frame, at, segment, position);
-            return self.settle_back(cx, position);
+            return self.settle_backend(cx, position);
         }
         if segment.payload == 0 && !segment.has(FIN) {
-            let is_probe = before(segment.sequence, front.exchange.request_floor);
+            let is_probe = before(segment.sequence, client_conn.exchange.request_floor);
             // A number beyond the request's end is that of requests that wait here.
-            let number = match front.exchange.request_end {
+            let number = match client_conn.exchange.request_end {
                 Some(end) if before(end, segment.sequence) => end,
                 _ => segment.sequence,
             };
-            let mut sequence = number.wrapping_add(front.up.delta_at_end());
-            if matches!(front.exchange.request, Message::Chunked(_))
-                && let Some(back) = front.back.and_then(|back| self.backs.get(back))
+            let mut sequence = number.wrapping_add(client_conn.up.delta_at_end());
+            if matches!(client_conn.exchange.request, Message::Chunked(_))
+                && let Some(backend_conn) =
+                    client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
             {
                 // What of a body that is read in order lies behind a gap has not gone on.
-                sequence = earlier(sequence, back.peer.sent);
+                sequence = earlier(sequence, backend_conn.peer.sent);
             }
             if is_probe {
-                return self.acknowledge_front(cx, position);
+                return self.acknowledge_client(cx, position);
             }
-            if front.peer.holds(segment.acknowledgement) {
+            if client_conn.peer.holds(segment.acknowledgement) {
                 return;
             }
-            front.down.settle(segment.acknowledgement);
+            client_conn.down.settle(segment.acknowledgement);
             self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sequence, ACK));
-            if self.fronts.get(position).is_some_and(|front| front.holds) {
+            if self.client_conns.get(position).is_some_and(|client_conn| client_conn.holds) {
                 // It may have acknowledged what of ours the engine could not be offered the body for.
                 self.offer(cx, position);
             }
             return self.conclude(cx, position);
         }
-        front.down.settle(front.peer.acknowledged);
+        client_conn.down.settle(client_conn.peer.acknowledged);
         self.body_upward(cx, frame, at, segment, position);
     }
 
     /// A request's body that the engine has carried is over once the backend has acknowledged its end. Of a response that it
     /// carries, the client's acknowledgements tell how far it has come, if they come by here.
     fn catch_up(&mut self, position: u32) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) else { return };
-        if front.is_carried_down_only() {
-            front.catch_up_downwards(back);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(backend_conn) =
+            client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+        else {
+            return;
+        };
+        if client_conn.is_carried_down_only() {
+            client_conn.catch_up_downwards(backend_conn);
         }
-        let exchange = &mut front.exchange;
+        let exchange = &mut client_conn.exchange;
         if let (Message::Bytes { .. }, Some(end)) = (&exchange.request, exchange.request.end(None))
-            && !before(back.peer.acknowledged, end.wrapping_add(front.up.delta_at_end()))
+            && !before(backend_conn.peer.acknowledged, end.wrapping_add(client_conn.up.delta_at_end()))
         {
             (exchange.request, exchange.request_end) = (Message::Done, Some(end));
-            front.peer.expected = later(front.peer.expected, end);
-            front.peer.highest = later(front.peer.highest, end);
+            client_conn.peer.expected = later(client_conn.peer.expected, end);
+            client_conn.peer.highest = later(client_conn.peer.highest, end);
         }
     }
 
@@ -220,34 +233,36 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(front) = self.fronts.get_mut(position) else { return };
-        let had_before = front.peer.expected;
-        let exchange = &mut front.exchange;
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let had_before = client_conn.peer.expected;
+        let exchange = &mut client_conn.exchange;
         let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
         let start = segment.sequence.wrapping_add(skip);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let mine = &payload[skip as usize..];
-        let had = (beyond(start, front.peer.expected) as usize).min(mine.len());
-        if !front.framing.agrees(&self.buffers, start, &mine[..had]) {
+        let had = (beyond(start, client_conn.peer.expected) as usize).min(mine.len());
+        if !client_conn.framing.agrees(&self.buffers, start, &mine[..had]) {
             // Or it asks whether we are there, with a byte that means nothing (RFC 9293, 3.8.4).
             cx.drop(USELESS);
-            return self.acknowledge_front(cx, position);
+            return self.acknowledge_client(cx, position);
         }
-        if let (Message::Chunked(chunks), false) = (&exchange.request, before(front.peer.expected, start)) {
+        if let (Message::Chunked(chunks), false) = (&exchange.request, before(client_conn.peer.expected, start)) {
             let fresh = (start.wrapping_add(had as u32), &mine[had..]);
-            let back = front.back.and_then(|back| self.backs.get(back));
-            let acknowledged = back.map_or(start, |back| back.peer.acknowledged.wrapping_sub(front.up.delta_at_end()));
-            if !front.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
+            let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+            let acknowledged = backend_conn.map_or(start, |backend_conn| {
+                backend_conn.peer.acknowledged.wrapping_sub(client_conn.up.delta_at_end())
+            });
+            if !client_conn.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
                 cx.statistics.http.unrecorded += 1;
-                return self.acknowledge_front(cx, position);
+                return self.acknowledge_client(cx, position);
             }
         }
-        let admitted = exchange.request.admit(&mut exchange.request_end, &mut front.peer.expected, start, mine);
+        let admitted = exchange.request.admit(&mut exchange.request_end, &mut client_conn.peer.expected, start, mine);
         let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(Inadmissible::OutOfOrder) => {
                 cx.statistics.http.out_of_order += 1;
-                return self.acknowledge_front(cx, position);
+                return self.acknowledge_client(cx, position);
             }
             Err(Inadmissible::Broken(why)) => {
                 let (status, why) = Refused::of_chunks(why);
@@ -258,58 +273,61 @@ impl Splices {
                 return self.break_off(cx, position);
             }
         };
-        front.peer.highest = later(front.peer.highest, start.wrapping_add(admitted as u32));
-        follow(&mut front.exchange.request_floor, front.peer.highest);
-        let exchange = &front.exchange;
+        client_conn.peer.highest = later(client_conn.peer.highest, start.wrapping_add(admitted as u32));
+        follow(&mut client_conn.exchange.request_floor, client_conn.peer.highest);
+        let exchange = &client_conn.exchange;
         let rest = admitted < mine.len();
         let ends = segment.has(FIN) && !rest;
         let is_endless = matches!(exchange.request, Message::Endless);
         let is_done = exchange.request.is_done();
-        let out = start.wrapping_add(front.up.delta_at_end());
+        let out = start.wrapping_add(client_conn.up.delta_at_end());
         let mut flags = ACK | segment.flags & PSH;
         if ends && is_endless {
             flags |= FIN;
-            front.peer.has_closed = true;
-            if let Some(back) = front.back.and_then(|back| self.backs.get_mut(back)) {
-                back.peer.was_closed = true;
+            client_conn.peer.has_closed = true;
+            if let Some(backend_conn) =
+                client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+            {
+                backend_conn.peer.was_closed = true;
             }
         }
         if rest {
             // The next request, or FIN that will be seen again: read in order, to be used when this exchange is over.
             let beyond_it = &mine[admitted..];
             let next = start.wrapping_add(admitted as u32);
-            let had = beyond(next, front.peer.expected) as usize;
-            if is_done && next.wrapping_add(had as u32) == front.peer.expected {
+            let had = beyond(next, client_conn.peer.expected) as usize;
+            if is_done && next.wrapping_add(had as u32) == client_conn.peer.expected {
                 let fresh = beyond_it.get(had..).unwrap_or_default();
-                let stored = super::read::store(&mut self.buffers, front, fresh);
-                front.peer.expected = front.peer.expected.wrapping_add(stored as u32);
-                front.peer.highest = later(front.peer.highest, front.peer.expected);
+                let stored = super::read::store(&mut self.buffers, client_conn, fresh);
+                client_conn.peer.expected = client_conn.peer.expected.wrapping_add(stored as u32);
+                client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
             }
         }
-        if ends && is_done && segment.payload_end() == front.peer.expected {
+        if ends && is_done && segment.payload_end() == client_conn.peer.expected {
             // Acknowledged when the exchange is over, with all that came before it.
-            front.peer.has_closed = true;
-            front.peer.expected = front.peer.expected.wrapping_add(1);
-            front.exchange.close_front |= front.waiting() == 0;
+            client_conn.peer.has_closed = true;
+            client_conn.peer.expected = client_conn.peer.expected.wrapping_add(1);
+            client_conn.exchange.close_client |= client_conn.waiting() == 0;
             // The acknowledgement of the response's end has to come by here.
             self.remove_rules(cx, position);
         } else if ends && !is_done && !is_endless {
             // At the body's end it has overtaken the rest of it, and comes again; before that, there will be no rest.
-            let exchange = &front.exchange;
+            let exchange = &client_conn.exchange;
             if exchange.request.end(exchange.request_end).is_none_or(|end| before(segment.payload_end(), end)) {
                 return self.break_off(cx, position);
             }
         }
-        let Some(front) = self.fronts.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         if admitted == 0 && flags & FIN == 0 {
             // Sent again by a client that does not know that it was received, or its way to ask whether we are there
             // (RFC 9293, 3.8.4), or behind something that is missing: it gets to know where we are.
-            let asks = front.peer.expected == had_before;
+            let asks = client_conn.peer.expected == had_before;
             return self.acknowledgement_upward(cx, frame, at, segment, position, asks);
         }
-        if front.peer.expected != had_before {
+        if client_conn.peer.expected != had_before {
             // What comes again is no progress.
-            front.deadline = front.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, front));
+            client_conn.deadline =
+                client_conn.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, client_conn));
         }
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
@@ -332,32 +350,46 @@ impl Splices {
         position: u32,
         asks: bool,
     ) {
-        let Some(front) = self.fronts.get(position) else { return };
-        let back = front.back.and_then(|back| self.backs.get(back));
-        let translated = front.down.acknowledgement(segment.acknowledgement);
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let translated = client_conn.down.acknowledgement(segment.acknowledgement);
         // That there is room again where there was none is said once, maybe with what is ours to keep: a FIN.
         let opens = |shown: u16| shown == 0 && segment.window > 0;
-        let is_news = back.is_some_and(|back| before(back.peer.told, translated) || opens(back.peer.shown));
-        if is_news && !front.peer.holds(segment.acknowledgement) {
-            let sent = front.back.and_then(|back| self.backs.get(back)).map_or(0, |back| back.peer.sent);
+        let is_news = backend_conn
+            .is_some_and(|backend_conn| before(backend_conn.peer.told, translated) || opens(backend_conn.peer.shown));
+        if is_news && !client_conn.peer.holds(segment.acknowledgement) {
+            let sent = client_conn
+                .backend_conn
+                .and_then(|backend_conn| self.backend_conns.get(backend_conn))
+                .map_or(0, |backend_conn| backend_conn.peer.sent);
             let Some((at, segment)) = trim(&mut frame, at, segment, (0, 0)) else { return cx.drop(Drop::NoFrame) };
             self.pass(cx, frame, &at, &segment, (position, Direction::FromClient), (sent, ACK));
             return self.conclude(cx, position);
         }
         if asks {
-            self.acknowledge_front(cx, position);
+            self.acknowledge_client(cx, position);
         }
         self.conclude(cx, position);
     }
 
-    /// Acknowledges to a back what its last exchange has left unacknowledged, if nothing else does.
-    pub(super) fn settle_back<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(back) = self.fronts.get(position).and_then(|front| front.back) else { return };
-        if self.backs.get(back).is_some_and(|back| before(back.peer.told, back.peer.expected)) {
-            self.acknowledge_back(cx, back);
+    /// Acknowledges to a backend connection what its last exchange has left unacknowledged, if nothing else does.
+    pub(super) fn settle_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
+        else {
+            return;
+        };
+        if self
+            .backend_conns
+            .get(backend_conn)
+            .is_some_and(|backend_conn| before(backend_conn.peer.told, backend_conn.peer.expected))
+        {
+            self.acknowledge_backend(cx, backend_conn);
         }
-        let Some(front) = self.fronts.get(position) else { return };
-        if front.is_between_exchanges() && front.waiting() == 0 && front.offload_state == OffloadState::Software {
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.is_between_exchanges()
+            && client_conn.waiting() == 0
+            && client_conn.offload_state == OffloadState::Software
+        {
             // A client that has nothing to ask now, or has closed, needs no backend.
             self.detach(cx, position, Fate::Keep);
         }

@@ -6,7 +6,7 @@
 
 use super::Splices;
 use super::close::IDLE_TIMEOUT;
-use super::entry::{Back, BackState, Exchange, Front, FrontState, Message};
+use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
 use super::read::CLOSING_TIMEOUT;
 use super::rules::{Ways, ways};
 use super::sizes::fit;
@@ -59,9 +59,9 @@ pub struct SplicedConnection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplicedState {
     /// A client's.
-    Client(FrontState),
+    Client(ClientConnState),
     /// One to a backend.
-    Backend(BackState),
+    Backend(BackendConnState),
 }
 
 impl SplicedState {
@@ -69,7 +69,7 @@ impl SplicedState {
     pub const NAMES: [&'static str; 10] = [
         "reading",
         "waiting",
-        "joined",
+        "spliced",
         "replying",
         "closing",
         "time-wait",
@@ -83,12 +83,12 @@ impl SplicedState {
     pub fn name(self) -> &'static str {
         match self {
             SplicedState::Client(state) => state.name(),
-            SplicedState::Backend(BackState::Connecting) => "connecting",
-            // No front has it: it is between two requests.
-            SplicedState::Backend(BackState::Attached | BackState::Idle) => "idle",
-            SplicedState::Backend(BackState::Closing) => "closing",
-            SplicedState::Backend(BackState::TimeWait) => "time-wait",
-            SplicedState::Backend(BackState::Resetting) => "resetting",
+            SplicedState::Backend(BackendConnState::Connecting) => "connecting",
+            // No client connection has it: it is between two requests.
+            SplicedState::Backend(BackendConnState::Attached | BackendConnState::Idle) => "idle",
+            SplicedState::Backend(BackendConnState::Closing) => "closing",
+            SplicedState::Backend(BackendConnState::TimeWait) => "time-wait",
+            SplicedState::Backend(BackendConnState::Resetting) => "resetting",
         }
     }
 }
@@ -201,18 +201,22 @@ impl Splices {
     pub(crate) fn look(&self, terms: &Terms<'_>, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
         let mut place = start;
         for _ in 0..LOOKED_MAX {
-            if place < self.fronts_max && place >= self.fronts.reach() {
+            if place < self.fronts_max && place >= self.client_conns.reach() {
                 place = self.fronts_max;
             }
-            if place.checked_sub(self.fronts_max).is_some_and(|back| back >= self.backs.reach()) {
+            if place.checked_sub(self.fronts_max).is_some_and(|backend_conn| backend_conn >= self.backend_conns.reach())
+            {
                 return None;
             }
             if out.len() == out.capacity() {
                 break;
             }
             let seen = match place.checked_sub(self.fronts_max) {
-                None => self.fronts.get(place).map(|front| self.look_at_front(terms, place, front)),
-                Some(back) => self.backs.get(back).and_then(|back| look_at_back(terms, place, back)),
+                None => self.client_conns.get(place).map(|client_conn| self.view_of_client(terms, place, client_conn)),
+                Some(backend_conn) => self
+                    .backend_conns
+                    .get(backend_conn)
+                    .and_then(|backend_conn| view_of_backend(terms, place, backend_conn)),
             };
             out.extend(seen);
             place += 1;
@@ -220,29 +224,29 @@ impl Splices {
         Some(place)
     }
 
-    fn look_at_front(&self, terms: &Terms<'_>, place: u32, front: &Front) -> SplicedConnection {
-        let back = front.back.and_then(|back| self.backs.get(back));
-        let exchange = &front.exchange;
-        let under_way = matches!(front.state, FrontState::Joined | FrontState::Waiting);
-        let rule = |direction, key| (front.rules & (1 << direction as u8) != 0).then_some(key);
+    fn view_of_client(&self, terms: &Terms<'_>, place: u32, client_conn: &ClientConn) -> SplicedConnection {
+        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let exchange = &client_conn.exchange;
+        let under_way = matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting);
+        let rule = |direction, key| (client_conn.rules & (1 << direction as u8) != 0).then_some(key);
         SplicedConnection {
             place,
-            client: Some((front.key.source, front.key.destination)),
-            service: front.service,
-            state: SplicedState::Client(front.state),
-            backend: back.map(leg),
-            requests: front.requests + u32::from(front.state == FrontState::Waiting),
-            exchange: under_way.then(|| self.look_at_exchange(exchange)),
-            carried: front.carried,
-            carried_by_engine: front.carried_by_engine,
-            rules: [rule(Direction::FromClient, front.key), rule(Direction::FromBackend, front.rule_key)],
-            path: path(terms, front, back),
-            created: front.created,
-            last_seen: front.last_seen,
+            client: Some((client_conn.key.source, client_conn.key.destination)),
+            service: client_conn.service,
+            state: SplicedState::Client(client_conn.state),
+            backend: backend_conn.map(leg),
+            requests: client_conn.requests + u32::from(client_conn.state == ClientConnState::Waiting),
+            exchange: under_way.then(|| self.view_of_exchange(exchange)),
+            carried: client_conn.carried,
+            carried_by_engine: client_conn.carried_by_engine,
+            rules: [rule(Direction::FromClient, client_conn.key), rule(Direction::FromBackend, client_conn.rule_key)],
+            path: path(terms, client_conn, backend_conn),
+            created: client_conn.created,
+            last_seen: client_conn.last_seen,
         }
     }
 
-    fn look_at_exchange(&self, exchange: &Exchange) -> ExchangeView {
+    fn view_of_exchange(&self, exchange: &Exchange) -> ExchangeView {
         ExchangeView {
             method: exchange.method,
             version: exchange.version,
@@ -255,64 +259,66 @@ impl Splices {
     }
 }
 
-fn leg(back: &Back) -> BackendLeg {
-    BackendLeg { number: back.number, source: back.own_end(), target: back.target() }
+fn leg(backend_conn: &BackendConn) -> BackendLeg {
+    BackendLeg { number: backend_conn.number, source: backend_conn.own_end(), target: backend_conn.target() }
 }
 
-fn look_at_back(terms: &Terms<'_>, place: u32, back: &Back) -> Option<SplicedConnection> {
-    if back.front.is_some() {
+fn view_of_backend(terms: &Terms<'_>, place: u32, backend_conn: &BackendConn) -> Option<SplicedConnection> {
+    if backend_conn.client_conn.is_some() {
         return None;
     }
     // When it is over says when it began.
-    let lasts = match back.state {
-        BackState::Idle => IDLE_TIMEOUT,
-        BackState::Closing => CLOSING_TIMEOUT,
-        BackState::TimeWait => TIME_WAIT,
-        BackState::Connecting | BackState::Attached | BackState::Resetting => Duration::ZERO,
+    let lasts = match backend_conn.state {
+        BackendConnState::Idle => IDLE_TIMEOUT,
+        BackendConnState::Closing => CLOSING_TIMEOUT,
+        BackendConnState::TimeWait => TIME_WAIT,
+        BackendConnState::Connecting | BackendConnState::Attached | BackendConnState::Resetting => Duration::ZERO,
     };
-    let since = back.deadline.as_nanos().saturating_sub(lasts.as_nanos() as u64);
-    let service = terms.snapshot.place(back.number);
+    let since = backend_conn.deadline.as_nanos().saturating_sub(lasts.as_nanos() as u64);
+    let service = terms.snapshot.place(backend_conn.number);
     Some(SplicedConnection {
         place,
         client: None,
         service: service.map_or(u16::MAX, |(service, _)| service),
-        state: SplicedState::Backend(back.state),
-        backend: Some(leg(back)),
-        requests: back.requests,
+        state: SplicedState::Backend(backend_conn.state),
+        backend: Some(leg(backend_conn)),
+        requests: backend_conn.requests,
         exchange: None,
         carried: [Volume::default(); 2],
         carried_by_engine: [Volume::default(); 2],
         rules: [None; 2],
         path: SplicedPath::NoExchange,
-        created: back.created,
-        last_seen: Time::from_nanos(since).max(back.created).min(terms.now),
+        created: backend_conn.created,
+        last_seen: Time::from_nanos(since).max(backend_conn.created).min(terms.now),
     })
 }
 
-fn path(terms: &Terms<'_>, front: &Front, back: Option<&Back>) -> SplicedPath {
-    match front.offload_state {
+fn path(terms: &Terms<'_>, client_conn: &ClientConn, backend_conn: Option<&BackendConn>) -> SplicedPath {
+    match client_conn.offload_state {
         OffloadState::Offloaded => return SplicedPath::Offloaded,
         OffloadState::Installing => return SplicedPath::Installing,
         OffloadState::Removing => return SplicedPath::Removing,
         OffloadState::Software => {}
     }
-    let configured = match terms.snapshot.services.get(usize::from(front.service)).map(|service| &service.kind) {
+    let configured = match terms.snapshot.services.get(usize::from(client_conn.service)).map(|service| &service.kind) {
         Some(Kind::Http(http)) => http.offload_bytes_min,
         Some(Kind::Tls(tls)) => tls.offload_bytes_min,
         _ => None,
     };
-    let (FrontState::Joined, Some(back)) = (front.state, back) else { return SplicedPath::NoExchange };
-    let ways = ways(terms.caps, front, back);
-    let is_upload = matches!(front.exchange.request, Message::Bytes { .. } | Message::Endless);
+    let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, backend_conn) else {
+        return SplicedPath::NoExchange;
+    };
+    let ways = ways(terms.caps, client_conn, backend_conn);
+    let is_upload = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
     let least = configured.unwrap_or(terms.bytes_min);
-    let offered = if terms.now < front.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
-    match (&front.exchange.request, &front.exchange.response) {
+    let offered = if terms.now < client_conn.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
+    match (&client_conn.exchange.request, &client_conn.exchange.response) {
         _ if !terms.offloads => SplicedPath::Policy,
         _ if ways.is_none() || ways == Some(Ways::Down) && is_upload => SplicedPath::Unsupported,
-        _ if front.peer.is_narrow || back.peer.is_narrow => SplicedPath::Narrow,
-        _ if !fit(front, back) => SplicedPath::Longer,
-        (_, Message::Endless) if front.peer.has_closed || back.peer.has_closed => SplicedPath::Closing,
-        (_, Message::Endless) if front.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
+        _ if client_conn.peer.is_narrow || backend_conn.peer.is_narrow => SplicedPath::Narrow,
+        _ if !fit(client_conn, backend_conn) => SplicedPath::Longer,
+        (_, Message::Endless) if client_conn.peer.has_closed || backend_conn.peer.has_closed => SplicedPath::Closing,
+        (_, Message::Endless) if client_conn.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,
         (Message::Chunked(_), _) | (Message::Done, Message::Chunked(_)) => SplicedPath::Chunked,
         (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match *left {

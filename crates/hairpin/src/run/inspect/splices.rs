@@ -29,7 +29,7 @@ impl Inspector {
             }
             page.matched += 1;
             if search.limit > 0 {
-                match self.look_at_spliced(search.now, search.snapshot, worker, connection) {
+                match self.view_of_spliced(search.now, search.snapshot, worker, connection) {
                     Ok(view) => page.connections.push(view),
                     Err(error) => failed = Some(error),
                 }
@@ -91,7 +91,7 @@ impl Inspector {
         Ok(None)
     }
 
-    fn look_at_spliced(
+    fn view_of_spliced(
         &self,
         now: Time,
         snapshot: &Snapshot,
@@ -245,7 +245,7 @@ mod tests {
     use crate::run::inspect::filter::Filter;
     use hairpin_core::flow::Endpoint;
     use hairpin_core::l4::connection::Volume;
-    use hairpin_core::l7::splice::{BackState, BackendLeg, FrontState, SplicedState};
+    use hairpin_core::l7::splice::{BackendConnState, BackendLeg, ClientConnState, SplicedState};
 
     const FILE: &str = "interfaces = [\"a\"]\npool.addresses = [\"10.0.9.1\"]\n\
         [[service]]\nname = \"old\"\nlisten = \"192.0.2.1:1/tcp\"\nbackends = [\"10.0.0.9:1\"]\n\
@@ -270,7 +270,7 @@ mod tests {
             place: 7,
             client: Some((end("203.0.113.7:4000"), end("192.0.2.1:80"))),
             service: 1,
-            state: SplicedState::Client(FrontState::Joined),
+            state: SplicedState::Client(ClientConnState::Spliced),
             backend: Some(BackendLeg { number: 2, source: end("10.0.9.1:2000"), target: end("10.0.0.2:80") }),
             requests: 3,
             exchange: Some(splice::ExchangeView {
@@ -293,7 +293,7 @@ mod tests {
 
     /// An idle one to the backend of the group.
     fn idle() -> SplicedConnection {
-        let state = SplicedState::Backend(BackState::Idle);
+        let state = SplicedState::Backend(BackendConnState::Idle);
         let path = SplicedPath::NoExchange;
         SplicedConnection { client: None, service: 2, state, exchange: None, path, ..client_s() }
     }
@@ -303,7 +303,7 @@ mod tests {
         let view = described(Time::from_nanos(5_000_000_000), &snapshot(), &client_s());
         assert_eq!((&*view.service, &*view.client, &*view.vip), ("shop", "203.0.113.7:4000", "192.0.2.1:80"));
         assert_eq!((&*view.backend, &*view.backend_end), ("10.0.0.2:80", "10.0.0.2:80"));
-        assert_eq!((view.source.as_deref(), &*view.state, view.age_s), (Some("10.0.9.1:2000"), "joined", 4.0));
+        assert_eq!((view.source.as_deref(), &*view.state, view.age_s), (Some("10.0.9.1:2000"), "spliced", 4.0));
         assert_eq!((view.offloaded, &*view.offload), (false, "less is left of the body than is worth it"));
         let spliced = view.spliced.unwrap();
         assert_eq!((&*spliced.end, &*spliced.speaks, spliced.requests), ("client", "http", 3));
@@ -344,12 +344,12 @@ mod tests {
         assert_eq!(fits(Query { service: some("secure"), ..Query::default() }), (false, false));
         assert_eq!(fits(Query { backend: some("10.0.0.2:80"), ..Query::default() }), (true, true));
         assert_eq!(fits(Query { backend: some("10.0.0.1:80"), ..Query::default() }), (false, false));
-        assert_eq!(fits(Query { state: some("joined"), ..Query::default() }), (true, false));
+        assert_eq!(fits(Query { state: some("spliced"), ..Query::default() }), (true, false));
         assert_eq!(fits(Query { state: some("idle"), ..Query::default() }), (false, true));
         assert_eq!(fits(Query { state: some("established"), ..Query::default() }), (false, false));
         assert_eq!(fits(Query { offloaded: Some(true), ..Query::default() }), (false, false));
         assert_eq!(fits(Query { offloaded: Some(false), ..Query::default() }), (true, true));
-        let wrong = Filter::of(&Query { state: some("jioned"), ..Query::default() }, &snapshot).unwrap_err();
-        assert_eq!(wrong, "there is no state \"jioned\"; did you mean \"joined\"?");
+        let wrong = Filter::of(&Query { state: some("splcied"), ..Query::default() }, &snapshot).unwrap_err();
+        assert_eq!(wrong, "there is no state \"splcied\"; did you mean \"spliced\"?");
     }
 }

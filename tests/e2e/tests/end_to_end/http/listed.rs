@@ -45,7 +45,7 @@ fn open(stage: &Stage, port: u16, many: usize) -> Result<Vec<Connection>> {
 fn listed(stage: &mut Stage) -> Result<()> {
     let open = open(stage, WEB, 60)?;
     // The client's acknowledgement of the last answer is what gives its backend's connection to others.
-    stage.until("all at rest", |stage| Ok(count(stage, &["--service", "web", "--state", "joined"])? == 0))?;
+    stage.until("all at rest", |stage| Ok(count(stage, &["--service", "web", "--state", "spliced"])? == 0))?;
     let all = list(stage, &["--service", "web"])?;
     for connection in &open {
         let end = connection.own_end()?.to_string();
@@ -122,7 +122,7 @@ fn offloaded(stage: &mut Stage) -> Result<()> {
     stage.until("a download carried by the engine", |stage| Ok(list(stage, &filters)?.iter().any(carried)))?;
     let view = list(stage, &filters)?.into_iter().find(carried).context("it is over already")?;
     let exchange = &view["spliced"]["exchange"];
-    ensure!(view["state"] == "joined" && view["offload"] == "offloaded" && exchange["method"] == "GET", "{view}");
+    ensure!(view["state"] == "spliced" && view["offload"] == "offloaded" && exchange["method"] == "GET", "{view}");
     ensure!(exchange["request"] == "nothing" && exchange["response"] == "bytes", "{view}");
     ensure!(exchange["group"] == "web" && exchange["route"].is_null(), "no route took it: {view}");
     ensure!(view["bytes_offloaded"][1].as_u64() > Some(100_000), "{view}");
@@ -168,7 +168,7 @@ fn waiting(stage: &mut Stage) -> Result<()> {
     connection.send(b"PUT /silent HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello", PATIENCE)?;
     let client = connection.own_end()?.to_string();
     stage.until("the request at its backend", |stage| {
-        Ok(list(stage, &["--client", &client])?.iter().any(|view| view["state"] == "joined"))
+        Ok(list(stage, &["--client", &client])?.iter().any(|view| view["state"] == "spliced"))
     })?;
     let view = list(stage, &["--client", &client])?.remove(0);
     let exchange = &view["spliced"]["exchange"];

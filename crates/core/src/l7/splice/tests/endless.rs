@@ -8,7 +8,7 @@ use crate::wire::tcp::{ACK, FIN};
 
 const LEAST: u64 = 20_000;
 /// A guard's longest range.
-const STRETCH: u32 = 1 << 30;
+const OFFLOAD_RANGE: u32 = 1 << 30;
 
 fn stage() -> Stage {
     Stage::new(|http| {
@@ -37,8 +37,8 @@ fn a_response_that_ends_with_its_connection() {
     client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\n\r\n"));
     much(&mut stage, &mut backend, &mut client);
     let [up, down] = installs(&mut stage);
-    assert_eq!(up.guard, guard(client.next, 0, client.expected, STRETCH - 1));
-    assert_eq!(down.guard, guard(backend.next, STRETCH, backend.expected, 0));
+    assert_eq!(up.guard, guard(client.next, 0, client.expected, OFFLOAD_RANGE - 1));
+    assert_eq!(down.guard, guard(backend.next, OFFLOAD_RANGE, backend.expected, 0));
     for rule in [up, down] {
         complete(&mut stage, Completion::Installed(rule.id));
     }
@@ -91,8 +91,8 @@ fn chunks_behind_which_both_ends_close() {
     client.receives(&backend.sends(&mut stage, head));
     much(&mut stage, &mut backend, &mut client);
     let [up, down] = installs(&mut stage);
-    assert_eq!(up.guard, guard(client.next, 0, client.expected, STRETCH - 1));
-    assert_eq!(down.guard, guard(backend.next, STRETCH, backend.expected, 0));
+    assert_eq!(up.guard, guard(client.next, 0, client.expected, OFFLOAD_RANGE - 1));
+    assert_eq!(down.guard, guard(backend.next, OFFLOAD_RANGE, backend.expected, 0));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_tunnel_in_both_directions() {
     let [up, down] = installs(&mut stage);
     for (rule, own, other) in [(up, &client, &backend), (down, &backend, &client)] {
         let guard = rule.guard.expect("guarded");
-        assert_eq!((guard.sequence_length, guard.acknowledgement_length), (STRETCH, STRETCH));
+        assert_eq!((guard.sequence_length, guard.acknowledgement_length), (OFFLOAD_RANGE, OFFLOAD_RANGE));
         assert!(own.next.wrapping_sub(guard.sequence) < 100, "from here on");
         assert!(own.expected.wrapping_sub(guard.acknowledgement) < 100);
         assert_ne!(other.next, own.next);
@@ -118,9 +118,9 @@ fn a_tunnel_in_both_directions() {
     for rule in [up, down] {
         complete(&mut stage, Completion::Installed(rule.id));
     }
-    // A stretch of one direction is over: another begins.
-    client.next = client.next.wrapping_add(STRETCH);
-    backend.expected = backend.expected.wrapping_add(STRETCH);
+    // A offload range of one direction is over: another begins.
+    client.next = client.next.wrapping_add(OFFLOAD_RANGE);
+    backend.expected = backend.expected.wrapping_add(OFFLOAD_RANGE);
     let sent = client.sends(&mut stage, "over");
     backend.receives(&sent);
     let [up, _] = installs(&mut stage);

@@ -6,7 +6,7 @@ use super::stage::{SPLICES_MAX, Script, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Counters};
 use crate::l7::head::Method;
-use crate::l7::splice::{BackState, FrontState, MessageView, SplicedConnection, SplicedPath, SplicedState};
+use crate::l7::splice::{BackendConnState, ClientConnState, MessageView, SplicedConnection, SplicedPath, SplicedState};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN};
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ fn listed(stage: &Stage, at_a_time: usize) -> Vec<SplicedConnection> {
     while let Some(start) = next {
         let mut some = Vec::with_capacity(at_a_time);
         let capacity = some.capacity();
-        next = stage.worker.look_at_splices(stage.now, start, &mut some);
+        next = stage.worker.snapshot_splices(stage.now, start, &mut some);
         assert!(some.len() <= at_a_time && some.capacity() == capacity, "nothing is allocated");
         assert!(next.is_none_or(|next| next > start), "it goes on");
         all.extend(some);
@@ -42,14 +42,14 @@ fn a_client_s_connection_is_told_with_its_request_and_its_backend() {
     client.sends(&mut stage, first);
     let view = one(&stage);
     assert_eq!(view.client, Some((client.own, stage.vip)));
-    assert_eq!((view.state, view.path), (SplicedState::Client(FrontState::Reading), SplicedPath::NoExchange));
+    assert_eq!((view.state, view.path), (SplicedState::Client(ClientConnState::Reading), SplicedPath::NoExchange));
     assert_eq!((view.requests, view.backend, view.service), (0, None, 0));
     assert!(view.exchange.is_none());
 
     stage.wait(Duration::from_secs(1));
     let syn = only(client.sends(&mut stage, second));
     let view = one(&stage);
-    assert_eq!((view.state, view.requests), (SplicedState::Client(FrontState::Waiting), 1));
+    assert_eq!((view.state, view.requests), (SplicedState::Client(ClientConnState::Waiting), 1));
     let leg = view.backend.unwrap();
     assert_eq!((leg.number, leg.source, leg.target), (0, syn.from, syn.to), "a connection that is being made is its");
     assert_eq!((view.created, view.last_seen), (begun, stage.now));
@@ -59,7 +59,7 @@ fn a_client_s_connection_is_told_with_its_request_and_its_backend() {
     let view = one(&stage);
     assert_eq!(
         (view.state, view.requests, view.path),
-        (SplicedState::Client(FrontState::Joined), 1, SplicedPath::NoBody)
+        (SplicedState::Client(ClientConnState::Spliced), 1, SplicedPath::NoBody)
     );
     let exchange = view.exchange.unwrap();
     assert_eq!((exchange.method, exchange.route, exchange.group), (Method::Get, Some(0), 0));
@@ -113,8 +113,8 @@ fn an_idle_connection_to_a_backend_is_told_by_itself() {
     let all = listed(&stage, 128);
     assert_eq!(all.len(), 2, "{all:?}");
     let [client_s, idle] = [all[0], all[1]];
-    assert_eq!((client_s.state, client_s.backend), (SplicedState::Client(FrontState::TimeWait), None));
-    assert_eq!((idle.state, idle.client, idle.requests), (SplicedState::Backend(BackState::Idle), None, 1));
+    assert_eq!((client_s.state, client_s.backend), (SplicedState::Client(ClientConnState::TimeWait), None));
+    assert_eq!((idle.state, idle.client, idle.requests), (SplicedState::Backend(BackendConnState::Idle), None, 1));
     let leg = idle.backend.unwrap();
     assert_eq!((leg.source, leg.target), (head.from, head.to));
     assert_eq!((idle.created, idle.last_seen), (begun, rested));
@@ -142,13 +142,13 @@ fn pages_have_every_connection_once() {
     // Each says where to go on with it.
     for view in &all {
         let mut next = Vec::with_capacity(1);
-        stage.worker.look_at_splices(stage.now, view.place, &mut next);
+        stage.worker.snapshot_splices(stage.now, view.place, &mut next);
         assert_eq!((next[0].place, next[0].client, next[0].backend), (view.place, view.client, view.backend));
     }
     // The caller has no room for what is told.
-    assert_eq!(stage.worker.look_at_splices(stage.now, 0, &mut Vec::new()), Some(0));
-    assert_eq!(stage.worker.look_at_splices(stage.now, 2 * SPLICES_MAX, &mut Vec::with_capacity(1)), None);
-    assert_eq!(stage.worker.look_at_splices(stage.now, u32::MAX, &mut Vec::with_capacity(1)), None);
+    assert_eq!(stage.worker.snapshot_splices(stage.now, 0, &mut Vec::new()), Some(0));
+    assert_eq!(stage.worker.snapshot_splices(stage.now, 2 * SPLICES_MAX, &mut Vec::with_capacity(1)), None);
+    assert_eq!(stage.worker.snapshot_splices(stage.now, u32::MAX, &mut Vec::with_capacity(1)), None);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_tunnel_is_told_as_one_request_without_an_end() {
     backend.gets(&only(sent));
     client.receives(&backend.sends(&mut stage, "hello"));
     let view = one(&stage);
-    assert_eq!((view.state, view.path), (SplicedState::Client(FrontState::Joined), SplicedPath::Endless));
+    assert_eq!((view.state, view.path), (SplicedState::Client(ClientConnState::Spliced), SplicedPath::Endless));
     let exchange = view.exchange.unwrap();
     assert_eq!((exchange.request, exchange.response), (MessageView::Endless, MessageView::Endless));
     backend.says(&mut stage, ACK | FIN, b"");

@@ -80,7 +80,7 @@ fn a_large_response_goes_to_the_engine_with_guards() {
     backend.gets(&next);
     assert_eq!(next.segment.acknowledgement, backend.next);
     assert!(stage.worker.poll_op().is_none(), "the rules stay, they do no harm");
-    // Another large response: the same rules for another stretch.
+    // Another large response: the same rules for another offload range.
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
     client.receives(&backend.sends(&mut stage, &head));
     let [next_up, next_down] = installs(&mut stage);

@@ -8,7 +8,7 @@ use crate::wire::tcp::ACK;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// A client, joined with a backend that has sent the first four segments of a long response.
+/// A client, spliced with a backend that has sent the first four segments of a long response.
 fn in_the_middle(stage: &mut Stage) -> (Script, Script) {
     let (mut client, mut backend, _) = asked(stage, 1000, REQUEST);
     let first = format!("HTTP/1.1 200 OK\r\nContent-Length: 30000\r\n\r\n{}", "x".repeat(1000));
