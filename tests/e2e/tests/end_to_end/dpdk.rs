@@ -4,7 +4,7 @@
 //! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
 
 use super::lane::skip;
-use super::network::{service, services, trial};
+use super::network::{dpdk_trial as trial, service, services};
 use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;

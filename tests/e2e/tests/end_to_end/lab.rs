@@ -3,7 +3,7 @@
 
 use super::dpdk::PATIENCE;
 use super::lane::skip;
-use super::network::trial;
+use super::network::dpdk_trial as trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::namespace::{Namespace, Scratch, unique_prefix};

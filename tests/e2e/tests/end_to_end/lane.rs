@@ -1,6 +1,6 @@
-//! Lanes: trials of one lane run one after the other, in the order in which they were made; the two lanes run beside
-//! each other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two of them have
-//! (namespaces, Hairpin's instance, files) has nothing in common but the two cores. Those that need these for
+//! Lanes: trials of one lane begin in the order in which they were made, one at a time or as many as the lane is wide;
+//! lanes run beside each other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two
+//! of them have (namespaces, Hairpin's instance, files) has nothing in common but the cores. Those that need these for
 //! themselves (a flood; hundreds of requests a second that must not go long without a process) run without others
 //! ([`alone`]).
 
@@ -12,10 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Trials that share networks; and those of tables, so that both lanes take about as long.
-pub(crate) static SHARED: Lane = Lane::new();
+/// Trials that share networks, those of tables, and HTTP services over DPDK.
+pub(crate) static SHARED: Lane = Lane::new(1);
+/// Trials that share HTTP services.
+pub(crate) static HTTP: Lane = Lane::new(1);
 /// Trials that make what they need themselves.
-pub(crate) static OWN: Lane = Lane::new();
+pub(crate) static OWN: Lane = Lane::new(2);
+/// Those of them with DPDK, whose workers poll.
+pub(crate) static DPDK: Lane = Lane::new(1);
 
 thread_local! {
     /// Why the trial that runs on this thread cannot be carried out on this machine.
@@ -41,19 +45,21 @@ static MACHINE: RwLock<()> = RwLock::new(());
 /// A lane. Each of its trials has a thread, which waits for its turn.
 pub(crate) struct Lane {
     made: AtomicUsize,
+    /// Trials at a time.
+    width: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    busy: bool,
+    running: usize,
     waiting: BTreeSet<usize>,
 }
 
 impl Lane {
-    const fn new() -> Lane {
-        let state = State { busy: false, waiting: BTreeSet::new() };
-        Lane { made: AtomicUsize::new(0), state: Mutex::new(state), changed: Condvar::new() }
+    const fn new(width: usize) -> Lane {
+        let state = State { running: 0, waiting: BTreeSet::new() };
+        Lane { made: AtomicUsize::new(0), width, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// The next trial of the lane.
@@ -85,15 +91,17 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the lane is free and no earlier trial waits. (A trial that has been filtered out never waits.)
+    /// Waits until the lane has room and no earlier trial waits. (A trial that has been filtered out never waits.)
     fn turn(&'static self, number: usize) -> Turn {
         let mut state = self.state();
         state.waiting.insert(number);
-        while state.busy || state.waiting.first() != Some(&number) {
+        while state.running >= self.width || state.waiting.first() != Some(&number) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.waiting.remove(&number);
-        state.busy = true;
+        state.running += 1;
+        drop(state);
+        self.changed.notify_all();
         Turn(self)
     }
 }
@@ -111,7 +119,7 @@ struct Turn(&'static Lane);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.state().busy = false;
+        self.0.state().running -= 1;
         self.0.changed.notify_all();
     }
 }

@@ -3,7 +3,7 @@
 
 use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, whole, works};
 use super::lane::skip;
-use super::network::trial;
+use super::network::dpdk_trial as trial;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::HairpinOptions;

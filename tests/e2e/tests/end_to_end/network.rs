@@ -104,6 +104,11 @@ pub(crate) fn trial(name: &str, body: fn() -> Result<()>) -> Trial {
     lane::OWN.trial(name, body)
 }
 
+/// [`trial`] with DPDK.
+pub(crate) fn dpdk_trial(name: &str, body: fn() -> Result<()>) -> Trial {
+    lane::DPDK.trial(name, body)
+}
+
 /// The full-NAT services' ports.
 pub(crate) const FULL_NAT_HTTP_PORT: u16 = 8080;
 /// The full-NAT services' ports.

@@ -4,7 +4,7 @@
 
 use super::dpdk::{Net, PATIENCE, PORTS, ask, is_built_in, net, options, status, whole, works};
 use super::lane::skip;
-use super::network::{service, services, trial};
+use super::network::{dpdk_trial as trial, service, services};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;

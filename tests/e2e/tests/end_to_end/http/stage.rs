@@ -87,7 +87,8 @@ impl Stages {
     ) -> Trial {
         let stages = self.clone();
         let on = format!("{which:?}").to_lowercase();
-        lane::SHARED.trial(format!("http: {name} ({on})"), move || stages.with(which, body))
+        let lane = if which == Which::Dpdk { &lane::SHARED } else { &lane::HTTP };
+        lane.trial(format!("http: {name} ({on})"), move || stages.with(which, body))
     }
 
     fn with(&self, which: Which, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
