@@ -12,7 +12,7 @@ L4 ?=
 CALIBRATE ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
-# More for the figures of papers/002: make bench-papers002 PAPERS="--only rules,profile"
+# More for the figures of Laconic: make bench-papers002 PAPERS="--only rules,profile"
 PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
@@ -140,13 +140,13 @@ bench-calibrate: deps
 bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
 
-# The figures and tables of papers/002's evaluation, on this machine: at most ten minutes, QUICK=1 under two. The page is
+# The figures and tables of Laconic's evaluation, on this machine: at most ten minutes, QUICK=1 under two. The page is
 # target/bench/papers002/page.md; PAPERS="--document docs/papers002.md" puts its numbers into the documentation, too.
 bench-papers002: build
 	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
 	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(PAPERS)
 
-# papers/001's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
+# KTH 2022's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/reproduction.md.
 # More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
 # Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.

@@ -1,4 +1,4 @@
-//! Hairpin's testbed on real packets: what papers/001 (chapter 3) and papers/003 (chapters 3 and 4) built from FastClick
+//! Hairpin's testbed on real packets: what KTH 2022 (chapter 3) and KTH 2020 (chapters 3 and 4) built from FastClick
 //! and TRex.
 //!
 //! [`traffic`] makes packets, each with a [`traffic::stamp`]; [`forward`] is the basic forwarder; [`sink`] tells loss,

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// papers/001's findings in small: flows by Zipf's law, so that no recordings are needed.
+/// KTH 2022's findings in small: flows by Zipf's law, so that no recordings are needed.
 const MATRIX: &str = r#"
 name = "smoke-matrix"
 title = "Directions"
@@ -32,7 +32,7 @@ finding = [
     { text = "no latency is negative", source = "5.5", metric = "negative", rule = "at-most", more = {}, share = 1 },
     { text = "nothing is received that was not sent", source = "5.5", metric = "surplus", rule = "at-most",
       more = {}, share = 1 },
-    { text = "the balancer carries more than the forwarder, which it does not", source = "nobody", metric = "throughput",
+    { text = "the balancer carries more than the forwarder, which it does not", source = "invented", metric = "throughput",
       more = { device = ["LB"] }, than = { device = ["BF"] }, where = { cores = ["1"] }, share = 1 },
 ]
 [settings]
@@ -119,7 +119,7 @@ fn directions_hold_and_every_file_is_written() {
         assert!(seen.iter().all(|seen| seen.outcome.unfaithful == 0), "one backend for each flow");
         for finding in &one.experiment.findings {
             let judgement = finding.judge(&seen, &one.experiment.axes);
-            let wanted = if finding.source == "nobody" { Verdict::Disagrees } else { Verdict::Agrees };
+            let wanted = if finding.source == "invented" { Verdict::Disagrees } else { Verdict::Agrees };
             assert_eq!(judgement.verdict, wanted, "{}: {judgement:?}", finding.text);
         }
     }

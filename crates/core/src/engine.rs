@@ -22,7 +22,7 @@ pub enum Fate {
 }
 
 /// The packets of a TCP flow for which a rule's deltas hold; all others go to software, whatever they are: a head sent
-/// again, the next response's head, an acknowledgement of bytes that Hairpin has put in (design section 4).
+/// again, the next response's head, an acknowledgement of bytes that Hairpin has put in.
 ///
 /// A packet is within if its acknowledgement number is, and either all its payload is, or it has none and its sequence
 /// number is at most one below the range and at most at its end (a bare acknowledgement, a keep-alive). All of a

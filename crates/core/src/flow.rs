@@ -178,7 +178,7 @@ impl Direction {
 /// Spreads connections over workers, the same way in the worker and in BPF (`steer_hash` in `crates/linux/bpf/parse.h`).
 ///
 /// What decides is the client's end, or the pool's under full NAT: the source of what comes from a client and the
-/// destination of what comes from a backend, so that both directions meet on one worker (design section 7).
+/// destination of what comes from a backend, so that both directions meet on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// Secret of this instance.

@@ -217,7 +217,7 @@ fn what_is_too_big_is_cut_up_or_its_sender_told() {
 }
 
 #[test]
-fn what_nobody_knows_ends_here() {
+fn packets_of_no_service_end_here() {
     let mut house = House::new();
     let other = [(CLIENT, 5000), ([203, 0, 113, 9], 53)];
     assert!(house.datagram(0, other, 64, 100, false).is_empty());

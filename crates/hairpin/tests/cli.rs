@@ -100,7 +100,7 @@ fn run_refuses_a_bad_file_and_interfaces_that_are_not_there() {
 }
 
 #[test]
-fn commands_say_that_nobody_is_there() {
+fn commands_say_that_no_instance_runs() {
     for line in ["status", "stop", "reload", "connections", "offload", "upgrade", "backend reset web web-1"] {
         let words = line.split(' ').chain(["--socket", "/nonexistent/x.sock"]);
         let output = hairpin(&words.collect::<Vec<_>>());

@@ -112,7 +112,7 @@ fn start_beside(process: u32, listen: &str) -> String {
 }
 
 #[test]
-fn an_instance_with_anothers_packets_does_not_start() {
+fn an_instance_with_packets_of_another_does_not_start() {
     let own = std::process::id();
     for listen in ["192.0.2.1:80/tcp", "192.0.2.1:80/http"] {
         let error = start_beside(own, listen);

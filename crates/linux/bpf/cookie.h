@@ -190,8 +190,8 @@ static __always_inline __u32 read_offer(struct syn *syn, __u32 length, const boo
 	return syn->sack << 6 | syn->scale << 2 | class;
 }
 
-/* Whether no host, or one of ours, can have sent a packet from there: such a packet is not answered. */
-static __always_inline bool is_nobody(const union meeting *of, const bool ipv6)
+/* Whether no other host can have sent a packet from its source address: such a packet is not answered. */
+static __always_inline bool has_impossible_source(const union meeting *of, const bool ipv6)
 {
 	const __u64 *words = of->words;
 
@@ -278,7 +278,7 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 	__u32 length, offer, pseudo;
 	struct tcphdr *tcp;
 
-	if (is_nobody(of, ipv6) || !read_syn(skb, syn, shape, ipv6)) {
+	if (has_impossible_source(of, ipv6) || !read_syn(skb, syn, shape, ipv6)) {
 		count(EVENT_MALFORMED);
 		return TC_ACT_SHOT;
 	}

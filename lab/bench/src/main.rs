@@ -63,7 +63,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::Arguments),
-    /// Measures what papers/002 (Laconic) shows in its figures and tables: `make bench-papers002`.
+    /// Measures what Laconic shows in its figures and tables: `make bench-papers002`.
     L7Figures(l7::figures::Arguments),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential,

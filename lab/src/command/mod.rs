@@ -53,7 +53,7 @@ enum Action {
         after_help = "Example: hairpin-lab run lab/scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
-    /// papers/001's experiments in virtual time: tables, figures, and whether its findings are so.
+    /// KTH 2022's experiments in virtual time: tables, figures, and whether its findings are so.
     ///
     /// Everything of lab/experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
     /// modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is reported,

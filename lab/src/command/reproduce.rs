@@ -1,4 +1,4 @@
-//! `hairpin-lab reproduce`: papers/001's experiments in virtual time.
+//! `hairpin-lab reproduce`: KTH 2022's experiments in virtual time.
 
 use super::print;
 use super::progress::{Progress, about};

@@ -28,13 +28,13 @@ pub(super) struct SourceArguments {
     /// What is kept of a recorded source address, as a mask; with any mask the masks say how many flows there are.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     source_mask: Option<Ipv4Addr>,
-    /// The same of the destination address.
+    /// Column of the destination address.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     destination_mask: Option<Ipv4Addr>,
-    /// The same of the source port.
+    /// Column of the source port.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     source_port_mask: Option<u16>,
-    /// The same of the destination port.
+    /// Column of the destination port.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     destination_port_mask: Option<u16>,
     /// Made-up flows are TCP: a SYN, segments, a FIN.

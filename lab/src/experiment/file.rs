@@ -23,7 +23,7 @@ const DEVICES_MAX: usize = 64;
 const FINDINGS_MAX: usize = 64;
 /// Characters of a name at most.
 const NAME_MAX: usize = 64;
-/// Connection tables of DPDK, one for each worker, or one for all with each of its flag sets (papers/003, section 4.2).
+/// Connection tables of DPDK, one for each worker, or one for all with each of its flag sets (KTH 2020, section 4.2).
 const RTE_HASH: [&str; 9] = [
     "rte-hash",
     "rte-hash/none",
@@ -37,7 +37,7 @@ const RTE_HASH: [&str; 9] = [
 ];
 /// Flow engines by name.
 const ENGINES: [&str; 3] = ["none", "rte-flow", MODELLED];
-/// Offload policies by name (design.md, section 11).
+/// Offload policies by name.
 const POLICIES: [&str; 8] =
     ["never", "always", "first-n", "heavy-hitter", "fastest-flow", "decision-tree", "content-length", "auto"];
 
@@ -360,7 +360,7 @@ fn read_findings(top: &Table<'_>, subjects: &[Subject], rates: &[Asked]) -> Vec<
     for table in top.tables("finding", "[[finding]]") {
         let text = table.text("text").map(|text| text.value);
         if text.is_none() && !table.has("text") {
-            table.missing("text", "\"papers/003: stateless is fastest\"");
+            table.missing("text", "\"KTH 2020: stateless is fastest\"");
         }
         let metric = table.choice("metric", &["throughput", "latency", "loss"]);
         let metric = match metric.as_ref().map(|word| word.value.as_str()) {

@@ -1,4 +1,4 @@
-//! The basic forwarder of papers/001 (section 3.3): IP packets only, MAC addresses swapped, IP header checked, IP addresses
+//! The basic forwarder of KTH 2022 (section 3.3): IP packets only, MAC addresses swapped, IP header checked, IP addresses
 //! swapped, sent back. What lies behind the IP header stays as it is, checksums too: a sum of both addresses is the same
 //! either way round.
 

@@ -150,7 +150,7 @@ fn some(count: u64, latency: String) -> String {
     if count > 0 { latency } else { String::new() }
 }
 
-/// Table 3.2 of papers/001, as counts go up.
+/// Table 3.2 of KTH 2022, as counts go up.
 fn over_time(results: &Results<'_>) -> Result<Vec<u8>> {
     let columns = ["repetition", "time_s", "tx_count", "rx_count", "tx_pps", "rx_pps", "rx_bps", "latency_mean_ns"];
     let mut table = begin(&columns)?;

@@ -45,7 +45,7 @@ impl Books<'_> {
         let counts = self.sink.counts();
         ensure!(
             counts.received <= self.sent.packets,
-            "{} packets received of {} sent: somebody else's are counted",
+            "{} packets received of {} sent: other packets are counted",
             counts.received,
             self.sent.packets
         );

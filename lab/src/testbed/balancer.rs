@@ -2,7 +2,7 @@
 //! over to a card, if there is one, is in [`super::offload`].
 //!
 //! A TCP packet of no known connection that is no SYN is taken for one of an established connection and gets a backend by
-//! Maglev's table: recordings begin in the middle, and papers/001's balancer asks for no handshake either. SYNs and
+//! Maglev's table: recordings begin in the middle, and KTH 2022's balancer asks for no handshake either. SYNs and
 //! datagrams get theirs in turn (round robin), but where every packet finds its backend by itself.
 
 use super::table::LabTable;

@@ -1,4 +1,4 @@
-//! What comes out of a trial: the columns of papers/001 (table 3.2) and more.
+//! What comes out of a trial: the columns of KTH 2022 (table 3.2) and more.
 
 use super::meter::Work;
 use super::offload::Offloaded;

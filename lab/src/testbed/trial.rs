@@ -1,4 +1,4 @@
-//! What is measured: the variables of papers/001 (table 3.1) and more.
+//! What is measured: the variables of KTH 2022 (table 3.1) and more.
 
 use super::offload::Offload;
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// As many as the trial says, all the time, in turn; none ends (papers/001's masked trace, in effect).
+    /// As many as the trial says, all the time, in turn; none ends (KTH 2022's masked trace, in effect).
     #[default]
     Fixed,
     /// As many as the trial says are open at any time; one that ends is followed by a new one.
@@ -69,8 +69,8 @@ pub enum Arrivals {
     Poisson(f64),
 }
 
-/// What is kept of a recorded packet's addresses and ports: each is ANDed with its mask, which sets how many flows there
-/// are (papers/001, section 3.2), then the fixed part is ORed in.
+/// What is kept of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many flows there
+/// are (KTH 2022, section 3.2), then the fixed part is ORed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Masks {
@@ -148,7 +148,7 @@ pub struct Trial {
     /// Where packets come from.
     pub source: Source,
     /// 1: the table is empty when the clock starts; 2: every flow is an established connection by then, if there was room
-    /// (papers/001, section 3.6). Flows that come and go are new either way.
+    /// (KTH 2022, section 3.6). Flows that come and go are new either way.
     pub run: u8,
     /// What everything drawn comes from.
     pub seed: u64,

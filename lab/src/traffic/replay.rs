@@ -1,4 +1,4 @@
-//! A recording played again and again, as papers/001 (section 3.2) does: masks set the number of flows, padding the size.
+//! A recording played again and again, as KTH 2022 (section 3.2) does: masks set the number of flows, padding the size.
 //!
 //! Every packet's ends are the recorded ones, masked; without masks, those of one of as many made up flows as are wanted,
 //! picked by a hash of the recorded ends. Each round of the recording goes to other flows than the one before (by a step

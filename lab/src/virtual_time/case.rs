@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// papers/001's line, in Gbit/s, and packets in a receive queue.
+/// KTH 2022's line, in Gbit/s, and packets in a receive queue.
 const GBIT_S: f64 = 100.0;
 const QUEUE: u32 = 1024;
 /// What a packet spends between line and core, both ways. A guess for PCIe and a card's buffers.

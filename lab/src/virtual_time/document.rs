@@ -12,11 +12,11 @@ const NAMED_MAX: usize = 40;
 
 /// The document's text.
 pub fn document(gathered: &[Gathered<'_>], circumstances: &Circumstances) -> String {
-    let mut text = String::from("# papers/001 in virtual time: what is so here, and what is not\n\n");
+    let mut text = String::from("# KTH 2022 in virtual time: what is so here, and what is not\n\n");
     text.push_str(
         "This page is made by `hairpin-lab reproduce`; what it says of findings is decided by the rules beside them ",
     );
-    text.push_str("in `lab/experiments/*.toml`, by nobody's hand.\n\n");
+    text.push_str("in `lab/experiments/*.toml`, not by hand.\n\n");
     for paragraph in about(gathered, circumstances) {
         push(&mut text, &format!("{paragraph}\n"));
     }
@@ -42,7 +42,7 @@ pub(super) fn about(gathered: &[Gathered<'_>], circumstances: &Circumstances) ->
     let failed: usize = gathered.iter().map(|one| one.failures().len()).sum();
     let scale = circumstances.scale;
     let mut paragraphs = vec![format!(
-        "Command: `{}`. Scale: {scale} of papers/001's (rates, flows, tables and rules alike; cores as many times slower). \
+        "Command: `{}`. Scale: {scale} of KTH 2022's (rates, flows, tables and rules alike; cores as many times slower). \
          Every figure below is scaled to the whole: rates and counts are divided by the scale, latencies multiplied by it.",
         circumstances.command
     )];

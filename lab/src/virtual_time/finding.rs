@@ -3,7 +3,7 @@
 //! ```toml
 //! [[finding]]
 //! text = "Naive offloading is slower in run 1 than in run 2"
-//! source = "papers/001, section 5.1"
+//! source = "KTH 2022, section 5.1"
 //! metric = "throughput"
 //! more = { run = ["2"] }
 //! than = { run = ["1"] }

@@ -1,4 +1,4 @@
-//! papers/001's experiments in virtual time, and what is made of their results: `hairpin-lab reproduce`.
+//! KTH 2022's experiments in virtual time, and what is made of their results: `hairpin-lab reproduce`.
 //!
 //! The testbed is [`hairpin_sim::testbed`]: the very workers, tables and policies of the data plane, cores that cost what a
 //! profile says, a modelled card. Here is what goes around it:

@@ -21,11 +21,11 @@ pub(super) fn page(
 ) -> String {
     let mut page = Page(String::new());
     page.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
-    page.text("papers/001 in virtual time");
+    page.text("KTH 2022 in virtual time");
     page.raw("</title><style>");
     page.raw(STYLE);
     page.raw("</style></head><body><h1>");
-    page.text("papers/001 in virtual time");
+    page.text("KTH 2022 in virtual time");
     page.raw("</h1>\n");
     for paragraph in about(gathered, circumstances) {
         page.paragraph(&paragraph);

@@ -1,4 +1,4 @@
-//! Results as CSV: `cases.csv` has a row for each run (what papers/001, table 3.2, has, and more), `time.csv` for each
+//! Results as CSV: `cases.csv` has a row for each run (what KTH 2022, table 3.2, has, and more), `time.csv` for each
 //! interval of it.
 
 use super::outcome::METRICS;

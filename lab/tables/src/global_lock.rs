@@ -1,9 +1,9 @@
-//! One table for all threads, one spinlock around it: the plainest way to share (papers/003, section 4.2.2), here to be
+//! One table for all threads, one spinlock around it: the plainest way to share (KTH 2020, section 4.2.2), here to be
 //! compared with.
 //!
 //! The lock is taken once per burst of [`BURST`] keys, not once per key. A thread that waits spins (test and
 //! test-and-set) and never sleeps; there is no order among those who wait, and a thread that is descheduled while it
-//! holds the lock stops all others for so long. papers/003 measured 12 percent of the processor's time spent waiting at
+//! holds the lock stops all others for so long. KTH 2020 measured 12 percent of the processor's time spent waiting at
 //! two cores and 80 at eight.
 //!
 //! [`Entries`] are asked, and what [`Shared::scan`] meets is shown, while the lock is held: neither may call the table.

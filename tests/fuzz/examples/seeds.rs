@@ -293,7 +293,7 @@ fn links() {
     let write = |name: &str, parts: &[&[u8]]| write("link", name, parts);
     write("asked", &[&arp(1, everybody, [10, 0, 0, 9], [10, 0, 0, 80]), &from_worker([10, 0, 0, 9]), &[20]]);
     write("asks", &[&from_worker([10, 0, 0, 9]), &[5], &arp(2, own, [10, 0, 0, 9], [10, 0, 0, 1]), &[100, 127]]);
-    write("nobody", &[&from_worker([10, 0, 0, 9]), &[11, 11, 11, 11], &from_worker([10, 0, 0, 9]), &[40]]);
+    write("unresolved", &[&from_worker([10, 0, 0, 9]), &[11, 11, 11, 11], &from_worker([10, 0, 0, 9]), &[40]]);
     write("gateway", &[&arp(2, own, [10, 0, 0, 254], [10, 0, 0, 1]), &from_worker([192, 0, 2, 1]), &[127, 127, 127]]);
     write("conflict", &[&arp(1, everybody, [10, 0, 0, 80], [10, 0, 0, 80]), &[10, 110]]);
     write("asked-6", &[&discovery(135, 0, v6(0x80), 1, v6(0x80)), &v6_out, &[12]]);

@@ -25,7 +25,7 @@ pub struct EngineOptions {
     pub latency: Duration,
     /// Of a million installations, so many are refused.
     pub refused: u32,
-    /// Whether a fresh rule waits until the worker has finished with the flow's packets (design section 6.7).
+    /// Whether a fresh rule waits until the worker has finished with the flow's packets.
     pub fence: bool,
     /// A mistake to make, so that a checker can be seen to find it.
     pub bug: Option<EngineBug>,

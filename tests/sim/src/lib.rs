@@ -1,4 +1,4 @@
-//! Hairpin in virtual time (design sections 3 and 4): the very worker of the data plane, an engine, TCP peers (smoltcp) and
+//! Hairpin in virtual time: the very worker of the data plane, an engine, TCP peers (smoltcp) and
 //! links with faults. No clock, no randomness of the system's, no order of a hash map: a run is a function of one seed, so
 //! a failure is reproduced by its number.
 //!
@@ -15,7 +15,7 @@
 //! | [`stream`] | exact bytes both ways, every kind of ending |
 //! | [`http`] | HTTP/1.1 clients and servers, and what a service promises them |
 //! | [`scenario`] | what a seed means, and the checkers |
-//! | [`testbed`] | papers/001's generator, device and sink, at any scale: what cores, tables, cards and policies make of it |
+//! | [`testbed`] | KTH 2022's generator, device and sink, at any scale: what cores, tables, cards and policies make of it |
 //! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
 //!
 //! What every run of a [`scenario`] checks: each byte of each connection at both ends, every connection closed at both ends in bounded time,

@@ -193,7 +193,7 @@ impl Stream {
     fn accept(&mut self, name: u64) {
         let mut book = self.book.borrow_mut();
         if !book.plans.contains_key(&name) {
-            self.wrong = Some(format!("a connection {name:#x} that nobody opened"));
+            self.wrong = Some(format!("a connection {name:#x} that no client opened"));
             return;
         }
         self.name = Some(name);

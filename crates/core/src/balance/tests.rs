@@ -102,7 +102,7 @@ fn chi_square(counts: &[u32], weights: &[u16]) -> f64 {
 }
 
 #[test]
-fn nobody_is_chosen_when_nobody_may_be() {
+fn no_backend_is_chosen_when_none_is_eligible() {
     for algorithm in ALL {
         let mut services = [service(algorithm, &[]), service(algorithm, &[0, 0]), service(algorithm, &[1, 1])];
         services[2].backends[0].state = BackendState::Draining;

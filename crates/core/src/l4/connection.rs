@@ -97,7 +97,7 @@ impl State {
     }
 }
 
-/// Where a connection's pair of rules is in its life (design section 5).
+/// Where a connection's pair of rules is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum OffloadState {

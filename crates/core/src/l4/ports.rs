@@ -42,7 +42,7 @@ const TICK_SHIFT: u32 = 20;
 /// Addresses of a pool at most; more are not used. Keeps pair numbers below 2^30.
 pub const ADDRESSES_MAX: usize = 1 << 14;
 
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// One worker's part of the pool.
 pub struct PortPool {
@@ -50,7 +50,7 @@ pub struct PortPool {
     queues: Vec<Queue>,
     /// The queue of each backend end and protocol.
     ends: BTreeMap<(Endpoint, Protocol), u32>,
-    /// The queue of each backend of the snapshot, or [`NOBODY`].
+    /// The queue of each backend of the snapshot, or [`NONE`].
     queue_of: Box<[u32]>,
     /// The ticks a pair rests.
     rest: u32,
@@ -64,7 +64,7 @@ struct Family {
     ports: u32,
     /// Every pair of ours as `address index * ports + port - port_first`, ascending.
     codes: Box<[u32]>,
-    /// The place of each code in `codes`; [`NOBODY`] for one that is another worker's.
+    /// The place of each code in `codes`; [`NONE`] for one that is another worker's.
     places: Box<[u32]>,
 }
 
@@ -80,7 +80,7 @@ impl Family {
         let mut family = Family { addresses, port_first, ports, codes: Box::default(), places: Box::default() };
         let count = family.addresses.len() as u32 * ports;
         let codes: Vec<u32> = (0..count).filter(|&code| steering.worker(&family.end(code)) == worker).collect();
-        let mut places = vec![NOBODY; count as usize];
+        let mut places = vec![NONE; count as usize];
         for (place, &code) in codes.iter().enumerate() {
             places[code as usize] = place as u32;
         }
@@ -104,7 +104,7 @@ impl Family {
     fn place(&self, end: &Endpoint) -> Option<u32> {
         let port = u32::from(end.port).checked_sub(u32::from(self.port_first)).filter(|&port| port < self.ports)?;
         let address = self.addresses.binary_search(&end.address).ok()? as u32;
-        self.places.get((address * self.ports + port) as usize).copied().filter(|&place| place != NOBODY)
+        self.places.get((address * self.ports + port) as usize).copied().filter(|&place| place != NONE)
     }
 }
 
@@ -250,7 +250,7 @@ impl PortPool {
         let families = [false, true].map(|is_ipv4| Family::new(pool, is_ipv4, steering, worker));
         let mut queues: Vec<Queue> = Vec::new();
         let mut ends = BTreeMap::new();
-        let mut queue_of = vec![NOBODY; count];
+        let mut queue_of = vec![NONE; count];
         for (number, (end, protocol)) in backends {
             queue_of[number] = *ends.entry((end, protocol)).or_insert_with(|| {
                 let family = usize::from(end.address.is_ipv4());

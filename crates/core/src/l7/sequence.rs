@@ -1,4 +1,4 @@
-//! Where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks (papers/002, 3.3.3).
+//! Where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks (Laconic, 3.3.3).
 //!
 //! A direction of a splice carries *input* numbers, those of the peer that sends, to *output* numbers, those of the peer
 //! that receives. A [`SequenceMap`] says how: by one difference, and by at most [`EDITS_MAX`] edits that the receiver has

@@ -79,8 +79,8 @@ impl Packet {
             SOLICITATION => {
                 let mac = option(options, SOURCE_ADDRESS)?;
                 // who has no address yet asks the group, and must not be remembered
-                let nobody = source == Address([0; 16]);
-                if nobody && (mac.is_some() || destination != solicited_node(&target)) {
+                let unspecified = source == Address([0; 16]);
+                if unspecified && (mac.is_some() || destination != solicited_node(&target)) {
                     return None;
                 }
                 Message::Solicitation { target, mac }

@@ -88,7 +88,7 @@ mod tests {
         assert_ne!(hops_version(&neighbours), before);
         let expected = Hop { port: 0, own: [2, 0, 0, 0, 0, 1], mac: [2, 0, 0, 0, 1, 7] };
         assert_eq!(find("10.0.0.7"), Some(expected));
-        assert_eq!(find("172.16.0.1"), None, "nobody knows the gateway");
+        assert_eq!(find("172.16.0.1"), None, "the gateway's Ethernet address is unknown");
         hear(&neighbours, "10.1.0.8", 1, 8);
         assert_eq!(find("172.16.0.1").map(|hop| (hop.port, hop.mac[5])), Some((1, 8)));
         for nowhere in ["10.0.0.1", "10.0.0.255", "192.0.2.1", "fe80::1"] {

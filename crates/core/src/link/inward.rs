@@ -252,7 +252,7 @@ impl<I: FrameIo> Link<I> {
                 if self.plan.answering(&target) >> segment.port() & 1 == 0 {
                     return Fate::Drop(Drop::DiscoveryOther);
                 }
-                let nobody = packet.source == Address([0; 16]);
+                let unspecified = packet.source == Address([0; 16]);
                 let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
                 if let Some(mac) = mac {
                     let learn = self.learns(port, &packet.source);
@@ -261,11 +261,12 @@ impl<I: FrameIo> Link<I> {
                     self.neighbours.hear(self.now, &claim);
                 }
                 let sender: Option<[u8; 6]> = frame.bytes().get(6..12).and_then(|mac| mac.try_into().ok());
-                let to = match (nobody, mac.or(sender)) {
+                let to = match (unspecified, mac.or(sender)) {
                     (false, Some(mac)) => (packet.source, mac),
                     _ => (discovery::ALL_NODES, discovery::group_mac(&discovery::ALL_NODES)),
                 };
-                let message = Message::Advertisement { target, mac: Some(own), solicited: !nobody, overrides: true };
+                let message =
+                    Message::Advertisement { target, mac: Some(own), solicited: !unspecified, overrides: true };
                 let answer = discovery::Packet { source: target, destination: to.0, message };
                 let length = segment.header_length() + discovery::LENGTH;
                 let written = write(frame, segment, length, (to.1, own, ethernet::IPV6), &answer.bytes());

@@ -244,7 +244,7 @@ impl OffloadPolicy for Auto {
         if self.room.evicts(rate) { Verdict::Evict(Reason::Slow) } else { Verdict::Offload }
     }
     fn on_end(&mut self, now: Time, flow: &FlowStats) {
-        self.look(now, flow, Carrier::Nobody);
+        self.look(now, flow, Carrier::Unknown);
         self.sizes.end(flow.packets);
     }
     fn on_installed(&mut self, now: Time, delay: Duration) {

@@ -1,4 +1,4 @@
-//! `heavy-hitter`: what has proved to be large goes to the engine (papers/001, "selective offloading", which counts bytes;
+//! `heavy-hitter`: what has proved to be large goes to the engine (KTH 2022, "selective offloading", which counts bytes;
 //! packets and duration are what it leaves open).
 
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`Never`] | nothing |
 //! | [`Always`] | every established connection, as long as there is room |
-//! | [`FirstN`] | the same, up to a number of connections: the naive policy of papers/001 |
-//! | [`HeavyHitter`] | what has sent so many packets or bytes, or lasted so long: the selective policy of papers/001 |
+//! | [`FirstN`] | the same, up to a number of connections: the naive policy of KTH 2022 |
+//! | [`HeavyHitter`] | what has sent so many packets or bytes, or lasted so long: the selective policy of KTH 2022 |
 //! | [`FastestFlow`] | the connections with the highest packet rates, in place of slower ones |
 //! | [`DecisionTree`] | what its first packets say is going to be long, by a tree that was trained |
 //! | [`Auto`] | what is expected to save more than its rules cost, by what is measured |

@@ -15,7 +15,7 @@ const LN_2: f32 = core::f32::consts::LN_2;
 pub(super) enum Carrier {
     /// No carrier: it is new, or over.
     #[default]
-    Nobody,
+    Unknown,
     Software,
     /// The engine, or it is about to.
     Engine,
@@ -50,7 +50,7 @@ impl Rates {
     /// How many packets a connection had when it was last looked at (1 at first), and who carried it then.
     pub(super) fn seen(&self, flow: &FlowStats) -> (u64, Carrier) {
         let rate = self.rates.get(flow.position as usize).filter(|rate| rate.created == flow.created);
-        rate.map_or((1, Carrier::Nobody), |rate| (rate.packets.max(1), rate.carrier))
+        rate.map_or((1, Carrier::Unknown), |rate| (rate.packets.max(1), rate.carrier))
     }
 
     /// Who carries it now.
@@ -141,6 +141,6 @@ mod tests {
         let later = now + 101 * HALF_LIFE;
         let young = rates.update(later, &flow(0, later, 1));
         assert_eq!(young, 0.0, "one packet");
-        assert_eq!(rates.update(now, &flow(1, now, 7)), 0.0, "nobody");
+        assert_eq!(rates.update(now, &flow(1, now, 7)), 0.0, "no packet of it");
     }
 }

@@ -226,11 +226,11 @@ mod tests {
             }
         }
         assert!(sizes.remaining(2) > 50.0, "a tenth has had 1000 already: {}", sizes.remaining(2));
-        assert!(sizes.remaining(16) > 800.0, "whoever got beyond four: {}", sizes.remaining(16));
+        assert!(sizes.remaining(16) > 800.0, "flows of more than four packets: {}", sizes.remaining(16));
     }
 
     #[test]
-    fn whoever_may_end_at_once_is_waited_for() {
+    fn a_flow_that_may_end_at_once_is_waited_for() {
         let mut sizes = Sizes::new();
         // Nine of ten end after one packet or two, the others have ten thousand.
         for round in 0..20_000 {

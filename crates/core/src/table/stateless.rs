@@ -8,7 +8,7 @@ use super::{Entries, Full, Hash, Hasher, Key, Lookup, Method, Table};
 use crate::balance::maglev;
 use crate::flow::Endpoint;
 
-/// `stateless` (papers/003, section 2.1.1): the keyed hash of the 5-tuple, scaled to the number of backends.
+/// `stateless` (KTH 2020, section 2.1.1): the keyed hash of the 5-tuple, scaled to the number of backends.
 ///
 /// Backend `i` of `n` has the hashes from `i / n` to `(i + 1) / n` of all there are; the bounds shift with `n`. So when
 /// a backend comes or goes at the end of the list, half of all flows move whatever their number (by the remainder of a

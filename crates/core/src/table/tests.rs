@@ -35,9 +35,9 @@ fn every_field_and_the_secret_count() {
     assert_eq!(key().hash(&hasher), key().hash(&Hasher::new(SECRET)), "the same secret, the same hash");
 }
 
-struct Nobody;
+struct NoEntries;
 
-impl Entries<FlowKey> for Nobody {
+impl Entries<FlowKey> for NoEntries {
     fn is(&self, _: u32, _: &FlowKey) -> bool {
         false
     }
@@ -53,7 +53,7 @@ fn similar_keys_spread() {
         let source = Endpoint::new(core::net::IpAddr::from(client), 10_000 + (i % 1000) as u16);
         assert_eq!(table.insert(&FlowKey { source, ..key() }, i), Ok(()), "entry {i}");
     }
-    assert_eq!(table.find(&key(), &Nobody), None);
+    assert_eq!(table.find(&key(), &NoEntries), None);
 }
 
 #[test]

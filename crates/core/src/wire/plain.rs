@@ -228,7 +228,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn whoever_is_plain_is_what_parsing_says(
+        fn plain_packets_are_those_that_parsing_names(
             (protocol, length, padding) in (prop_oneof![Just(6u8), Just(17), Just(1)], 20usize..80, 0usize..8),
             changes in proptest::collection::vec((0usize..60, any::<u8>()), 0..3),
             (right, cut) in (any::<bool>(), 0usize..70),

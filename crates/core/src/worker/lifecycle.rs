@@ -1,4 +1,4 @@
-//! A connection's pair of rules: Software -> Installing -> Offloaded -> Removing -> Software (design section 5).
+//! A connection's pair of rules: Software -> Installing -> Offloaded -> Removing -> Software.
 //!
 //! The pair is asked for together and goes together. A connection's slot outlives its rules: it is released only in
 //! Software (invariant 2).

@@ -1,5 +1,5 @@
 //! Marks: a flow engine that cannot turn packets round may still say whose they are, and spare the worker hash and lookup
-//! (papers/003, FlowIPManagerHW).
+//! (KTH 2020, FlowIPManagerHW).
 //!
 //! A mark is one more than the lower half of a rule's id, which is the value that the index has for the flow. It is only a
 //! hint: it may be of a rule whose connection has ended meanwhile and whose place another has now, or of another worker.

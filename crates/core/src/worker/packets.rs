@@ -307,7 +307,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.is_wrongly_guessed(now, position, direction, &at, frame.bytes()) {
             return self.give_up_guess(now, frame, position, direction, tx);
         }
-        if self.is_somebody_elses(position, direction, &at) {
+        if self.accepts_another_connection(position, direction, &at) {
             // not while the engine owes answers; the backend says it again in a second
             return if self.begin_removal(now, position) {
                 self.unmatched(now, frame, at, tx)
@@ -345,7 +345,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Whether a backend accepts a connection that did not begin here, between the ends of one that is over: under NAT a
     /// client may go to the backend's own address from the port it has just used with the VIP.
-    fn is_somebody_elses(&self, position: Position, direction: Direction, at: &Transport) -> bool {
+    fn accepts_another_connection(&self, position: Position, direction: Direction, at: &Transport) -> bool {
         let connection = self.slab.at(position);
         let over = connection.state.is_over() && connection.flags.has(Flags::PROVEN);
         let accepts = direction == Direction::FromBackend && at.tcp_flags & (SYN | ACK) == SYN | ACK;

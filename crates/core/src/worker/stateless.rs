@@ -1,4 +1,4 @@
-//! Serving without tracking connections (papers/003, sections 2.1 and 4.2.1): every packet finds its backend by itself.
+//! Serving without tracking connections (KTH 2020, sections 2.1 and 4.2.1): every packet finds its backend by itself.
 //!
 //! A packet's way: parse; if it goes to a service, its 5-tuple says to which of the backends that may be chosen now, and
 //! its destination is rewritten; if it comes from a backend's end, its source becomes the service's. Nothing is

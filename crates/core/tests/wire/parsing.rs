@@ -191,7 +191,7 @@ fn names_what_is_wrong_with_ipv4() {
 }
 
 #[test]
-fn refuses_addresses_of_nobody() {
+fn refuses_addresses_of_no_host() {
     let packet = udp(true);
     for source in [[0, 0, 0, 0], [0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255]] {
         let bytes = changed(&packet, |ip| ip[12..16].copy_from_slice(&source));

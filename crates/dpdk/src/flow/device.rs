@@ -1,7 +1,7 @@
 //! What takes rules: a device through one of rte_flow's two ways. Not yet run on hardware.
 //!
 //! Both ways look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
-//! synchronous one has carried a request out before it returns (some 300 us on a BlueField-2, papers/002), the other
+//! synchronous one has carried a request out before it returns (some 300 us on a BlueField-2, Laconic), the other
 //! hands batches to the device.
 
 use super::description::{Description, Does, Match};

@@ -1,4 +1,4 @@
-//! A flow engine in network cards, by rte_flow (DPDK's programmer's guide, "Generic flow API"; papers/002, 3.5). **Not yet
+//! A flow engine in network cards, by rte_flow (DPDK's programmer's guide, "Generic flow API"; Laconic, 3.5). **Not yet
 //! run on hardware**: what is tested is what it asks for (golden dumps of every rule's arrays, also through
 //! `rte_flow_conv`) and what it makes of the answers (a fake device that refuses, delays, reorders and fills up).
 //!
@@ -19,7 +19,7 @@
 //!
 //! [`SteeringRules`] are others, that stand before there is any traffic: they bring packets to their connection's worker.
 //!
-//! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], papers/003's
+//! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], KTH 2020's
 //! FlowIPManagerHW). The mark is [`mark`] of the rule's id and arrives in
 //! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). A worker that goes by it
 //! ([`go_by_marks`](hairpin_core::worker::Worker::go_by_marks)) compares the key instead of hashing and looking it up.

@@ -97,7 +97,7 @@ impl Subject {
             Subject::Turn(_) => "packets cannot leave this way",
             Subject::Change(what, _) if Does::NUMBERS.has(what) => "bodies of HTTP stay in software",
             Subject::Change(..) => "addresses cannot be translated this way",
-            Subject::Count => "nobody knows what rules carry; AGE must tell when they were last hit",
+            Subject::Count => "rules do not count packets; AGE must tell when they were last hit",
             Subject::Age => "COUNT must tell when rules were last hit",
             Subject::Mark => "packets cannot be classified for the worker either",
             Subject::Templates => "rules are put in one at a time",
@@ -303,7 +303,7 @@ const BETWEEN_PORTS: [Turn; 2] = [Turn::RepresentedPort, Turn::PortId];
 const STYLES: [How; 2] = [How::NONE, How::MODIFY];
 
 /// A flow between addresses that no host has.
-fn nobody(family: Family, protocol: Protocol) -> FlowKey {
+fn example_flow(family: Family, protocol: Protocol) -> FlowKey {
     let (source, destination) = match family {
         Family::V6 => (
             Endpoint::new(std::net::IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 40000),
@@ -334,7 +334,7 @@ impl Prober<'_> {
 
     /// A rule in the first group for a flow between addresses that no host has, to software.
     fn plain(&self, family: Family, protocol: Protocol) -> Description {
-        let key = nobody(family, protocol);
+        let key = example_flow(family, protocol);
         let mut rule = Description { family, protocol: protocol as u8, ..Description::default() };
         rule.match_flow(&key.source, &key.destination);
         to_software(self.port, &mut rule);
@@ -372,7 +372,7 @@ impl Prober<'_> {
         self.try_rule(Subject::Age, doing(Does::AGE));
         self.try_rule(Subject::Mark, doing(Does::MARK));
         for family in [Family::V4, Family::V6] {
-            let FlowKey { destination, protocol, .. } = nobody(family, Protocol::Tcp);
+            let FlowKey { destination, protocol, .. } = example_flow(family, Protocol::Tcp);
             let stream = BTreeSet::from([(Stream::ToService(destination), protocol)]);
             let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([0; 2], 2) };
             // The rule of the first worker's queue, which every port has.
@@ -483,7 +483,7 @@ impl Prober<'_> {
             if !terms.carries[at] {
                 continue;
             }
-            let mut rule = matching(&terms, &nobody(family, protocol), 0);
+            let mut rule = matching(&terms, &example_flow(family, protocol), 0);
             if terms.turn == Turn::Mark {
                 (rule.does, rule.mark) = (Does::MARK, 1);
                 to_software(self.port, &mut rule);

@@ -1,5 +1,5 @@
 //! Rules that bring both directions of a connection to one worker's queue, in the ports before there is any traffic
-//! (papers/002 has one for each port number). **Not yet run on hardware.**
+//! (Laconic has one for each port number). **Not yet run on hardware.**
 //!
 //! Workers are told apart by some bits of the client's port, or the pool's under full NAT
 //! ([`SteerBy::Port`](hairpin_core::flow::SteerBy::Port)): a card can match those where packets come from and where they go
@@ -15,7 +15,7 @@ use super::translate::{FLOWS_GROUP, STEERING, Terms};
 use hairpin_core::flow::{Address, Endpoint, Protocol, Steering};
 use std::collections::{BTreeSet, HashSet};
 
-/// Rules of one port at most: on a BlueField-2 as many take 1.2 s to go in one by one (papers/002).
+/// Rules of one port at most: on a BlueField-2 as many take 1.2 s to go in one by one (Laconic).
 pub const RULES_MAX: usize = 4096;
 
 /// Packets of which the port at one end says whose they are.

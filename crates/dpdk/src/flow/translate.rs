@@ -258,7 +258,7 @@ fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(
     Ok(())
 }
 
-/// Classification only, as papers/003's FlowIPManagerHW: every packet of the flow goes on to the worker.
+/// Classification only, as KTH 2020's FlowIPManagerHW: every packet of the flow goes on to the worker.
 fn marking(terms: &Terms, port: &EnginePort, rule: &Rule, context: u64) -> Result<Description, Refusal> {
     let mut description = matching(terms, &rule.key, context);
     description.mark = mark(rule.id.0).ok_or(Refusal::Unsupported)?;

@@ -1,4 +1,4 @@
-//! Rules put into a device and taken out again, to see that it goes and how long it takes (papers/002, figure 10): the
+//! Rules put into a device and taken out again, to see that it goes and how long it takes (Laconic, figure 10): the
 //! whole way that a worker's rules take, with flows between addresses that no host has.
 
 use super::engine::{Offload, OffloadError, OffloadOptions, Way};

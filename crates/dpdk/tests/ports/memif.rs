@@ -32,7 +32,7 @@ fn open(role: &str, socket: &str, queues: u16, whole: &Whole) -> Port {
 fn connected(port: &Port) {
     let start = Instant::now();
     while !port.is_up() {
-        assert!(start.elapsed() < super::PATIENCE, "nobody at the other end");
+        assert!(start.elapsed() < super::PATIENCE, "no peer at the other end");
         std::thread::yield_now();
     }
 }
@@ -120,7 +120,7 @@ fn again() {
     drop(kept);
     let start = Instant::now();
     while !client[0].seek() {
-        assert!(start.elapsed() < super::PATIENCE, "asked nobody");
+        assert!(start.elapsed() < super::PATIENCE, "the client reached no server");
         std::thread::sleep(Duration::from_millis(1));
     }
     server.kill().expect("it runs");
@@ -135,7 +135,7 @@ fn alone() {
     let mut io = PortIo::of(&server, 1, whole.0.clone()).expect("its second queue");
     for _ in 0..2 {
         io.renew();
-        assert!(server[0].queue(1).is_some(), "a worker has a queue to nobody");
+        assert!(server[0].queue(1).is_some(), "a worker has a queue without a peer");
         let client = open("client", &socket, 2, &whole);
         [&server[0], &client].into_iter().for_each(connected);
         io.renew();

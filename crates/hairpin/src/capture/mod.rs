@@ -143,7 +143,7 @@ impl Asker<'_> {
         }
         let asked = match &mut self.client {
             Some(client) => pages(client, self.query, chosen),
-            None => Err(anyhow::anyhow!("nobody answers")),
+            None => Err(anyhow::anyhow!("the instance does not answer")),
         };
         match asked {
             Ok(()) => self.silent = false,

@@ -92,7 +92,7 @@ fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
     }
     if service.unknown == UnknownPacket::PickUp {
         let what = format!("`unknown = \"pick-up\"` means drop in service \"{}\", which is full-nat", service.name);
-        sink.warning(&draft.unknown, what, "nobody knows the other balancer's source ports");
+        sink.warning(&draft.unknown, what, "the other balancer's source ports are unknown");
     }
 }
 

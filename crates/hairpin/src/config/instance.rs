@@ -92,7 +92,7 @@ fn read_metrics(sink: &Sink<'_>, table: &Table<'_>) -> Option<Option<SocketAddr>
     }
     if !address.ip().to_canonical().is_loopback() {
         let what = format!("`listen` is \"{}\", not a loopback address", text.value);
-        let remedy = "whoever reaches it can read the names and addresses of all services and backends: use \
+        let remedy = "every host that reaches it can read the names and addresses of all services and backends: use \
                       \"127.0.0.1:9560\", or see to it that only your monitoring reaches it";
         sink.warning(&text.span, what, remedy);
     }

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_no_error() {
+    fn an_absent_instance_is_no_error() {
         assert!(Client::connect(Path::new("/nonexistent/s")).unwrap().is_none());
         let fixture = Fixture::new("dead");
         let path = fixture.directory.join("dead");

@@ -49,7 +49,7 @@ fn tcp_connects_and_resets() {
 }
 
 #[test]
-fn nobody_listens() {
+fn no_server_listens() {
     for what in [Check::Tcp, Check::Http(get())] {
         assert_eq!(check(fresh_address(), what), failed("connection refused"));
     }

@@ -105,7 +105,7 @@ fn checks_in_flight_are_bounded_and_the_rest_wait_their_turn() {
     order.extend(case.turn());
     case.end_all(true);
     order.extend(case.turn());
-    assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 600, "nobody twice before everybody once");
+    assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 600, "every backend once before any twice");
     let totals = case.schedule.totals();
     assert_eq!((totals.started, totals.in_flight, totals.in_flight_peak), (600, 88, IN_FLIGHT_MAX));
 }
@@ -158,7 +158,7 @@ fn an_update_keeps_what_is_the_same() {
     let seen: Vec<_> = case.schedule.states().iter().map(|state| (state.backend, state.health, state.checks)).collect();
     let anew = |backend| (backend, Health::Unknown, 0);
     assert_eq!(seen, [(1, Health::Down, 1), anew(2), anew(3), anew(9)]);
-    assert!(case.schedule.turn(case.now).changes.is_empty(), "nobody's health changed");
+    assert!(case.schedule.turn(case.now).changes.is_empty(), "no backend's health changed");
     case.pass(SECOND);
     let mut begun = case.turn();
     begun.sort_unstable();

@@ -151,7 +151,7 @@ mod tests {
 
     /// One connection on a fast network: the next frame comes soon after the last was handled, and not before.
     #[test]
-    fn whoever_takes_turns_is_hardly_ever_kept_waiting() {
+    fn threads_that_take_turns_hardly_wait() {
         let after = |_, handled: Time| handled + Duration::from_micros(5);
         let (without, with) = (work(Duration::ZERO, after), work(GAP, after));
         assert!(with.rests > 0, "it is not tried: {with:?}");

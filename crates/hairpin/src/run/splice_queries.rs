@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(answer, Some(start * 10));
         }
         assert!(!splice_queries.is_asked());
-        splice_queries.answer(|_, _| panic!("nobody has asked"));
+        splice_queries.answer(|_, _| panic!("no client has asked"));
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
             let (answer, _) = sync_channel(1);
             splice_queries.waiting.lock().unwrap().push_back(SpliceQuery { start: 0, found: Vec::new(), answer });
         }
-        assert!(splice_queries.ask(0, || panic!("nobody is woken for what does not wait")).is_none());
+        assert!(splice_queries.ask(0, || panic!("a query that does not wait wakes no worker")).is_none());
         assert_eq!(splice_queries.waiting.lock().unwrap().len(), QUERIES_MAX + 1);
         for _ in 0..=QUERIES_MAX {
             splice_queries.answer(|_, _| None);

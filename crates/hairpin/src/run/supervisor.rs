@@ -195,7 +195,9 @@ impl Supervisor {
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return End::Failed("nobody can reach the keeper".into()),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return End::Failed("no thread can send to the supervisor any more".into());
+                    }
                 }
             }
         }

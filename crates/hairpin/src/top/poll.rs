@@ -48,7 +48,7 @@ fn ask(socket: &Path, client: &mut Option<Client>) -> Result<News> {
     if client.is_none() {
         *client = Client::connect(socket)?;
     }
-    let Some(client) = client else { return Ok(News::Away("nobody answers".into())) };
+    let Some(client) = client else { return Ok(News::Away("the instance does not answer".into())) };
     let status = client.status()?;
     let offload = match client.request(&Request::Offload) {
         Ok(Answer::Offload(view)) => Some(view),

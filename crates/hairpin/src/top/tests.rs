@@ -308,8 +308,8 @@ fn an_instance_may_go_away_and_come_back() {
     let next = || news.recv_timeout(Duration::from_secs(20)).unwrap();
     let mut model = Model::default();
     model.take(next());
-    assert_eq!(model.away.as_deref(), Some("nobody answers"));
-    assert!(screen(&mut model, 120, 30)[0].contains("waiting for the instance AWAY: nobody answers"));
+    assert_eq!(model.away.as_deref(), Some("the instance does not answer"));
+    assert!(screen(&mut model, 120, 30)[0].contains("waiting for the instance AWAY: the instance does not answer"));
     serve(&socket, |request| match request {
         Request::Status => Answer::Status(Box::new(example())),
         other => Answer::Error(format!("{other:?} is not for tests")),

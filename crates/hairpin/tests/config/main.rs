@@ -138,7 +138,7 @@ fn metrics_are_off_or_somewhere() {
     }
     for everybody in ["0.0.0.0:9560", "[::]:9560", "10.0.0.1:9560"] {
         let [warning] = &warned(&listen(everybody))[..] else { panic!("{everybody}") };
-        let expected = format!("t.toml:3:10: warning: `listen` is \"{everybody}\", not a loopback address; whoever");
+        let expected = format!("t.toml:3:10: warning: `listen` is \"{everybody}\", not a loopback address; every host");
         assert!(warning.starts_with(&expected), "{warning}");
     }
     let remedy = "write \"127.0.0.1:9560\", \"[::1]:9560\" or \"off\"";

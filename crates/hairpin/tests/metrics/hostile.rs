@@ -27,7 +27,7 @@ fn serves(server: &Server) {
 }
 
 #[test]
-fn a_hundred_silent_connections_keep_nobody_out() {
+fn a_hundred_silent_connections_block_no_client() {
     let server = server(full_status());
     let mut silent = Vec::new();
     for number in 0..100 {

@@ -112,7 +112,7 @@ fn statuses_are_shared() {
 }
 
 #[test]
-fn a_slow_status_stalls_nobody_else() {
+fn a_slow_status_stalls_no_other_request() {
     let (gate, wait) = mpsc::channel();
     let (called, calls) = mpsc::channel();
     let wait = Arc::new(Mutex::new(wait));

@@ -1,6 +1,6 @@
 //! Drawn lives: configurations, connections, time, restarts and changes by hand in any order.
 
-use super::{Place, Plan, change, config, nobody, numbers, plan};
+use super::{Place, Plan, change, config, no_connections, numbers, plan};
 use hairpin::control::BackendAction;
 use hairpin::registry::{KEPT_S, Registry};
 use hairpin_core::config::{BackendState, ServiceState};
@@ -122,11 +122,11 @@ proptest! {
             known = found;
         }
         // In the end nothing is left but what is configured.
-        registry.merge(&file, &nobody, now + KEPT_S).unwrap();
-        let last = registry.merge(&file, &nobody, now + KEPT_S).unwrap();
+        registry.merge(&file, &no_connections, now + KEPT_S).unwrap();
+        let last = registry.merge(&file, &no_connections, now + KEPT_S).unwrap();
         let left: BTreeSet<(u16, u16)> = numbers(&last.snapshot).into_keys().collect();
         let configured = wanted.iter().flat_map(|(s, backends)| backends.keys().map(move |b| (*s, *b)));
         prop_assert_eq!(left, configured.collect());
-        prop_assert!(!registry.frees_now(&nobody, u64::MAX));
+        prop_assert!(!registry.frees_now(&no_connections, u64::MAX));
     }
 }

@@ -30,12 +30,12 @@ fn config(plan: &Plan) -> Config {
     config::parse("t.toml", &text).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
 }
 
-fn nobody(_: u16) -> u64 {
+fn no_connections(_: u16) -> u64 {
     0
 }
 
 fn merged(registry: &mut Registry, config: &Config, now_unix_s: u64) -> Merged {
-    registry.merge(config, &nobody, now_unix_s).unwrap()
+    registry.merge(config, &no_connections, now_unix_s).unwrap()
 }
 
 /// Every backend's service, end and number.
@@ -136,12 +136,12 @@ fn what_is_removed_stays_for_its_connections() {
     // With connections it stays as long as they do.
     let later = registry.merge(&new, &one, 1_000_000).unwrap();
     assert_eq!((state(&later, 0), registry.draining_since(0)), (Some((BackendState::Removed, 5)), Some(200)));
-    assert!(!registry.frees_now(&one, 1_000_000) && registry.frees_now(&nobody, 1_000_000));
+    assert!(!registry.frees_now(&one, 1_000_000) && registry.frees_now(&no_connections, 1_000_000));
     let gone = merged(&mut registry, &new, 1_000_000);
     let gone_state = state(&gone, 0);
     assert_eq!(gone.snapshot.services[0].state, ServiceState::Vacant);
     assert_eq!((gone.freed_services, gone.freed_backends, gone_state), (vec![0], vec![0], None));
-    assert!(!registry.frees_now(&nobody, 2_000_000));
+    assert!(!registry.frees_now(&no_connections, 2_000_000));
 }
 
 #[test]
@@ -151,10 +151,10 @@ fn counts_are_not_trusted_at_once() {
     let without = config(&plan(&[(80, &[1])]));
     for now in [1000, 1000 + KEPT_S - 1, 500] {
         // The clock may go back as well.
-        assert!(!registry.frees_now(&nobody, now));
+        assert!(!registry.frees_now(&no_connections, now));
         assert_eq!(state(&merged(&mut registry, &without, now), 1), Some((BackendState::Removed, 1)), "{now}");
     }
-    assert!(registry.frees_now(&nobody, 1000 + KEPT_S));
+    assert!(registry.frees_now(&no_connections, 1000 + KEPT_S));
     assert_eq!(state(&merged(&mut registry, &without, 1000 + KEPT_S), 1), None);
 }
 
@@ -237,7 +237,7 @@ fn too_few_numbers_refuse_the_configuration_and_change_nothing() {
     merged(&mut registry, &backends(1..16_001), 0);
     let error = registry.merge(&backends(16_001..17_001), &one, 1000).unwrap_err().to_string();
     assert!(error.starts_with("there are numbers for 16384 backends, and those"), "{error}");
-    let error = registry.merge(&backends(20_001..20_002), &nobody, 1000);
+    let error = registry.merge(&backends(20_001..20_002), &no_connections, 1000);
     assert_eq!(numbers(&error.unwrap().snapshot)[&(80, 20_001)], (0, 16_000));
     // Now those before are long gone.
     let reused = merged(&mut registry, &backends(20_001..21_001), 2000);

@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(frame.received(header::BYTES + 60), Ok(()));
         assert!(frame.resize(52) && frame.seal().is_some(), "the checksum is still inside");
         assert!(frame.resize(51) && frame.resize(60));
-        assert_eq!(frame.seal(), None, "partial, and nobody knows where");
+        assert_eq!(frame.seal(), None, "partial, with an unknown start of the checksum");
         frame.meta_mut().checksum = hairpin_core::frame::Checksum::Complete;
         assert!(frame.seal().is_some());
     }

@@ -111,7 +111,7 @@ fn tags_are_put_back_and_long_packets_cut() {
 }
 
 #[test]
-fn what_nobody_reads_is_lost_and_counted() {
+fn unread_packets_are_lost_and_counted() {
     in_namespace(|| {
         let _rig = Rig::new(1, |_| ());
         let near = Link::open("left-peer");

@@ -346,7 +346,7 @@ fn syns_of_another_form_are_the_workers_and_policed() {
 }
 
 #[test]
-fn nobody_is_answered_where_nobody_can_be() {
+fn no_syn_is_answered_where_none_can_be() {
     in_namespace(|| {
         let rig = rig(1);
         let from4 = [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255], VIP];
@@ -372,7 +372,7 @@ fn nobody_is_answered_where_nobody_can_be() {
 }
 
 #[test]
-fn nobody_is_answered_while_nobody_serves() {
+fn no_syn_is_answered_without_a_process() {
     for absent in [Absent::Pass, Absent::Drop] {
         in_namespace(move || {
             let drop = absent == Absent::Drop;

@@ -132,7 +132,7 @@ fn tickets_wrap() {
 }
 
 #[test]
-fn nobody_to_wait_for_when_the_process_is_away() {
+fn no_wait_when_the_process_is_away() {
     in_namespace(|| {
         let rig = Rig::new(1, slow);
         send(&rig, 1).unwrap();

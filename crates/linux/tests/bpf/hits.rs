@@ -188,7 +188,7 @@ fn what_is_not_for_this_host_or_was_given_back_is_not_ours() {
 
         let frame = Packet::new(key()).to(rig.left.mac).frame();
         let other = rig.ingress_as(&frame, Buffer { mark: 77, ..Buffer::default() }).unwrap();
-        assert_eq!((other.verdict, other.mark), (REDIRECT, 77), "somebody else's mark is kept");
+        assert_eq!((other.verdict, other.mark), (REDIRECT, 77), "another program's mark is kept");
         // What give-back marks is read off a frame that is given back.
         let mut back = frame.clone();
         back[..6].copy_from_slice(&[0x16, 0, 0, 0, 0, 0]);

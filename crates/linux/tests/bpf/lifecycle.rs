@@ -87,7 +87,7 @@ fn a_dead_instance_leaves_working_objects_that_the_next_one_or_flush_removes() {
 }
 
 #[test]
-fn somebody_elses_filters_stay() {
+fn filters_of_other_programs_stay() {
     in_namespace(|| {
         let Rig { plane, .. } = Rig::new(1, |options| options.attach = AttachMode::Clsact);
         let filter = [

@@ -1,4 +1,4 @@
-//! Throughput over time, one line per mechanism: the counterpart of papers/003, figure 6.1.
+//! Throughput over time, one line per mechanism: the counterpart of KTH 2020, figure 6.1.
 
 use super::{Course, WINDOW};
 use anyhow::{Result, anyhow};

@@ -1,5 +1,5 @@
 //! `hairpin-bench ageing`: what finding the entries whose time is up costs, and whether it ever shows as a dip
-//! (papers/003, figure 6.1).
+//! (KTH 2020, figure 6.1).
 //!
 //! Every mechanism gets an index, a slab of connections and the traffic of one worker of its own: bursts of 32, 99 % of
 //! the packets find their flow, and all flows but the few that never end are exchanged within one timeout, for two

@@ -154,7 +154,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Port::open(&eal, &PortOptions { device, queues, ..PortOptions::default() }, &pool).context("the port")?;
     let mut io = Vec::new();
     for index in 0..queues {
-        let queue = port.queue(index).context("a queue that nobody has")?;
+        let queue = port.queue(index).context("the port has no such queue")?;
         let burst = if arguments.work == "forward" { Forwarder::BURST } else { BATCH_MAX };
         io.push(PortIo::new(vec![queue], pool.clone()).in_bursts_of(burst));
     }

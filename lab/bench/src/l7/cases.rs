@@ -96,7 +96,7 @@ impl Case {
                 0..=1024 => vec![(Against::Best, Bar::AtLeast(1.1))],
                 1025..=0xffff => vec![(nginx, Bar::AtLeast(1.0))],
                 0x1_0000..=0xf_ffff => vec![(nginx, Bar::AtLeast(1.3))],
-                _ => vec![(Against::Peer(Peer::Nobody), Bar::AtLeast(0.7)), (nginx, Bar::AtLeast(1.8))],
+                _ => vec![(Against::Peer(Peer::Direct), Bar::AtLeast(0.7)), (nginx, Bar::AtLeast(1.8))],
             },
         }
     }

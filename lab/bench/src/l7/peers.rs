@@ -27,11 +27,11 @@ pub(super) enum Peer {
     Nginx,
     Haproxy,
     /// The kernel routes to the server.
-    Nobody,
+    Direct,
 }
 
 impl Peer {
-    pub(super) const ALL: [Peer; 4] = [Peer::Hairpin, Peer::Nginx, Peer::Haproxy, Peer::Nobody];
+    pub(super) const ALL: [Peer; 4] = [Peer::Hairpin, Peer::Nginx, Peer::Haproxy, Peer::Direct];
 
     /// Its name in results.
     pub(super) fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ impl Peer {
             Peer::Hairpin => "hairpin",
             Peer::Nginx => "nginx",
             Peer::Haproxy => "haproxy",
-            Peer::Nobody => "none",
+            Peer::Direct => "none",
         }
     }
 
@@ -48,13 +48,13 @@ impl Peer {
             Peer::Hairpin => 8000,
             Peer::Nginx => 8001,
             Peer::Haproxy => 8002,
-            Peer::Nobody => HTTP_PORT,
+            Peer::Direct => HTTP_PORT,
         }
     }
 
     /// Where clients connect.
     pub(super) fn target(self) -> SocketAddr {
-        let address = if self == Peer::Nobody { server_address(Family::V4, 1) } else { vip(Family::V4) };
+        let address = if self == Peer::Direct { server_address(Family::V4, 1) } else { vip(Family::V4) };
         SocketAddr::new(address, self.port())
     }
 }
@@ -71,7 +71,7 @@ pub(super) struct Stage {
 pub(super) enum Running {
     Process(Process),
     Hairpin(Box<Hairpin>),
-    Nobody,
+    Direct,
 }
 
 impl Running {
@@ -80,7 +80,7 @@ impl Running {
         match self {
             Running::Process(process) => process.check(),
             Running::Hairpin(hairpin) => hairpin.process().check(),
-            Running::Nobody => Ok(()),
+            Running::Direct => Ok(()),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Stage {
             topology.scratch.write(name, &text.replace("DIRECTORY", &directory.display().to_string()))
         };
         let command = match peer {
-            Peer::Nobody => return Ok(Running::Nobody),
+            Peer::Direct => return Ok(Running::Direct),
             Peer::Hairpin => {
                 let service = Service { servers: vec![1], server_port: HTTP_PORT, ..Service::http("l7", peer.port()) };
                 let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };

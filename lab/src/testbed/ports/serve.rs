@@ -55,7 +55,7 @@ pub fn forward(
     let mut all = Handled::default();
     handled.into_iter().for_each(|one| all.add(one));
     let unexplained = all.unexplained();
-    ensure!(unexplained == 0, "nobody knows what became of {unexplained} frames of {}", all.received);
+    ensure!(unexplained == 0, "{unexplained} of {} frames are unaccounted for", all.received);
     opened.close()?;
     Ok(all)
 }

@@ -2,13 +2,13 @@
 //!
 //! | mix | packets |
 //! |---|---|
-//! | [`Replay`] | recordings played with ever fresh addresses until there are as many flows as asked for (papers/001, 3.2) |
+//! | [`Replay`] | recordings played with ever fresh addresses until there are as many flows as asked for (KTH 2022, 3.2) |
 //! | [`Popular`] | each packet's flow drawn by Zipf's law, or all flows in turn |
 //! | [`Connections`] | connections that come by a Poisson process, each with its size and its own rate, both directions |
 //!
 //! Each is a function of its numbers and a seed, and can be made again: a second run, or an oracle's look ahead, sees the
 //! same packets. The first two are of one direction and begin in the middle (no SYN), as recordings of a backbone do and as
-//! papers/001's balancer took them; a balancer picks such flows up.
+//! KTH 2022's balancer took them; a balancer picks such flows up.
 
 mod agenda;
 mod connections;

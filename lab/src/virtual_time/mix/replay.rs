@@ -1,10 +1,10 @@
-//! Recordings played with fresh addresses, as papers/001 (section 3.2) sets the number of flows by a mask.
+//! Recordings played with fresh addresses, as KTH 2022 (section 3.2) sets the number of flows by a mask.
 //!
 //! Many recordings are under way at a time, and which of them has the next packet is drawn: as on a backbone, packets of a
 //! flow are apart, and far more of them are small than large. One that ends makes room for the next, whose flows are new
 //! ones, until there are as many as asked for; then the first ones come again. All packets are taken for TCP segments of
 //! connections whose beginning was not seen, whatever was recorded: a datagram flow without answers would be
-//! established from its eighth packet on only, and papers/001's balancer made no such difference.
+//! established from its eighth packet on only, and KTH 2022's balancer made no such difference.
 
 use super::structure::Structure;
 use super::{Pace, key};

@@ -129,7 +129,7 @@ fn extreme_times_are_survived() {
 }
 
 #[test]
-fn nobody_starves() {
+fn no_entry_starves() {
     starve(wheel());
     starve(sweep());
 }

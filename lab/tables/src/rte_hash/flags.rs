@@ -8,7 +8,7 @@ const MULTI_WRITER_ADD: u8 = 0x02;
 const RW_CONCURRENCY: u8 = 0x04;
 const RW_CONCURRENCY_LF: u8 = 0x20;
 
-/// A set of rte_hash's concurrency flags (papers/003, section 4.2), by the name `rte-hash/<flags>`.
+/// A set of rte_hash's concurrency flags (KTH 2020, section 4.2), by the name `rte-hash/<flags>`.
 ///
 /// What each protects, by DPDK 22.11's source:
 /// - the readers' flags (`rw-concurrency`, `lock-free`) let any number of readers work beside *one* writer: positions

@@ -1,4 +1,4 @@
-//! A worker's connection table, where DPDK's stand beside the data plane's own (papers/003, section 4.2).
+//! A worker's connection table, where DPDK's stand beside the data plane's own (KTH 2020, section 4.2).
 
 use super::error::Error;
 use super::flags::Flags;

@@ -12,7 +12,7 @@ pub(crate) struct NotAsked;
 
 impl<K> Entries<K> for NotAsked {
     fn is(&self, _: u32, _: &K) -> bool {
-        panic!("rte_hash asks nobody");
+        panic!("rte_hash keeps its own keys");
     }
 }
 

@@ -327,7 +327,7 @@ where
         let times = asked.len();
         asked.sort_unstable();
         asked.dedup();
-        assert_eq!(asked.len(), times, "asks twice about the same of {asked:?}");
+        assert_eq!(asked.len(), times, "asks about one entry twice: {asked:?}");
         assert!(asked.iter().all(|value| self.slab.entries.contains_key(value)), "asks about what is gone: {asked:?}");
         assert!(self.map.get(key).is_none_or(|value| asked.contains(value)), "does not ask about the one meant");
     }

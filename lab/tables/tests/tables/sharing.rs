@@ -30,7 +30,7 @@ fn shared() -> impl Iterator<Item = OwnMethod> {
 
 /// Three workers hold the same key; a fourth does not, and none is shown or asked about another's.
 #[test]
-fn a_key_may_be_anothers() {
+fn a_key_may_belong_to_another_thread() {
     for method in shared() {
         let mut tables = OwnTable::for_workers(method, 4, 10, Hasher::new([1, 2, 3, 4]));
         let key = Hash(0x1234_5678_9abc_def0);

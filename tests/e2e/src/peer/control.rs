@@ -1,5 +1,5 @@
-//! Hairpin's control socket, asked directly: quicker than starting the program for every question. What of its answers
-//! tests and benchmarks read is declared here once more, on purpose: a field that is renamed there breaks these.
+//! Hairpin's control socket, asked directly: quicker than starting the program for every question. The fields of
+//! its answers that tests and benchmarks read are declared here once more, on purpose: renaming a field there breaks these.
 
 use super::status::Status;
 use anyhow::{Context, Result, bail};
@@ -18,7 +18,8 @@ const PAGE: u32 = 10_000;
 
 /// Sends one request to the instance behind `socket` and returns its answer; fails if that is an error.
 pub fn ask(socket: &Path, request: &Value) -> Result<Value> {
-    let mut stream = UnixStream::connect(socket).with_context(|| format!("nobody answers at {}", socket.display()))?;
+    let mut stream =
+        UnixStream::connect(socket).with_context(|| format!("no instance answers at {}", socket.display()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut line = String::new();

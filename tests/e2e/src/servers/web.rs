@@ -77,12 +77,12 @@ pub fn websocket(topology: &Topology) -> Result<Process> {
 }
 
 /// nginx with TLS and the pages on server1 and server2, which say who they are in `X-Server`. The certificate, for
-/// `one.example`, `*.two.example` and `nobody.example`, is `certificate.pem` of the scratch directory.
+/// `one.example`, `*.two.example` and `unrouted.example`, is `certificate.pem` of the scratch directory.
 pub fn tls(topology: &Topology) -> Result<Vec<Process>> {
     let scratch = topology.scratch.file("");
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hairpin", "-addext"]);
-    openssl.arg("subjectAltName=DNS:one.example,DNS:*.two.example,DNS:nobody.example");
+    openssl.arg("subjectAltName=DNS:one.example,DNS:*.two.example,DNS:unrouted.example");
     openssl.arg("-keyout").arg(scratch.join("key.pem")).arg("-out").arg(scratch.join("certificate.pem"));
     command::output(&mut openssl)?;
     (1..=2).map(|server| tls_server(topology, server, &scratch)).collect()

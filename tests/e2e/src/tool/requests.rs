@@ -217,7 +217,7 @@ fn converse(
         match connection.get(page, false, timeout) {
             Ok(answer) => {
                 session.answered += 1;
-                let server = answer.header("X-Server").unwrap_or("nobody");
+                let server = answer.header("X-Server").unwrap_or("no server");
                 let number = answer.header("X-Connection").unwrap_or("none");
                 session.servers.insert(format!("{server}, connection {number}"));
             }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("absence: nobody is refused, established connections go on", nobody_is_refused),
+        trial("absence: no packet is refused, established connections go on", no_packet_is_refused),
         trial("absence: a file system that goes with the process is named", own_mount),
     ]
 }
@@ -76,7 +76,7 @@ fn refusal(from: &Namespace, to: SocketAddr) -> Result<ErrorKind> {
     met.err().map(|error| error.kind()).with_context(|| format!("{to} took a connection with no process there"))
 }
 
-fn nobody_is_refused() -> Result<()> {
+fn no_packet_is_refused() -> Result<()> {
     let topology = Topology::create(Options::default())?;
     let _servers = Servers::start(&topology)?;
     // The kernel would answer for the pool's addresses, too.

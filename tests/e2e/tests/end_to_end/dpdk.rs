@@ -139,7 +139,7 @@ fn answers() -> Result<()> {
         ping(balancer_address(family).to_string())?;
         ping(vip(family).to_string())?;
     }
-    ensure!(ping("10.0.0.77".to_string()).is_err(), "somebody answers for 10.0.0.77");
+    ensure!(ping("10.0.0.77".to_string()).is_err(), "a host answers for 10.0.0.77");
     works(&net)?;
     let status = status(&net.hairpin)?;
     let ports = status["ports"].as_array().context("no ports in the status")?;
@@ -222,7 +222,7 @@ fn reload() -> Result<()> {
     let before = inside::run(&net.topology.client, move || {
         Ok(TcpStream::connect_timeout(&target.parse()?, Duration::from_millis(500)).is_ok())
     })?;
-    ensure!(!before, "somebody answers at {target} before the reload");
+    ensure!(!before, "an instance answers at {target} before the reload");
     net.hairpin.tell(&net.topology, &["reload"])?;
     page()?;
     works(&net)?;

@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("health: a server that is gone leaves and returns (tcp)", gone),
         trial("health: another status, another body (http)", unwell),
         trial("health: a UDP server that is gone leaves and returns", udp),
-        trial("health: nobody is well", nobody_well),
+        trial("health: no backend is up", no_backend_up),
         trial("health: passive checks alone", passive),
         trial("backend: drained under load, nothing is lost", drained),
         trial("backend: disabled, weighted, reset", by_hand),
@@ -206,7 +206,7 @@ fn udp() -> Result<()> {
 }
 
 /// All down: refused, as the default says; or given to all of them, if the service says so.
-fn nobody_well() -> Result<()> {
+fn no_backend_up() -> Result<()> {
     for (all_down, expected) in [("", Some(ErrorKind::ConnectionRefused)), ("all_down = \"use-all\"", None)] {
         let checks = health("check = \"http\"\npath = \"/health\"");
         let scene = Scene::start(Service::tcp("", Family::V4, HTTP_PORT), all_down, &checks)?;

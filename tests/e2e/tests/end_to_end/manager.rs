@@ -90,7 +90,7 @@ impl Manager {
         let mut all = Vec::new();
         loop {
             let told = self.messages.recv_timeout(PATIENCE);
-            let told = told.with_context(|| format!("nobody says {state}; so far: {all:?}"))?;
+            let told = told.with_context(|| format!("no notification says {state}; so far: {all:?}"))?;
             let last = told.says(state);
             if !told.says("WATCHDOG=1") && !told.says("BARRIER=1") {
                 all.push(told);

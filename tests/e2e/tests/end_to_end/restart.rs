@@ -20,8 +20,8 @@ use std::time::Duration;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("restart: offloaded transfers go on with nobody there, and are adopted", || goes_on("drop")),
-        trial("restart: with nobody there new connections are left to the kernel", || goes_on("pass")),
+        trial("restart: offloaded transfers go on without a process, and are adopted", || goes_on("drop")),
+        trial("restart: without a process new connections are left to the kernel", || goes_on("pass")),
         trial("restart: with other numbers of workers and connections", other_sizes),
         trial("restart: connections of another layout are refused, or discarded", other_layout),
     ]
@@ -147,7 +147,7 @@ fn goes_on(when_absent: &'static str) -> Result<()> {
     let status = scene.hairpin.end(Signal::SIGTERM)?;
     ensure!(status.success(), "it ended with {status}: {}", scene.hairpin.logs());
     let moved = scene.moving()?;
-    ensure!(moved > 100, "with nobody there a server got {moved} packets in half a second");
+    ensure!(moved > 100, "without a process a server got {moved} packets in half a second");
     // Beyond the heartbeat's timeout, too.
     sleep(Duration::from_millis(1500));
     let moved = scene.moving()?;
@@ -155,7 +155,7 @@ fn goes_on(when_absent: &'static str) -> Result<()> {
     let to: SocketAddr = service("http4").listen().parse()?;
     let connect =
         inside::run(&scene.topology.client, move || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(2))))?;
-    let kind = connect.err().context("a new connection was made with nobody there")?.kind();
+    let kind = connect.err().context("a new connection was made without a process")?.kind();
     // Dropped, it waits in vain; left to the kernel, whose address it is and where no socket listens, it is refused.
     let expected =
         if when_absent == "drop" { std::io::ErrorKind::TimedOut } else { std::io::ErrorKind::ConnectionRefused };

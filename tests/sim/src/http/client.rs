@@ -226,7 +226,7 @@ impl Client {
             let may = incoming.excuse || exchange.closes || exchange.last || exchange.minor == 0 || limited;
             // what comes behind a client's FIN is not known
             if !may && self.answered + 1 < self.conversation.exchanges.len() && !self.conversation.half_closes {
-                self.fail("the connection is closed though nobody wants that".into());
+                self.fail("the connection is closed though neither side asked for that".into());
             }
         }
         self.answered += 1;

@@ -297,7 +297,7 @@ fn asked(random: &mut Rng, variety: Variety) -> (String, &'static str, Answer) {
             other("/moved/1?z=2", Answer::Balancer(308, Some(location)))
         }
         2 if variety.own => other("/fixed", Answer::Balancer(200, None)),
-        3 if variety.own => ("/anything".to_string(), "nobody.example", Answer::Balancer(404, None)),
+        3 if variety.own => ("/anything".to_string(), "unrouted.example", Answer::Balancer(404, None)),
         _ => (path + query, host, Answer::Server),
     }
 }

@@ -133,7 +133,7 @@ impl Server {
         let plans = self.plans.clone();
         let mut plans = plans.borrow_mut();
         let Some(exchange) = name_of(head).and_then(|name| plans.exchanges.get(&name)).cloned() else {
-            return self.fail(format!("a request of nobody: {head:?}"));
+            return self.fail(format!("a request of no client: {head:?}"));
         };
         plans.served.entry(exchange.name).or_default().push(self.number);
         let client = plans.clients.get(&exchange.name).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A card with match-action rules in virtual time (papers/001, papers/002): rules come and go at the speed of its firmware, in
+//! A card with match-action rules in virtual time (KTH 2022, Laconic): rules come and go at the speed of its firmware, in
 //! batches, are confirmed late and out of order, refused when it is full; packets that match are turned round at its own
 //! speed, which suffers while rules change.
 //!

@@ -137,7 +137,7 @@ fn what_waits_is_put_together_and_no_more_waits_than_fits() {
     assert_eq!(nic.rules(), 1000, "39 thousand a second");
     assert!(
         nic.submit(us(25_390), RuleOp::Install(rule(5000))).is_err(),
-        "answers that nobody has fetched count as well"
+        "answers that have not been fetched count as well"
     );
     let some = answers(&mut nic, us(25_390));
     assert!((900..=1000).contains(&some.len()), "{}", some.len());

@@ -1,4 +1,4 @@
-//! papers/001's testbed in virtual time: a generator that offers packets whatever becomes of them, a device under test
+//! KTH 2022's testbed in virtual time: a generator that offers packets whatever becomes of them, a device under test
 //! with a card, and a sink that knows where every packet has gone.
 //!
 //! ```text
@@ -153,7 +153,7 @@ pub struct Port {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each run")]
 pub enum Device {
-    /// papers/001's basic forwarder.
+    /// KTH 2022's basic forwarder.
     Forwarder,
     /// The balancer.
     Balancer(Balancer),

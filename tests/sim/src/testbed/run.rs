@@ -70,7 +70,7 @@ impl Testbed {
     /// Offers all of `traffic`, and says what became of it. `progress` is told every so often: the time since the beginning,
     /// and how many packets there have been.
     ///
-    /// A second run is papers/001's run 2: what the device knows it still knows.
+    /// A second run is KTH 2022's run 2: what the device knows it still knows.
     pub fn run<T: Traffic>(&mut self, traffic: &mut T, progress: &mut dyn FnMut(Time, u64)) -> Results {
         let before = self.counted();
         let mut run = Run::begin(self, traffic.flows());

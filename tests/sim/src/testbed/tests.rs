@@ -259,7 +259,7 @@ impl Traffic for Sizes {
 }
 
 #[test]
-fn where_room_is_short_nobody_saves_more_than_who_knows_the_future() {
+fn the_yardstick_saves_most_where_room_is_short() {
     let traffic = Sizes::new(3000, 4.0, 5);
     let saved = |policy: Policy, room: u32| {
         let mut options = options(1, balancer(8192, Some(policy)));

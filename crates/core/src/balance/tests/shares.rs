@@ -143,11 +143,11 @@ fn tables_are_made_once_and_anew_only_for_what_changed() {
         assert_eq!(pick_ups(&made, 1000), pick_ups(&alone, 1000));
     }
     changed[0].state = ServiceState::Removed;
-    assert!(Tables::new(&snapshot(changed), &second).of(0).is_none(), "nobody is sent to a removed service");
+    assert!(Tables::new(&snapshot(changed), &second).of(0).is_none(), "a removed service gets no client");
 }
 
 #[test]
-fn a_removed_service_has_nobody_to_choose() {
+fn a_removed_service_has_no_backend_to_choose() {
     for algorithm in ALL {
         let mut service = service(algorithm, &[1, 1]);
         service.state = ServiceState::Removed;

@@ -182,7 +182,7 @@ fn guessing_hardly_ever_succeeds() {
 
 /// Keys of two epochs ago are gone: what they made is refused, what the last two made within its time is not.
 #[test]
-fn keys_are_renewed_when_nobody_needs_them() {
+fn keys_are_renewed_when_no_cookie_needs_them() {
     let mut keys = KEYS;
     let (flow, offer) = (flow(true), Offer { mss: 1460, scale: None, sack: false });
     let mut drawn = 1;

@@ -118,7 +118,7 @@ fn values_are_text_and_variables() {
         Ok([Piece::Variable(Variable::ClientIp), plain(":"), Piece::Variable(Variable::ClientPort)].into())
     );
     assert_eq!(pieces("a{{b}}{{{host}"), Ok([plain("a{b}{"), Piece::Variable(Variable::Host)].into()));
-    for bad in ["{", "}", "a{b", "{nobody}", "{}", "{host", "a}b", "a\r\nb", "a\nb", "\0", "ä", "\u{7f}"] {
+    for bad in ["{", "}", "a{b", "{unknown}", "{}", "{host", "a}b", "a\r\nb", "a\nb", "\0", "ä", "\u{7f}"] {
         assert!(pieces(bad).is_err(), "{bad:?}");
     }
     assert!(pieces(&"a".repeat(5000)).is_err());

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 /// Stands for no connection.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// The lists' ends; the lists themselves go through the entries.
 pub(super) struct Idle {
@@ -20,7 +20,7 @@ pub(super) struct Idle {
 impl Idle {
     /// For backends with numbers below `backends`.
     pub(super) fn new(backends: usize) -> Idle {
-        let ends = || vec![[NOBODY; Size::COUNT]; backends].into();
+        let ends = || vec![[NONE; Size::COUNT]; backends].into();
         Idle { youngest: ends(), oldest: ends(), counts: vec![0; backends].into(), total: 0 }
     }
 
@@ -37,19 +37,19 @@ impl Idle {
     /// The youngest of a backend's of this size.
     pub(super) fn youngest(&self, number: u16, size: Size) -> Option<u32> {
         let youngest = self.youngest.get(usize::from(number))?[size as usize];
-        (youngest != NOBODY).then_some(youngest)
+        (youngest != NONE).then_some(youngest)
     }
 
     /// One of a backend's, of whatever size.
     pub(super) fn any(&self, number: u16) -> Option<u32> {
-        self.youngest.get(usize::from(number))?.iter().copied().find(|&position| position != NOBODY)
+        self.youngest.get(usize::from(number))?.iter().copied().find(|&position| position != NONE)
     }
 
     /// That of a backend's which has been idle longest.
     pub(super) fn oldest(&self, backend_conns: &Slots<BackendConn>, number: u16) -> Option<u32> {
         let oldest = self.oldest.get(usize::from(number))?.iter().copied();
         oldest
-            .filter(|&position| position != NOBODY)
+            .filter(|&position| position != NONE)
             .min_by_key(|&position| backend_conns.get(position).map(|backend_conn| backend_conn.deadline))
     }
 
@@ -58,7 +58,7 @@ impl Idle {
         let Some(backend_conn) = backend_conns.get(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
-        let next = Some(*youngest).filter(|&next| next != NOBODY);
+        let next = Some(*youngest).filter(|&next| next != NONE);
         *youngest = position;
         self.counts[number] += 1;
         self.total += 1;
@@ -78,11 +78,11 @@ impl Idle {
         let (next, previous) = (backend_conn.next_idle.take(), backend_conn.previous_idle.take());
         match previous.and_then(|previous| backend_conns.get_mut(previous)) {
             Some(previous) => previous.next_idle = next,
-            None => self.youngest[number][size] = next.unwrap_or(NOBODY),
+            None => self.youngest[number][size] = next.unwrap_or(NONE),
         }
         match next.and_then(|next| backend_conns.get_mut(next)) {
             Some(next) => next.previous_idle = previous,
-            None => self.oldest[number][size] = previous.unwrap_or(NOBODY),
+            None => self.oldest[number][size] = previous.unwrap_or(NONE),
         }
         self.counts[number] = self.counts[number].saturating_sub(1);
         self.total = self.total.saturating_sub(1);

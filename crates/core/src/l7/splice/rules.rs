@@ -6,10 +6,9 @@
 //! pair goes before the client connection gets another backend connection.
 //!
 //! An engine that cannot translate SACK edges, or has no guards (every card), gets only what the backend sends, and only
-//! of responses (papers/002, 3.5): all that the client says comes by software, which goes by its acknowledgements. When
+//! of responses (Laconic, 3.5): all that the client says comes by software, which goes by its acknowledgements. When
 //! such a rule holds, everything of ours is acknowledged at both ends, so that whatever it meets is translated right or
-//! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has
-//! (design section 4).
+//! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has.
 
 use super::entry::{BackendConn, ClientConn, ClientConnState, Message};
 use super::numbers::{before, beyond, later};

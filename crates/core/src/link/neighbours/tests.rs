@@ -41,7 +41,7 @@ fn readers_see_whole_entries() {
                         {
                             let seconds = (until.as_nanos() / 1_000_000_000).wrapping_sub(REACHABLE.as_secs());
                             let [two, whose, a, b, c, d] = mac;
-                            assert_eq!([two, whose], [2, number as u8], "somebody else's");
+                            assert_eq!([two, whose], [2, number as u8], "the frame of another packet");
                             assert_eq!([a, b, c, d], [(seconds / 2) as u8; 4], "mixed");
                             seen.fetch_add(1, Ordering::Relaxed);
                         }
@@ -90,7 +90,7 @@ fn a_version_changes_behind_every_change() {
 }
 
 #[test]
-fn whoever_has_the_lock_too_long_is_not_waited_for() {
+fn a_lock_held_too_long_is_not_waited_for() {
     let table = Neighbours::new(64, [3; 4]);
     let one = address(1);
     let writing = table.lock(1).unwrap();

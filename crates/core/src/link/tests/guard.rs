@@ -48,7 +48,7 @@ fn state(station: &Station, address: &str) -> Option<(State, [u8; 6])> {
 }
 
 #[test]
-fn nobody_is_known_for_saying_so() {
+fn an_announcement_makes_no_neighbour() {
     let mut a = Station::new(&options());
     a.arrives(0, &reply([10, 0, 0, 9], 9));
     a.arrives(0, &arp(Operation::Request, (mac(9), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
@@ -137,7 +137,7 @@ fn advertisement_without_mac(target: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_scan_of_a_connected_network_drives_out_nobody_who_answers() {
+fn a_scan_evicts_no_neighbour_that_answers() {
     let mut options = options();
     options.kept = vec![ip("10.0.0.20")];
     let mut a = Station::new(&options);

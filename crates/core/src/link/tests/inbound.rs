@@ -67,7 +67,7 @@ fn arp_is_answered_for_our_addresses_where_they_are() {
 }
 
 #[test]
-fn arp_probes_are_answered_and_nobody_is_remembered_for_them() {
+fn arp_probes_are_answered_and_not_remembered() {
     let mut a = balancer();
     a.arrives(0, &arp(Operation::Request, (mac(9), [0; 4]), [10, 0, 0, 80], [0xff; 6], Segment::default()));
     assert_eq!(Packet::read(a.sent()[0].bytes(), 14).unwrap().target, [0; 4]);
@@ -170,7 +170,7 @@ fn discovery_that_breaks_the_rules() {
     wrong[57] ^= 1;
     let mut short = good[..good.len() - 8].to_vec();
     short[14 + 5] = 24 - 1;
-    let nobody = solicitation("::", "ff02::1:ff00:80", "2001:db8::80", Some(mac(9)));
+    let unspecified = solicitation("::", "ff02::1:ff00:80", "2001:db8::80", Some(mac(9)));
     let not_the_group = solicitation("::", "2001:db8::80", "2001:db8::80", None);
     let cases = [
         ("hop limit", changed(21, 254)),
@@ -179,8 +179,8 @@ fn discovery_that_breaks_the_rules() {
         ("option cut off", changed(79, 2)),
         ("a group's address", changed(62, 0xff)),
         ("checksum", wrong),
-        ("nobody's Ethernet address", nobody),
-        ("nobody asks one", not_the_group),
+        ("an unspecified source with an Ethernet address", unspecified),
+        ("an unspecified source that asks no group", not_the_group),
     ];
     let mut a = balancer();
     for (number, (name, frame)) in (1..).zip(cases) {
@@ -245,7 +245,7 @@ fn destination_of(octets: [u8; 4]) -> crate::flow::Address {
 }
 
 #[test]
-fn echo_requests_for_others_are_the_workers_and_odd_ones_nobodys() {
+fn echo_requests_for_others_are_the_workers_odd_ones_dropped() {
     let mut a = balancer();
     assert_eq!(a.arrives(0, &ping_v4([198, 51, 100, 7], [10, 0, 0, 9])).len(), 1);
     let mut wrong = ping_v4([198, 51, 100, 7], [10, 0, 0, 1]);

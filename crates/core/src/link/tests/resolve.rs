@@ -123,7 +123,7 @@ fn answer(address: &str, number: u8) -> Vec<u8> {
     frame.data
 }
 
-const NOBODY: [(&str, &str); 2] = [("10.0.0.1", "10.0.0.9"), ("2001:db8::1", "2001:db8::9")];
+const ABSENT: [(&str, &str); 2] = [("10.0.0.1", "10.0.0.9"), ("2001:db8::1", "2001:db8::9")];
 
 fn everybody(address: &str) -> [u8; 6] {
     let address = at(address);
@@ -132,7 +132,7 @@ fn everybody(address: &str) -> [u8; 6] {
 
 #[test]
 fn incomplete_asks_three_times_then_fails_for_three_seconds() {
-    for (from, to) in NOBODY {
+    for (from, to) in ABSENT {
         let mut a = Station::new(&lone(&[]));
         a.send(&[datagram(from, to, 100)]);
         assert_eq!(requests(&a), [(at(to), everybody(to))]);
@@ -159,7 +159,7 @@ fn incomplete_asks_three_times_then_fails_for_three_seconds() {
 
 #[test]
 fn a_late_answer_serves_what_still_waits() {
-    for (from, to) in NOBODY {
+    for (from, to) in ABSENT {
         let mut a = Station::new(&lone(&[]));
         a.send(&[datagram(from, to, 100), datagram(from, to, 101)]);
         a.wait(Duration::from_millis(2500));
@@ -185,7 +185,7 @@ fn acquainted(from: &str, to: &str) -> Station {
 
 #[test]
 fn reachable_turns_stale_and_is_forgotten_unless_used() {
-    for (from, to) in NOBODY {
+    for (from, to) in ABSENT {
         let mut a = acquainted(from, to);
         a.wait(REACHABLE - Duration::from_secs(1));
         a.send(&[datagram(from, to, 100)]);
@@ -199,7 +199,7 @@ fn reachable_turns_stale_and_is_forgotten_unless_used() {
 
 #[test]
 fn a_stale_one_is_used_and_asked_after() {
-    for (from, to) in NOBODY {
+    for (from, to) in ABSENT {
         let mut a = acquainted(from, to);
         a.wait(REACHABLE + Duration::from_secs(5));
         a.send(&[datagram(from, to, 100), datagram(from, to, 101)]);
@@ -217,7 +217,7 @@ fn a_stale_one_is_used_and_asked_after() {
 
 #[test]
 fn an_expired_one_is_asked_after_by_the_next_frame_although_no_sweep_has_seen_it() {
-    let (from, to) = NOBODY[0];
+    let (from, to) = ABSENT[0];
     let mut a = acquainted(from, to);
     // from now on it is known by heart
     a.send(&[datagram(from, to, 100)]);
@@ -232,7 +232,7 @@ fn an_expired_one_is_asked_after_by_the_next_frame_although_no_sweep_has_seen_it
 
 #[test]
 fn who_moves_is_found_again() {
-    for (from, to) in NOBODY {
+    for (from, to) in ABSENT {
         let mut a = acquainted(from, to);
         a.wait(REACHABLE + Duration::from_secs(1));
         a.send(&[datagram(from, to, 100)]);
@@ -313,7 +313,7 @@ fn the_next_gateway_serves_when_the_first_is_dead() {
 
 #[test]
 fn an_answer_that_one_worker_gets_serves_the_other() {
-    let (from, to) = NOBODY[0];
+    let (from, to) = ABSENT[0];
     let plan = Arc::new(Plan::new(&lone(&[])).unwrap());
     let neighbours = Arc::new(crate::link::Neighbours::new(64, [5; 4]));
     neighbours.takes_announcement();

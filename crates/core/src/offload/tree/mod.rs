@@ -1,4 +1,4 @@
-//! `decision-tree`: what a connection's first packets look like says whether it is going to be long (papers/001, section
+//! `decision-tree`: what a connection's first packets look like says whether it is going to be long (KTH 2022, section
 //! 2.3, of Durner and Kellerer's J48).
 //!
 //! The tree ([`Tree`]) is a text that `hairpin-lab train` writes. A connection is judged once, as soon as those of

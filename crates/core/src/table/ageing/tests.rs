@@ -87,6 +87,6 @@ fn what_goes_on_is_asked_seldom() {
 }
 
 #[test]
-fn nobody_starves() {
+fn no_entry_starves() {
     starve(stamps());
 }

@@ -472,7 +472,7 @@ fn no_position_is_lost_or_doubled() {
 fn periods_pass_when_all_have_been_quiescent() {
     let quiescence = Arc::new(Quiescence::new(2));
     let first = quiescence.begin();
-    assert!(quiescence.has_passed(first), "nobody looks");
+    assert!(quiescence.has_passed(first), "no thread is reading");
     let (mut a, mut b) = (quiescence.register().unwrap(), quiescence.register().unwrap());
     assert!(quiescence.register().is_none());
     let second = quiescence.begin();

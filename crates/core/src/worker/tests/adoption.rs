@@ -328,7 +328,7 @@ fn half_open_connections_give_way_in_the_order_of_their_age() {
 }
 
 #[test]
-fn what_fell_silent_while_nobody_was_there_gets_a_moment() {
+fn connections_silent_without_a_process_get_a_grace_period() {
     let mut house = House::new(nat(), 1, 64);
     house.room = 0;
     let client = client(false, 1, 40_000);
@@ -341,7 +341,7 @@ fn what_fell_silent_while_nobody_was_there_gets_a_moment() {
     assert_eq!(house.connections().count(), 1);
     house.crash(Restart { away, ..house.as_before() });
     house.wait(Duration::from_secs(2));
-    assert_eq!(house.connections().count(), 0, "nobody missed it");
+    assert_eq!(house.connections().count(), 0, "it has expired");
 }
 
 #[test]

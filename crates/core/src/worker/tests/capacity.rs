@@ -87,7 +87,7 @@ impl Siege {
                         self.open.insert(who, sent.destination);
                     }
                     None => {
-                        assert!(held, "refused although somebody could have given way");
+                        assert!(held, "refused although a rule could have been evicted");
                         assert_eq!(self.stage.drops(Drop::TableFull), before + 1);
                     }
                 }
@@ -125,7 +125,7 @@ impl Siege {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn floods_push_out_nobody_but_themselves(
+    fn floods_evict_only_themselves(
         capacity in prop_oneof![Just(4usize), Just(16), Just(32)],
         steps in prop::collection::vec(step(), 1..200),
     ) {

@@ -207,7 +207,7 @@ fn datagrams_of_a_backend_that_goes_down_choose_another_and_its_tcp_stays() {
 }
 
 #[test]
-fn counters_go_on_but_for_numbers_that_are_anothers_now() {
+fn counters_go_on_unless_their_number_is_reused() {
     let mut stage = Stage::new(false, |_| {});
     for n in 0..40 {
         stage.open(client(false, n, 1));

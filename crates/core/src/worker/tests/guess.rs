@@ -119,7 +119,7 @@ fn who_answers_with_a_reset_talks_to_the_backend_itself() {
 }
 
 #[test]
-fn after_ten_seconds_of_silence_it_is_somebody_elses() {
+fn a_guess_expires_after_ten_seconds_of_silence() {
     let client = client(false, 1, 40_000);
     let (mut stage, backend) = taken_over(false, client);
     let packet = download(backend, client);

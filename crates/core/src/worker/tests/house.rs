@@ -321,7 +321,7 @@ impl House {
                     assert!(sources.insert(pair), "a port of the pool is used twice: {pair:?}");
                 }
             }
-            assert_eq!(Table::<FlowKey>::len(&worker.table), index, "the index holds what is nobody's");
+            assert_eq!(Table::<FlowKey>::len(&worker.table), index, "the index holds an entry of no connection");
             self.check_ports(worker, &ports);
         }
         let counted: Vec<u32> = (0..self.snapshot.backends()).map(|number| self.loads.now(number)).collect();

@@ -211,7 +211,7 @@ fn a_full_table_refuses_new_connections_and_keeps_the_old() {
 }
 
 #[test]
-fn a_flood_of_first_packets_pushes_itself_out_and_nobody_else() {
+fn a_flood_of_first_packets_evicts_only_itself() {
     let mut stage = Stage::with_capacity(false, 8, |_| {});
     for n in 0..4 {
         stage.open(client(false, n, 1000));
@@ -238,7 +238,7 @@ fn a_datagram_and_its_answer_prove_nothing_but_a_second_datagram_does() {
 }
 
 #[test]
-fn datagrams_that_nobody_answers_are_offloaded_after_a_while() {
+fn unanswered_datagrams_are_offloaded_after_a_while() {
     let mut stage = Stage::new(false, |_| {});
     let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
     for _ in 0..7 {

@@ -82,7 +82,7 @@ fn silence_counts_when_its_time_is_up_and_not_when_it_is_evicted() {
 }
 
 #[test]
-fn a_syn_that_nobody_would_answer_says_nothing() {
+fn a_syn_that_no_backend_would_accept_is_no_failure() {
     let (client, vip) = (client(false, 1, 40_000), end(false, 1, 80));
     // a wrong checksum makes no connection, neither first nor later
     let mut stage = Stage::new(false, |_| {});
@@ -132,7 +132,7 @@ fn unreachable_counts_if_the_backend_does_not_answer_after_all() {
 }
 
 #[test]
-fn nobody_listens_to_logs_and_that_is_noticed_before_they_are_offloaded() {
+fn one_way_datagrams_are_noticed_before_they_are_offloaded() {
     let mut stage = Stage::new(false, |_| {});
     let (client, syslog) = (client(false, 1, 514), end(false, 1, 53));
     let mut last = stage.send(packet(client, syslog, Way::Udp(20))).frames.remove(0);

@@ -26,7 +26,7 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
         assert_eq!(house.engine.len(), 8);
         for worker in &house.workers {
             let offload = worker.statistics().offload;
-            assert_eq!(offload.refused_full, 0, "nobody asks for room that another worker has");
+            assert_eq!(offload.refused_full, 0, "a worker asked for room that another worker has");
             assert!(offload.kept[Reason::Room as usize] > 0, "{offload:?}");
         }
         // One worker's connection ends, the other's next one takes its place.

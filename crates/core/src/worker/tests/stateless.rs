@@ -176,7 +176,7 @@ fn tracked_connections_are_given_up_with_their_rules() {
 struct Nothing;
 impl Entries<FlowKey> for Nothing {
     fn is(&self, _: u32, _: &FlowKey) -> bool {
-        unreachable!("nobody needs to be asked")
+        unreachable!("a stateless worker compares no keys")
     }
 }
 

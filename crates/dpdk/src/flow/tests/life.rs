@@ -193,7 +193,7 @@ fn a_refused_change_leaves_the_old_rule() {
         fake::change(&FakeOptions::default());
         world.after(RETRY);
         assert_eq!(world.holds(&old), Held::Yes, "{way:?} {late}");
-        assert!(world.told().is_empty(), "nobody is told twice");
+        assert!(world.told().is_empty(), "no event is reported twice");
         world.ask(remove(&old));
         world.after(Duration::ZERO);
         assert_eq!(removed(&world.told())[0].1.map(|counters| counters.packets), Some(5));

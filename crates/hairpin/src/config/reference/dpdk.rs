@@ -53,7 +53,7 @@ pub const DPDK: Section = Section {
             "true",
             "Whether connections get rules that mark their packets, on ports whose cards can do that and cannot turn packets \
              round: a worker then knows a packet's connection without looking it up. It costs two rules for each connection; \
-             in the measurements of papers/003 that was more than it saved.",
+             in the measurements of KTH 2020 that was more than it saved.",
         ),
         field(
             "port_rules",

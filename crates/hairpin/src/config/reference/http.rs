@@ -100,8 +100,8 @@ pub const FORWARDED: Section = Section {
 /// `[service.http.sticky]`
 pub const STICKY: Section = Section {
     header: "[service.http.sticky]",
-    doc: "Clients stay with their backend: a response sets a cookie that stands for it (by a keyed hash; it tells nobody \
-          which it is), and requests with that cookie go there as long as it takes requests.",
+    doc: "Clients stay with their backend: a response sets a cookie that stands for it (by a keyed hash; it does not \
+          show which it is), and requests with that cookie go there as long as it takes requests.",
     fields: &[
         field("cookie", Kind::Text, Required, "\"backend\"", "The cookie's name, up to 64 characters."),
         field("path", Kind::Text, Value("/"), "\"/app\"", "Its path."),

@@ -374,7 +374,7 @@ pub const METRICS: Section = Section {
         Kind::EndpointOrOff,
         Value("127.0.0.1:9560"),
         "\"off\"",
-        "Address and port, or `\"off\"`. Whoever reaches it can read the names and addresses of all services and \
+        "Address and port, or `\"off\"`. Every host that reaches it can read the names and addresses of all services and \
          backends, so keep it on loopback or behind a filter. Instances on one machine need a port each.",
     )],
 };

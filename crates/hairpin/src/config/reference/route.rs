@@ -96,7 +96,7 @@ const QUERY: Field = field(
     Kind::Map,
     From("any"),
     "{ lang = \"de\", debug = true }",
-    "The same of the query's parameters, byte by byte as they stand in the request.",
+    "What must hold of the query's parameters, in the forms of `header`, compared byte by byte as they stand in the request.",
 );
 const CLIENT: Field = field(
     "client",

@@ -266,8 +266,8 @@ pub const HEALTH: Section = Section {
             From("none"),
             "\"500,502-504\"",
             "HTTP services: responses with these statuses, from 500 to 599, count for `passive` like requests that are not \
-             answered. Name those that mean the server, not the request: whoever finds a request that is answered with one \
-             of them can make it be asked for.",
+             answered. Name statuses that tell of the server, not of the request: a client that can ask for one of them on \
+             purpose can take backends down.",
         ),
         field(
             "slow_start",

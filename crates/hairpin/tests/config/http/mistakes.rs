@@ -131,8 +131,8 @@ fn mistakes_in_edits_have_their_place() {
          itself",
     );
     refuses(
-        &route("request_headers.set = { X-A = \"{nobody}\" }"),
-        "14:31: error: `set` gives X-A the value \"{nobody}\"; no such variable; there are {client_ip}, {client_port}, {vip}, \
+        &route("request_headers.set = { X-A = \"{unknown}\" }"),
+        "14:31: error: `set` gives X-A the value \"{unknown}\"; no such variable; there are {client_ip}, {client_port}, {vip}, \
          {vip_port}, {scheme}, {service}, {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace",
     );
     refuses(

@@ -1,4 +1,4 @@
-//! The hash tables of papers/002, figure 11, beside ours: `hairpin-bench tables` in a process of its own.
+//! The hash tables of Laconic, figure 11, beside ours: `hairpin-bench tables` in a process of its own.
 
 use super::results::{Place, Results};
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use std::process::Command;
 pub(super) const PART: &str = "hashtable";
 /// The size that is measured.
 const ENTRIES: &str = "1M";
-/// What the figure of papers/002 shows: insertions and look-ups. Names as in `tables.csv`.
+/// What the figure of Laconic shows: insertions and look-ups. Names as in `tables.csv`.
 pub(super) const CASES: [(&str, &str); 2] = [("hits", "look-ups (hits)"), ("inserts", "insertions")];
 
 /// Who takes part, if this program has them.

@@ -1,4 +1,4 @@
-//! Responses of several sizes, and the web-search mix, through whatever stands between: the counterparts of papers/002,
+//! Responses of several sizes, and the web-search mix, through whatever stands between: the counterparts of Laconic,
 //! figures 8 to 10 and 12 and table 3.
 //!
 //! One Hairpin has three services for the same server: one that computes its threshold, one that offloads no body and
@@ -44,11 +44,11 @@ pub(super) enum Way {
     /// Every body goes to the engine.
     Offloaded,
     Nginx,
-    Nobody,
+    Direct,
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 5] = [Way::Auto, Way::Software, Way::Offloaded, Way::Nginx, Way::Nobody];
+    pub(super) const ALL: [Way; 5] = [Way::Auto, Way::Software, Way::Offloaded, Way::Nginx, Way::Direct];
 
     /// Its name in results.
     pub(super) fn name(self) -> &'static str {
@@ -57,7 +57,7 @@ impl Way {
             Way::Software => "hairpin, software only",
             Way::Offloaded => "hairpin, all offloaded",
             Way::Nginx => "nginx",
-            Way::Nobody => "no balancer",
+            Way::Direct => "no balancer",
         }
     }
 
@@ -66,7 +66,7 @@ impl Way {
         match self {
             Way::Auto | Way::Software | Way::Offloaded => Peer::Hairpin,
             Way::Nginx => Peer::Nginx,
-            Way::Nobody => Peer::Nobody,
+            Way::Direct => Peer::Direct,
         }
     }
 
@@ -77,7 +77,7 @@ impl Way {
             Way::Auto => ours(8000),
             Way::Software => ours(8010),
             Way::Offloaded => ours(8020),
-            Way::Nginx | Way::Nobody => self.peer().target(),
+            Way::Nginx | Way::Direct => self.peer().target(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Way {
             Way::Auto => Some("\"auto\""),
             Way::Software => Some("1125899906842624"),
             Way::Offloaded => Some("0"),
-            Way::Nginx | Way::Nobody => None,
+            Way::Nginx | Way::Direct => None,
         }
     }
 
@@ -97,7 +97,7 @@ impl Way {
             Way::Auto => "auto",
             Way::Software => "software",
             Way::Offloaded => "offloaded",
-            Way::Nginx | Way::Nobody => "",
+            Way::Nginx | Way::Direct => "",
         }
     }
 }
@@ -289,7 +289,7 @@ fn wrk(
 }
 
 /// Ways whose latency is measured.
-pub(super) const PACED: [Way; 4] = [Way::Auto, Way::Software, Way::Nginx, Way::Nobody];
+pub(super) const PACED: [Way; 4] = [Way::Auto, Way::Software, Way::Nginx, Way::Direct];
 
 /// Measures latency once for everybody, at half of the rate nginx has reached in this run.
 pub(super) fn latency(

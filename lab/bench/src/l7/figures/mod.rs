@@ -1,4 +1,4 @@
-//! The evaluation of papers/002 (Laconic), figure by figure and table by table, on this machine: `make bench-papers002`.
+//! The evaluation of Laconic, figure by figure and table by table, on this machine: `make bench-papers002`.
 //!
 //! The paper measures one core of a SmartNIC whose flow processing engine is hardware; here the balancer has one core of
 //! an ordinary machine, and the flow engine is the kernel's (BPF). So what is compared is shape - what grows with what,

@@ -1,4 +1,4 @@
-//! The page: what papers/002 found, what was found here, and which of these findings can be compared.
+//! The page: what Laconic found, what was found here, and which of these findings can be compared.
 
 mod engine;
 
@@ -86,7 +86,7 @@ fn size(bytes: u64) -> String {
 impl Page<'_> {
     fn head(&mut self, context: &Context) -> Result<()> {
         let Context { machine, date, load, repetitions, line } = context;
-        writeln!(self.text, "# The evaluation of papers/002 (Laconic), here\n")?;
+        writeln!(self.text, "# The evaluation of Laconic, here\n")?;
         self.paragraph(
             "Section 4 of \"Laconic: Streamlined Load Balancers for SmartNICs\", figures 8 to 12 and tables 2 to 4, beside \
              the same questions asked of Hairpin. Written by `make bench-papers002`; every value of every repetition is in \

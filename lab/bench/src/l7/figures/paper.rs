@@ -1,4 +1,4 @@
-//! What papers/002 (Laconic) says: the numbers of its tables, and those that its text reads off its figures. The figures'
+//! What Laconic says: the numbers of its tables, and those that its text reads off its figures. The figures'
 //! curves themselves are not in the text we have.
 
 /// Table 2, time cost of updating flow rules on a BlueField-2: batch, microseconds to insert, to delete.

@@ -1,4 +1,4 @@
-//! Where the balancer's core spends its time: the counterpart of papers/002, table 4.
+//! Where the balancer's core spends its time: the counterpart of Laconic, table 4.
 //!
 //! `perf record` looks at the balancer's core some thousand times a second, by the processor's clock (a virtual machine has
 //! no counters of cycles). What it finds, its callers included, is sorted into stages by names of functions: of the kernel,
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(worker(&["do_syscall_64", "entry_SYSCALL_64_after_hwframe", "read"]), Some(Stages::TapRead));
         assert_eq!(worker(&["hairpin::run::turn::Turner<I,E,P,T>::turn"]), Some(Stages::Loop));
         assert_eq!(worker(&["handle_softirqs", "__irq_exit_rcu", "read"]), Some(Stages::Interrupts));
-        assert_eq!(worker(&["what_nobody_knows"]), Some(Stages::Other));
+        assert_eq!(worker(&["an_unknown_function"]), Some(Stages::Other));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What rules cost, by how many are asked for at a time: the counterpart of papers/002, table 2.
+//! What rules cost, by how many are asked for at a time: the counterpart of Laconic, table 2.
 //!
 //! The engine is the one that workers have: the same maps and BPF programs (`rules_put`, `rules_take`), and rules as the
 //! splice asks for them, which move numbers and have guards. What is timed is what a worker does: submit each request of

@@ -68,7 +68,7 @@ fn listed(stage: &mut Stage) -> Result<()> {
     ensure!(one.len() == 1 && one[0]["client"] == *client, "{one:?}");
     ensure!(count(stage, &["--client", &client])? == 1, "one is counted otherwise");
     ensure!(count(stage, &["--client", &client, "--offloaded"])? == 0, "an idle one is offloaded");
-    ensure!(count(stage, &["--service", "tls"])? == 0, "nobody has asked for TLS");
+    ensure!(count(stage, &["--service", "tls"])? == 0, "no client has asked for TLS");
     let table = stage.hairpin.tell(&stage.topology, &["connections", "--client", &client])?;
     ensure!(table.contains("REQUESTS") && table.contains("no request is under way"), "{table}");
     // TLS: a connection that has not said what it wants.

@@ -69,7 +69,7 @@ fn protocols(stage: &mut Stage) -> Result<()> {
 
 fn refused(stage: &mut Stage) -> Result<()> {
     let error =
-        command::output(&mut curl(stage, "nobody.example", "1k", &[])).err().context("no route, and answered")?;
+        command::output(&mut curl(stage, "unrouted.example", "1k", &[])).err().context("no route, and answered")?;
     ensure!(format!("{error:#}").contains("curl: (35)"), "{error:#}");
     let mut connection = stage.connect(TLS)?;
     let patience = super::stage::PATIENCE;

@@ -65,7 +65,7 @@ fn reloads(stage: &mut Stage, count: usize) -> Result<()> {
         expect(stage, &services).with_context(|| format!("after reload {number}"))?;
         sleep(BETWEEN_RELOADS);
         if let Some(server) = away {
-            stage.nobody_went_to(&server, applied);
+            stage.no_request_went_to(&server, applied);
         }
     }
     Ok(())
@@ -149,7 +149,7 @@ fn kills(stage: &mut Stage, count: usize) -> Result<()> {
         let _ = stage.hairpin.end(Signal::SIGKILL)?;
         sleep(Duration::from_millis(random.u64(0..300)));
         stage.hairpin.start_again(&stage.topology, &[]).with_context(|| format!("after kill {number}"))?;
-        stage.nobody_was_there(killed, Instant::now());
+        stage.no_process_ran(killed, Instant::now());
         stage.adopted("restart").with_context(|| format!("after kill {number}"))?;
     }
     sleep(Duration::from_secs(1));

@@ -177,12 +177,12 @@ impl Stage {
     }
 
     /// From `from`, when a reload was answered, until now no request may have met this server.
-    pub(super) fn nobody_went_to(&mut self, server: &str, from: Instant) {
+    pub(super) fn no_request_went_to(&mut self, server: &str, from: Instant) {
         self.away.push((from + SETTLING, Instant::now(), server.to_owned()));
     }
 
     /// There was no process between these.
-    pub(super) fn nobody_was_there(&mut self, from: Instant, to: Instant) {
+    pub(super) fn no_process_ran(&mut self, from: Instant, to: Instant) {
         self.absent.push((from, to));
     }
 

@@ -52,7 +52,7 @@ fn a_head_is_sent_again_ever_later_and_then_given_up() {
         assert!(about(&again, &OWNED) && about(&[reset.unwrap()], &[GIVEN_UP]), "{again:?}, {reset:?}");
         let http = &stage.worker.statistics().http;
         let told = http.refused[Refused::BackendClosed as usize];
-        assert_eq!((told, http.retries), (1, 0), "it may have had the request: nobody else is asked");
+        assert_eq!((told, http.retries), (1, 0), "it may have had the request, which goes to no other backend");
         stage.over();
         let mut stage = Stage::over_ip(ipv6, sticky);
         let (client, mut backend, _) = asked(&mut stage, 1000, REQUEST);

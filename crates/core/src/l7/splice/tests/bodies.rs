@@ -147,7 +147,7 @@ fn a_response_that_comes_before_the_body_is_all_there() {
 }
 
 #[test]
-fn what_lies_behind_a_response_goes_nowhere_and_its_connection_to_nobody() {
+fn bytes_behind_a_response_end_its_backend_connection() {
     for separate in [false, true] {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);

@@ -408,7 +408,7 @@ fn a_backend_resets_in_every_state() {
 }
 
 #[test]
-fn whoever_vanishes_is_forgotten() {
+fn a_vanished_peer_is_forgotten() {
     // After each step of an exchange, neither end says anything any more.
     for steps in 0..6 {
         let mut stage = Stage::new(|_| {});
@@ -471,7 +471,7 @@ fn the_backends_fin_is_passed_on_again_if_it_was_lost() {
 }
 
 #[test]
-fn a_body_that_was_cut_short_while_its_request_waited_goes_to_nobody() {
+fn a_body_cut_short_while_its_request_waited_reaches_no_backend() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.says(&mut stage, ACK | FIN, format!("{UPLOAD}0123").as_bytes()));

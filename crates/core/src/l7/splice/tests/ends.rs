@@ -104,7 +104,7 @@ fn a_reset_goes_to_the_other_end_whatever_there_is() {
 }
 
 #[test]
-fn a_reset_from_far_away_is_nobodys() {
+fn a_reset_outside_the_window_is_ignored() {
     for (state, of_client) in STATES.into_iter().flat_map(|state| [(state, true), (state, false)]) {
         let mut stage = Stage::new(|_| {});
         let (client, backend) = at(&mut stage, state);
@@ -135,7 +135,7 @@ fn a_client_resets_what_is_ours() {
 }
 
 #[test]
-fn a_backend_resets_what_nobody_uses() {
+fn a_backend_resets_connections_without_a_client() {
     // It refuses; idle; closing; when both have closed.
     for state in 0..4 {
         let mut stage = Stage::new(|http| http.limits.connect_tries = 1);

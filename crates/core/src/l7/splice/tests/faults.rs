@@ -128,7 +128,7 @@ fn statuses_count_as_faults_if_the_service_says_so() {
 
 /// A connection that was idle may be closed at any time (RFC 9112, 9.3.1); a request that meets this says nothing.
 #[test]
-fn a_connection_that_was_closed_while_the_next_request_was_on_its_way_speaks_against_nobody() {
+fn a_close_that_crosses_a_request_is_no_failure_of_the_backend() {
     for method in ["GET", "POST"] {
         let request = format!("{method} /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         let mut stage = Stage::new(|_| {});

@@ -47,7 +47,7 @@ fn fields_for_one_hop_stop_here_in_interim_responses_too() {
 }
 
 #[test]
-fn a_switch_of_protocols_that_nobody_has_asked_for_is_no_response() {
+fn a_protocol_switch_without_a_request_is_refused() {
     let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     for request in [REQUEST, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"] {
         let mut stage = Stage::new(|_| {});

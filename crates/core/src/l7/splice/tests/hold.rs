@@ -171,7 +171,7 @@ fn it_is_lifted_at_once_for_what_the_engine_is_not_offered() {
 }
 
 #[test]
-fn nobody_is_held_back_where_nothing_is_offered() {
+fn no_client_is_held_back_where_nothing_is_offered() {
     let mut stage = Stage::new(|http| http.offload_bytes_min = Some(10 << 20));
     let (_, _, head) = asked(&mut stage, 1000, REQUEST);
     assert_eq!(head.segment.window, OPEN);

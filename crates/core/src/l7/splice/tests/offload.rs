@@ -202,7 +202,7 @@ fn the_last_segment_of_what_the_engine_carries_comes_by_here_and_has_our_fin() {
     assert_eq!((last.to, last.segment.flags), (client.own, ACK | FIN));
     client.gets(&last);
     let told = client.says(&mut stage, ACK | FIN, b"");
-    assert!(told.iter().all(|sent| sent.segment.flags == ACK), "FIN is nobody else's: {told:?}");
+    assert!(told.iter().all(|sent| sent.segment.flags == ACK), "no FIN is forwarded: {told:?}");
     assert_eq!(removals(&mut stage), 2);
     for rule in [up, down] {
         complete(&mut stage, Completion::Removed(rule.id, None));
@@ -319,7 +319,7 @@ fn a_backend_that_ends_while_the_engine_carries_is_heard() {
 }
 
 #[test]
-fn nobody_acknowledges_what_was_never_sent() {
+fn bytes_that_were_never_sent_are_not_acknowledged() {
     let mut stage = Stage::new(|http| http.offload_bytes_min = Some(u64::MAX));
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegin"));

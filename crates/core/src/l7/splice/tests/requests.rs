@@ -328,7 +328,7 @@ fn a_client_that_begins_anew_between_the_same_ends() {
     let (mut client, backend, _) = asked(&mut stage, 1000, REQUEST);
     let mut next = Script::client_with(&mut stage, 1000, client.next.wrapping_add(1 << 30), USUAL);
     let sent = next.sends(&mut stage, REQUEST);
-    assert!(to(&sent, &backend)[0].segment.has(RST), "nobody waits for that any more: {sent:?}");
+    assert!(to(&sent, &backend)[0].segment.has(RST), "no client waits for that response: {sent:?}");
     assert!(sent.iter().any(|sent| sent.segment.flags == SYN));
     assert_eq!(stage.worker.splices().0, 1);
     // What is left of the old one means nothing.

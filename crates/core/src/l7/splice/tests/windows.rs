@@ -55,7 +55,7 @@ fn closes_and_opens(stage: &mut Stage, from: &mut Script, to: &mut Script) {
     let told = only(to.acknowledges(stage));
     assert_eq!((told.to, told.segment.acknowledgement, told.segment.window), (from.own, from.next, 0));
     for minute in 0..3 {
-        assert!(stage.wait(Duration::from_secs(25)).is_empty(), "{minute}: whoever waits asks by himself");
+        assert!(stage.wait(Duration::from_secs(25)).is_empty(), "{minute}: the waiting side probes the window itself");
         let probe = only(from.repeats(stage, from.next, &[], b"b"));
         assert_eq!((probe.to, probe.segment.sequence, probe.text()), (to.own, to.expected, "b"));
         let told = only(to.acknowledges(stage));
@@ -86,7 +86,7 @@ fn an_end_that_takes_nothing_for_a_while_gets_all_of_a_body() {
 }
 
 #[test]
-fn a_head_of_ours_asks_whoever_takes_nothing_ever_later_and_for_as_long_as_he_answers() {
+fn a_shut_window_is_probed_ever_later_while_probes_are_answered() {
     for to_client in [true, false] {
         let mut stage = Stage::new(|http| {
             sticky(http);

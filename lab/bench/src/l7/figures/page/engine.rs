@@ -182,7 +182,7 @@ impl Page<'_> {
         let ways = Way::ALL.map(Way::name);
         if !self.results.places(THROUGHPUT, "wire").is_empty() {
             self.paragraph(
-                "Million packets a second that the balancer's cards received in `wire`, both directions, whoever balanced:",
+                "Million packets a second that the balancer's cards received in `wire`, both directions, for each balancer:",
             )?;
             let of = |x, series: &&str| {
                 let place = Place { part: THROUGHPUT, setting: "wire", series, x };
