@@ -34,8 +34,8 @@ pub enum Egress {
     /// Route it by its IP destination. Its Ethernet addresses are the plane's to fill in.
     #[default]
     Route,
-    /// It is not ours: give it back, unchanged, to the stack that handles packets of the interface it came in on.
-    GiveBack,
+    /// It is not ours: it passes, unchanged, to the stack that handles packets of the interface it came in on.
+    Kernel,
 }
 
 /// The state of the transport checksum.

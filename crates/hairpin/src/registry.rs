@@ -6,14 +6,14 @@
 //! need them; what has been removed is remembered with all that it takes to serve those. Numbers that were never
 //! given come before those that are free again, whose counters must start anew.
 //!
-//! Beside the numbers stands what was changed by hand: it holds until it is taken back, or the configuration says
+//! Beside the numbers stand overrides, made at run time: one holds until it is taken back, or the configuration says
 //! something else about that backend than it did.
 //!
 //! What is not here: what a number means to workers and kernel, and when connections of what was removed are ended.
 
-mod by_hand;
 mod entry;
 mod merge;
+mod overrides;
 
 pub(crate) use entry::Identity;
 pub use merge::{KEPT_S, Merged};

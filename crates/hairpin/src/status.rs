@@ -270,8 +270,8 @@ pub struct WorkerStatus {
     pub frames_per_s: f64,
     /// Frames it sent on.
     pub forwarded: u64,
-    /// Frames it gave back to the kernel.
-    pub given_back: u64,
+    /// Frames it passed to the kernel.
+    pub to_kernel: u64,
     /// Frames it answered itself (RST, ICMP errors).
     pub answered: u64,
     /// ICMP errors it translated.
@@ -345,9 +345,9 @@ pub struct BackendStatus {
     pub weight: u16,
     /// `enabled`, `drain`, `disabled` or `removed` (from the configuration; it keeps its connections for a while).
     pub state: String,
-    /// Whether state or weight were set by hand.
+    /// Whether state or weight are overridden at run time.
     #[serde(default)]
-    pub by_hand: bool,
+    pub overridden: bool,
     /// Whether it answers.
     #[serde(default)]
     pub health: HealthStatus,
@@ -441,9 +441,9 @@ pub struct HttpStatus {
     pub reused_total: u64,
     /// Requests for which another backend was tried.
     pub retries_total: u64,
-    /// Backends that agreed to no window scale or no SACK, and were passed over for another.
+    /// Backends that agreed to no window scale or no SACK, and were skipped for another.
     #[serde(default)]
-    pub passed_over_total: u64,
+    pub skipped_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.

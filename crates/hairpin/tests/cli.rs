@@ -329,7 +329,7 @@ fn offload_shows_the_engine_or_explains_connections() {
 }
 
 #[test]
-fn backends_are_changed_by_hand() {
+fn backends_are_overridden() {
     let instance = Instance::new("backend", |request| match request {
         Request::Backend(BackendChange { service, .. }) if service == "web" => Answer::Done("so it is".into()),
         _ => Answer::Error("there is no service wbe; did you mean web?".into()),

@@ -122,7 +122,7 @@ struct control {
 	__u32 policer_backend_pps; /* packets from backends, per CPU and service */
 	__u32 handover_ms;         /* bound of a hand-over */
 	__u64 programs;            /* for the process: a hash of the programs that are pinned; 0: they are being replaced */
-	__u32 give_back_mark;      /* for the process: the constant of the same name in these programs */
+	__u32 to_kernel_mark;      /* for the process: the constant of the same name in these programs */
 	__u32 network;             /* for the process: the network namespace it all belongs to, by inode number */
 	__u64 cookie_keys[2][2];   /* of SYN cookies: of even and of odd epochs */
 	__u64 cookie_epoch;        /* for the process: the last epoch that has its key */
@@ -177,7 +177,7 @@ enum event {
 	EVENT_SENT,             /* frame from a worker routed out */
 	EVENT_SENT_NO_ROUTE,    /* frame from a worker dropped: no route */
 	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for its way out */
-	EVENT_GIVEN_BACK,       /* frame from a worker given back to the kernel */
+	EVENT_TO_KERNEL,       /* frame that a worker passes to the kernel */
 	EVENT_WORKER_MALFORMED, /* frame on a worker device that no worker sent, dropped */
 	EVENT_COOKIE_SENT,      /* SYN to a spliced service, answered with a cookie */
 	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
@@ -197,13 +197,13 @@ struct total {
 
 /* Ethernet destination address of frames on a worker device: what BPF and worker tell each other.
  * [0] is one of these (locally administered, unicast), [1] the interface's slot; then
- * MARK_RECEIVED, MARK_GIVE_BACK, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
+ * MARK_RECEIVED, MARK_TO_KERNEL, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
  * MARK_TOO_BIG: [2] and [3] 0, [4..6] the MTU, most significant byte first. */
 enum mark {
 	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
 	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for its way out */
 	MARK_ROUTE = 0x12,     /* from the worker: route it */
-	MARK_GIVE_BACK = 0x16, /* from the worker: not ours */
+	MARK_TO_KERNEL = 0x16, /* from the worker: not ours */
 };
 
 /* Element of `queries`, mapped into the process: one per worker, plus one for everybody else. */

@@ -92,7 +92,7 @@ int hairpin_ingress(struct __sk_buff *skb)
 
 	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
-	if (give_back_mark && skb->mark == give_back_mark) {
+	if (to_kernel_mark && skb->mark == to_kernel_mark) {
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}

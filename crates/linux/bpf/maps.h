@@ -7,7 +7,7 @@
 #define RULES_MAX_DEFAULT 1024
 
 /* Read-only data: constants to the verifier. */
-const volatile __u32 give_back_mark = 0; /* skb->mark of frames given back; the loader draws it */
+const volatile __u32 to_kernel_mark = 0; /* skb->mark of frames that a worker passes to the kernel; the loader draws it */
 /* What TTL and hop limit are lowered by; 0 only where programs are measured by repetition. */
 const volatile __u8 hop = 1;
 

@@ -10,7 +10,7 @@ static __noinline int worker_malformed(void)
 }
 
 /* Not ours: into the interface it came from again, with that interface's address, past the ingress program. */
-static __noinline int give_back(struct __sk_buff *skb, __u32 slot)
+static __noinline int pass_to_kernel(struct __sk_buff *skb, __u32 slot)
 {
 	struct interface *interface = bpf_map_lookup_elem(&interfaces, &slot);
 	void *data = (void *)(long)skb->data;
@@ -18,8 +18,8 @@ static __noinline int give_back(struct __sk_buff *skb, __u32 slot)
 	if (!interface || !interface->ifindex || data + ETH_ALEN > (void *)(long)skb->data_end)
 		return worker_malformed();
 	__builtin_memcpy(data, interface->address, ETH_ALEN);
-	skb->mark = give_back_mark;
-	count(EVENT_GIVEN_BACK);
+	skb->mark = to_kernel_mark;
+	count(EVENT_TO_KERNEL);
 	return bpf_redirect(interface->ifindex, BPF_F_INGRESS);
 }
 
@@ -128,8 +128,8 @@ int hairpin_worker(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, 0, mark, sizeof(mark)))
 		return worker_malformed();
-	if (mark[0] == MARK_GIVE_BACK)
-		return give_back(skb, mark[1]);
+	if (mark[0] == MARK_TO_KERNEL)
+		return pass_to_kernel(skb, mark[1]);
 	if (mark[0] != MARK_ROUTE)
 		return worker_malformed();
 	type = parse_ethernet(skb, &l3);

@@ -284,7 +284,7 @@ pub struct ControlBlock {
     /// A hash of the programs that are pinned; 0: they are being replaced.
     pub programs: u64,
     /// The constant of this name in these programs.
-    pub give_back_mark: u32,
+    pub to_kernel_mark: u32,
     /// The network namespace it all belongs to, by inode number.
     pub network: u32,
     /// Of SYN cookies: of even and of odd epochs.
@@ -384,7 +384,7 @@ pub const EVENTS: [(&str, bool); 24] = [
     ("sent", false),
     ("sent-no-route", true),
     ("sent-too-big", false),
-    ("given-back", false),
+    ("to-kernel", false),
     ("worker-malformed", true),
     ("cookie-sent", false),
     // Every handshake ends with one: nothing is lost with it.

@@ -33,7 +33,7 @@ pub(crate) struct Block {
     pub(crate) policer_backend_pps: AtomicU32,
     pub(crate) handover_ms: AtomicU32,
     pub(crate) programs: AtomicU64,
-    pub(crate) give_back_mark: AtomicU32,
+    pub(crate) to_kernel_mark: AtomicU32,
     pub(crate) network: AtomicU32,
     pub(crate) cookie_keys: [[AtomicU64; 2]; 2],
     pub(crate) cookie_epoch: AtomicU64,
@@ -47,7 +47,7 @@ const _: () = {
     assert!(offset_of!(Block, heartbeat_ns) == offset_of!(ControlBlock, heartbeat_ns));
     assert!(offset_of!(Block, handover_ms) == offset_of!(ControlBlock, handover_ms));
     assert!(offset_of!(Block, programs) == offset_of!(ControlBlock, programs));
-    assert!(offset_of!(Block, give_back_mark) == offset_of!(ControlBlock, give_back_mark));
+    assert!(offset_of!(Block, to_kernel_mark) == offset_of!(ControlBlock, to_kernel_mark));
     assert!(offset_of!(Block, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
     assert!(offset_of!(Block, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
     assert!(offset_of!(Block, cookie_ahead_ns) == offset_of!(ControlBlock, cookie_ahead_ns));

@@ -147,7 +147,7 @@ impl Plane {
             policer_backend_pps: options.policer_backend_pps,
             handover_ms: options.handover_bound.as_millis() as u32,
             programs: constants.fingerprint(),
-            give_back_mark: constants.give_back_mark,
+            to_kernel_mark: constants.to_kernel_mark,
             network: pins::network()?,
             cookie_keys: [draw_key()?, draw_key()?],
             cookie_epoch: Cookies::epoch(cpu::now()) + 1,

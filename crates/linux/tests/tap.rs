@@ -88,7 +88,7 @@ fn super_packets_pass_whole_both_ways() {
             assert_eq!((meta.port, meta.ticket, meta.arrival), (3, TICKET, Arrival::Received));
             assert_eq!((meta.gso_size, meta.checksum), (segment, Checksum::Partial));
 
-            batch[0].meta_mut().egress = Egress::GiveBack;
+            batch[0].meta_mut().egress = Egress::Kernel;
             io.transmit(&mut batch);
             assert!(batch.is_empty());
             let (header, bytes) = link.receive().unwrap();

@@ -162,10 +162,10 @@ impl<P: OffloadPolicy> Balancer<P> {
         let now = Time::from_nanos(now);
         let mut busy = !rx.is_empty();
         if busy {
-            let before = self.worker.statistics().given_back;
+            let before = self.worker.statistics().to_kernel;
             self.worker.handle_batch(now, io, rx, tx);
-            if self.worker.statistics().given_back != before {
-                tx.retain(|frame| frame.meta().egress != Egress::GiveBack);
+            if self.worker.statistics().to_kernel != before {
+                tx.retain(|frame| frame.meta().egress != Egress::Kernel);
             }
         }
         self.turns = self.turns.wrapping_add(1);
@@ -196,7 +196,7 @@ impl<P: OffloadPolicy> Balancer<P> {
         let statistics = self.worker.statistics();
         let drops = Drop::ALL.iter().map(|&reason| (reason.name(), statistics.drops[reason as usize]));
         let malformed = Malformed::ALL.iter().map(|reason| (reason.name(), statistics.malformed[reason.index()]));
-        drops.chain(malformed).chain([("not-the-service's", statistics.given_back)]).filter(|&(_, count)| count > 0)
+        drops.chain(malformed).chain([("not-the-service's", statistics.to_kernel)]).filter(|&(_, count)| count > 0)
     }
 
     /// Connections it has.

@@ -383,7 +383,7 @@ impl Balancer {
 
     /// What the worker has sent takes its way out.
     fn sent(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
-        if frame.meta.egress == Egress::GiveBack {
+        if frame.meta.egress == Egress::Kernel {
             return self.kernel(now, frame, world);
         }
         let Some(at) = transport(&frame.data) else { return self.leave(now, frame, world) };
@@ -506,7 +506,7 @@ impl Balancer {
             ("frames", statistics.frames),
             ("forwarded", statistics.forwarded),
             ("answered", statistics.answered),
-            ("given back", statistics.given_back),
+            ("to the kernel", statistics.to_kernel),
             ("offloaded", self.engine.carried().0),
             ("guarded", self.engine.carried().1),
             ("overflows", self.overflows),

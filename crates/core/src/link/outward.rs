@@ -108,7 +108,7 @@ impl<I: FrameIo> Link<I> {
         };
         let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
         let fits = length <= usize::from(known.mtu) && bytes.len() <= whole;
-        if !fits || frame.meta().egress == Egress::GiveBack {
+        if !fits || frame.meta().egress == Egress::Kernel {
             return false;
         }
         if let Some(ends) = frame.bytes_mut().first_chunk_mut() {
@@ -178,7 +178,7 @@ impl<I: FrameIo> Link<I> {
 
     /// Finds a frame's way and addresses it.
     fn leaves(&mut self, plan: &Plan, frame: &mut I::Frame) -> Fate {
-        if frame.meta().egress == Egress::GiveBack {
+        if frame.meta().egress == Egress::Kernel {
             return Fate::Drop(Drop::NotOurs);
         }
         let Some(packet) = Packet::read(frame.bytes(), frame.meta().port) else { return Fate::Drop(Drop::NotIp) };

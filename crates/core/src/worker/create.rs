@@ -35,7 +35,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         match made {
             Ok(position) => {
                 self.excuse_odd(position, frame.bytes(), &at);
-                self.carry(now, frame, at, position, Direction::FromClient, tx)
+                self.forward(now, frame, at, position, Direction::FromClient, tx)
             }
             Err(reason) => {
                 self.statistics.services[usize::from(service)].refused += 1;

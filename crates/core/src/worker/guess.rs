@@ -162,7 +162,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         match direction {
             Direction::FromClient => self.drop_frame(Drop::Unknown),
-            Direction::FromBackend => self.give_back(frame, tx),
+            Direction::FromBackend => self.pass_to_kernel(frame, tx),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, give back, drop). Most packets
-//! take the fast lane ([`lane`](super::lane)).
+//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, pass to the kernel, drop). Most packets
+//! take the fast path ([`fast_path`](super::fast_path)).
 
 use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
@@ -177,16 +177,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             self.table.guess_burst(keys, &Flows(&self.slab), found);
         }
         let probed = self.index_changes;
-        // Nearly always all of a burst take the fast lane, and stay where they are.
-        let ridden = self.ride_burst(now, rx, keys, &plains, found);
-        if ridden == rx.len() && tx.is_empty() {
-            self.statistics.forwarded += ridden as u64;
+        // Nearly always all of a burst take the fast path, and stay where they are.
+        let fast = self.forward_burst_fast(now, rx, keys, &plains, found);
+        if fast == rx.len() && tx.is_empty() {
+            self.statistics.forwarded += fast as u64;
             *tx = core::mem::take(rx);
             return;
         }
         let mut views = views.drain(..);
         for (i, mut frame) in rx.drain(..).enumerate() {
-            if i < ridden {
+            if i < fast {
                 self.send(frame, tx);
                 continue;
             }
@@ -195,10 +195,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let found = if absent { None } else { self.find_again(key, found) };
             match (plain, found) {
                 (Some(plain), Some((position, direction))) => {
-                    if self.ride(now, &mut frame, plain, key, super::value(position, direction)) {
+                    if self.forward_fast(now, &mut frame, plain, key, super::value(position, direction)) {
                         self.send(frame, tx);
                     } else {
-                        self.carry(now, frame, plain.transport(*key), position, direction, tx);
+                        self.forward(now, frame, plain.transport(*key), position, direction, tx);
                     }
                 }
                 (Some(plain), None) => self.spliced(now, io, frame, plain.transport(*key), tx),
@@ -230,7 +230,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         match view {
             View::Packet(at) => match found {
-                Some((position, direction)) => self.carry(now, frame, at, position, direction, tx),
+                Some((position, direction)) => self.forward(now, frame, at, position, direction, tx),
                 None => self.spliced(now, io, frame, at, tx),
             },
             View::TooBig(at, mtu) if found.is_none() => {
@@ -244,7 +244,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             View::Icmp(error) if found.is_none() && self.splice_error(now, io, frame.bytes(), &error, tx) => {}
             View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
-            View::Other => self.give_back(frame, tx),
+            View::Other => self.pass_to_kernel(frame, tx),
             View::Bad(Ok(reason)) => self.drop_frame(reason),
             View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
         }
@@ -275,17 +275,17 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Gives a frame back to the kernel.
-    pub(super) fn give_back<F: Frame>(&mut self, mut frame: F, tx: &mut Batch<F>) {
-        frame.meta_mut().egress = Egress::GiveBack;
-        self.statistics.given_back += 1;
+    /// Passes a frame to the kernel.
+    pub(super) fn pass_to_kernel<F: Frame>(&mut self, mut frame: F, tx: &mut Batch<F>) {
+        frame.meta_mut().egress = Egress::Kernel;
+        self.statistics.to_kernel += 1;
         if tx.try_push(frame).is_err() {
             self.drop_frame(Drop::NoFrame);
         }
     }
 
     /// A packet of a known connection.
-    pub(super) fn carry<F: Frame>(
+    pub(super) fn forward<F: Frame>(
         &mut self,
         now: Time,
         mut frame: F,
@@ -296,7 +296,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         if self.slab.at(position).state == State::Pass {
             self.see_passing(now, position, &at);
-            return self.give_back(frame, tx);
+            return self.pass_to_kernel(frame, tx);
         }
         if at.ttl <= 1 {
             return self.time_exceeded(now, frame, &at, tx);
@@ -421,13 +421,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.new_flow(now, frame, at, service, tx);
         }
         if let Some(position) = self.guess(now, &at) {
-            return self.carry(now, frame, at, position, Direction::FromBackend, tx);
+            return self.forward(now, frame, at, position, Direction::FromBackend, tx);
         }
         let goes_on = at.tcp_flags & (SYN | FIN | RST) == 0 || self.begins_elsewhere(&at);
         if self.backends.at(&at.key.source, at.key.protocol).is_some() && goes_on {
             self.pass(now, &at.key);
         }
-        self.give_back(frame, tx);
+        self.pass_to_kernel(frame, tx);
     }
 
     /// Leaves a flow from a backend's end to the kernel from now on.
@@ -497,10 +497,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         found: Option<(Position, Direction)>,
         tx: &mut Batch<F>,
     ) {
-        let Some((position, toward)) = found else { return self.give_back(frame, tx) };
+        let Some((position, toward)) = found else { return self.pass_to_kernel(frame, tx) };
         let connection = *self.slab.at(position);
         if connection.state == State::Pass {
-            return self.give_back(frame, tx);
+            return self.pass_to_kernel(frame, tx);
         }
         if error.ttl > 1 && toward == Direction::FromBackend {
             self.note_report(now, position, error.kind);

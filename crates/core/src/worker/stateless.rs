@@ -134,14 +134,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 View::Packet(at) => match self.way(now, &at.key) {
                     Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
                     Err(Astray::NoBackend(service)) => self.turn_away(now, frame, &at, service, tx),
-                    Err(Astray::NotOurs) => self.give_back(frame, tx),
+                    Err(Astray::NotOurs) => self.pass_to_kernel(frame, tx),
                 },
                 View::TooBig(at, mtu) => {
                     let way = self.way(now, &at.key.reversed());
                     self.too_big(now, io, frame, (at, mtu), way.ok(), tx);
                 }
                 View::Icmp(error) => self.report(now, frame, &error, tx),
-                View::Other => self.give_back(frame, tx),
+                View::Other => self.pass_to_kernel(frame, tx),
                 View::Bad(Ok(reason)) => self.drop_frame(reason),
                 View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
             }
@@ -159,8 +159,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let ways = Ways { stateless, services, backends, balancers, snapshot };
         let (mut aim, mut others, mut next) = (Aim::default(), 0, 0);
         while let Some(frames) = rx.get_mut(next..)
-            && let Some(odd) =
-                frames.iter_mut().position(|frame| ways.ride(frame, &mut aim, &mut statistics.backends).is_none())
+            && let Some(odd) = frames
+                .iter_mut()
+                .position(|frame| ways.forward_fast(frame, &mut aim, &mut statistics.backends).is_none())
         {
             others |= 1 << (next + odd);
             next += odd + 1;
@@ -232,7 +233,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn report<F: Frame>(&mut self, now: Time, frame: F, error: &IcmpError, tx: &mut Batch<F>) {
         match self.way(now, &error.quoted.reversed()) {
             Ok((connection, toward)) => self.pass_on(frame, error, &connection, toward, tx),
-            Err(_) => self.give_back(frame, tx),
+            Err(_) => self.pass_to_kernel(frame, tx),
         }
     }
 }
@@ -240,7 +241,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 impl<'a> Ways<'a> {
     /// An ordinary plain packet that has a way is rewritten and counted; `None`, and nothing has happened, of any other.
     #[inline(always)]
-    fn ride<F: Frame>(&self, frame: &mut F, aim: &mut Aim<'a>, backends: &mut [BackendStatistics]) -> Option<()> {
+    fn forward_fast<F: Frame>(
+        &self,
+        frame: &mut F,
+        aim: &mut Aim<'a>,
+        backends: &mut [BackendStatistics],
+    ) -> Option<()> {
         let network = Network::of(frame.bytes())?;
         if network.ttl() <= 1 || !frame.is_ordinary() {
             return None;
@@ -276,11 +282,11 @@ impl<'a> Ways<'a> {
         match aim.service {
             Some(balancer) => {
                 let target = self.stateless.choose_plain(balancer, ends)?;
-                carry(frame, (plain, ends), target, Direction::FromClient, backends)
+                forward(frame, (plain, ends), target, Direction::FromClient, backends)
             }
             None => {
                 let target = self.answers_for(&ends.key())?;
-                carry(frame, (plain, ends), target, Direction::FromBackend, backends)
+                forward(frame, (plain, ends), target, Direction::FromBackend, backends)
             }
         }
     }
@@ -302,7 +308,7 @@ impl<'a> Ways<'a> {
 
 /// A plain packet gets a new end, and is counted.
 #[inline(always)]
-fn carry<F: Frame>(
+fn forward<F: Frame>(
     frame: &mut F,
     (plain, ends): (Plain, Ends),
     target: Target,

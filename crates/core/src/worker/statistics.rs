@@ -188,8 +188,8 @@ pub struct Statistics {
     pub frames: u64,
     /// Frames sent on.
     pub forwarded: u64,
-    /// Frames given back to the kernel.
-    pub given_back: u64,
+    /// Frames passed to the kernel.
+    pub to_kernel: u64,
     /// ICMP errors translated and sent on.
     pub icmp_errors: u64,
     /// RST and ICMP errors of our own.
@@ -238,7 +238,7 @@ impl Statistics {
         Statistics {
             frames: 0,
             forwarded: 0,
-            given_back: 0,
+            to_kernel: 0,
             icmp_errors: 0,
             answered: 0,
             fragmented: 0,

@@ -62,7 +62,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         if !misses && !self.policy.offloads() {
-            // As a connection's first two cache lines say it, for the fast lane.
+            // As a connection's first two cache lines say it, for the fast path.
             self.statistics.offload.kept[Reason::Never as usize] += 1;
             self.slab.at_mut(position).kept = Kept::Policy;
             return;

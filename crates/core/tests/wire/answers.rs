@@ -15,11 +15,11 @@ fn assert_settled(frame: &VecFrame) {
     assert_eq!(frame.meta().egress, Egress::Route);
 }
 
-/// The packet's frame, as a super-packet that is to be given back to another stack.
+/// The packet's frame, as a super-packet that passes to another stack.
 fn received(packet: &Packet) -> VecFrame {
     let mut frame = packet.frame();
     frame.meta.gso_size = 1448;
-    frame.meta.egress = Egress::GiveBack;
+    frame.meta.egress = Egress::Kernel;
     frame
 }
 

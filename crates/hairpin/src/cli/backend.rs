@@ -1,4 +1,4 @@
-//! `hairpin backend`: backends changed by hand.
+//! `hairpin backend`: backends overridden at run time.
 
 use super::print;
 use super::target::Target;
@@ -26,7 +26,7 @@ pub(super) enum BackendCommand {
         #[arg(value_name = "WEIGHT")]
         weight: u16,
     },
-    /// Take back what was set by hand: the configuration holds again.
+    /// Remove the override: the configuration holds again.
     #[command(after_help = "Example: hairpin backend reset web 10.0.2.11:8080")]
     Reset(Which),
 }

@@ -152,9 +152,9 @@ enum Action {
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
-    /// Change a backend by hand: drain, enable or disable it, or give it another weight.
+    /// Change a backend at run time: drain, enable or disable it, or give it another weight.
     ///
-    /// What is set by hand holds across reloads, restarts and upgrades, until `reset` or until the configuration says
+    /// An override holds across reloads, restarts and upgrades, until `reset` or until the configuration says
     /// something else about this backend than it did.
     #[command(after_help = "Example: hairpin backend drain web 10.0.2.11:8080")]
     Backend {

@@ -35,7 +35,7 @@ pub enum Request {
         /// What its problems call it.
         file: String,
     },
-    /// Change a backend by hand.
+    /// Change a backend at run time.
     Backend(BackendChange),
     /// Connections, page by page.
     Connections(Query),
@@ -43,7 +43,7 @@ pub enum Request {
     Offload,
 }
 
-/// What is done to a backend by hand. It holds, across reloads, restarts and upgrades, until it is taken back, or the
+/// An override of a backend. It holds, across reloads, restarts and upgrades, until it is taken back, or the
 /// configuration says something else about this backend than it did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

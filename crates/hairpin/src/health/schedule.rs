@@ -210,7 +210,7 @@ impl Schedule {
 
     /// Moves on to `now`: what is to be started and told, and when to come again if nothing happens before.
     pub(super) fn turn(&mut self, now: Moment) -> Turn {
-        // Before anything moves on, so that no state is passed over in silence: only turns begin checks and trials.
+        // Before anything moves on, so that no state is skipped in silence: only turns begin checks and trials.
         let mut changes = self.tell();
         let waited = self.waiting.len();
         while let Some(&(at, backend)) = self.due.first()

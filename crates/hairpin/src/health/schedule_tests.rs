@@ -246,7 +246,7 @@ fn a_trial_without_an_active_check() {
     assert_eq!((turn.changes[0].to, turn.next), (Health::Unknown, None));
     assert!(turn.jobs.is_empty());
 
-    // However late the turn comes, nothing is passed over.
+    // However late the turn comes, no state is skipped.
     case.schedule.observe(1, Observed { established: 0, failed: 6 }, case.now);
     case.pass(100 * SECOND);
     let told: Vec<_> = case.schedule.turn(case.now).changes.iter().map(|change| change.to).collect();

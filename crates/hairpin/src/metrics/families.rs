@@ -228,7 +228,7 @@ const GENERAL: &[Family] = &[
         "Bytes of the IP packets carried, by path like the packets.",
         |view, emit| paths(view, emit, |backend| [backend.software.bytes, backend.offloaded.bytes])
     ),
-    family!(Gauge, "backend_weight", BACKEND, "Weight of the backend, as configured or set by hand.", |view, emit| {
+    family!(Gauge, "backend_weight", BACKEND, "Weight of the backend, as configured or overridden.", |view, emit| {
         backends(view, emit, |backend| u64::from(backend.weight).into());
     }),
     family!(
@@ -328,8 +328,8 @@ const GENERAL: &[Family] = &[
     family!(Counter, "worker_frames_forwarded", WORKER, "Frames the worker sent on.", |view, emit| {
         workers(view, emit, |worker| worker.forwarded.into());
     }),
-    family!(Counter, "worker_frames_given_back", WORKER, "Frames the worker left to the kernel.", |view, emit| {
-        workers(view, emit, |worker| worker.given_back.into());
+    family!(Counter, "worker_frames_given_back", WORKER, "Frames the worker passed to the kernel.", |view, emit| {
+        workers(view, emit, |worker| worker.to_kernel.into());
     }),
     family!(
         Counter,

@@ -111,7 +111,7 @@ pub(super) struct BackendEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) since_unix_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) by_hand: Option<Override>,
+    pub(super) overridden: Option<Override>,
 }
 
 impl BackendEntry {
@@ -124,18 +124,18 @@ impl BackendEntry {
             weight: backend.weight,
             state: Worded(backend.state),
             since_unix_s: None,
-            by_hand: None,
+            overridden: None,
         }
     }
 
     /// Takes over what the configuration says. Returns whether that has ended an override.
     pub(super) fn configure(&mut self, backend: &Backend, now_unix_s: u64) -> bool {
         let configured = Configured::of(backend);
-        let ended = self.by_hand.take_if(|by_hand| by_hand.was != configured).is_some();
-        let by_hand = self.by_hand.as_ref();
+        let ended = self.overridden.take_if(|overridden| overridden.was != configured).is_some();
+        let overridden = self.overridden.as_ref();
         self.name = backend.name.to_string();
-        self.weight = by_hand.and_then(|by_hand| by_hand.weight).unwrap_or(backend.weight);
-        self.state = by_hand.and_then(|by_hand| by_hand.state).unwrap_or(Worded(backend.state));
+        self.weight = overridden.and_then(|overridden| overridden.weight).unwrap_or(backend.weight);
+        self.state = overridden.and_then(|overridden| overridden.state).unwrap_or(Worded(backend.state));
         if self.state.0 == BackendState::Enabled {
             self.since_unix_s = None;
         } else {
@@ -148,7 +148,7 @@ impl BackendEntry {
     pub(super) fn remove(&mut self, now_unix_s: u64) {
         self.state = Worded(BackendState::Removed);
         self.since_unix_s.get_or_insert(now_unix_s);
-        self.by_hand = None;
+        self.overridden = None;
     }
 
     /// The backend for the workers.
@@ -158,7 +158,7 @@ impl BackendEntry {
     }
 }
 
-/// What was changed by hand, and what the configuration said then: it holds as long as that says the same.
+/// An override, and what the configuration said when it was made: it holds as long as that says the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Override {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,7 +168,7 @@ pub(super) struct Override {
     pub(super) was: Configured,
 }
 
-/// What the configuration says about what can be changed by hand.
+/// What the configuration says about what can be overridden.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Configured {
     pub(super) state: Worded<BackendState>,

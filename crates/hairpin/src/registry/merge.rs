@@ -1,8 +1,8 @@
 //! A configuration beside what has numbers already.
 
 use super::Registry;
-use super::by_hand::standing;
 use super::entry::{BackendEntry, Identity, ServiceEntry};
+use super::overrides::standing;
 use crate::config::{BACKENDS_MAX, Config, SERVICES_MAX, ServiceSettings};
 use crate::health::Check;
 use anyhow::{Context, Result, bail};
@@ -29,7 +29,7 @@ pub struct Merged {
     pub freed_services: Vec<u16>,
     /// Numbers that no backend has any more.
     pub freed_backends: Vec<u16>,
-    /// What was changed by hand and is over, because the configuration says something else now; a sentence each.
+    /// Overrides that have ended, because the configuration says something else now; a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -202,7 +202,7 @@ impl<'a> Merge<'a> {
         let entry = self.registry.backends.entry(number).or_insert_with(new);
         if entry.configure(backend, self.now_unix_s) {
             self.notes.push(format!(
-                "service {}: backend {} is as the configuration says again ({}); what was changed by hand is over",
+                "service {}: backend {} is as the configuration says again ({}); the override has ended",
                 service.name,
                 backend.name,
                 standing(backend.state, backend.weight)

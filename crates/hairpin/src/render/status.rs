@@ -171,14 +171,14 @@ fn is_checked(backend: &BackendStatus) -> bool {
     !matches!(&*backend.health.state, "" | "unchecked")
 }
 
-/// A backend's state, what its health makes of it, and whether it was set by hand.
+/// A backend's state, what its health makes of it, and whether it is overridden.
 fn state(backend: &BackendStatus) -> String {
     let mut state = backend.state.clone();
     if backend.health.state == "down" {
         state.push_str(", down");
     }
-    if backend.by_hand {
-        state.push_str(" (by hand)");
+    if backend.overridden {
+        state.push_str(" (override)");
     }
     state
 }
@@ -236,7 +236,7 @@ fn traffic_cells(
 fn workers(status: &Status) -> Table {
     let mut table = aligned(
         &["WORKER", "CORE"],
-        &["BUSY", "CONNS", "ENTRIES", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "GIVEN BACK", "ANSWERED"],
+        &["BUSY", "CONNS", "ENTRIES", "MAX", "PASSES", "FRAMES", "FRAMES/s", "FORWARDED", "TO KERNEL", "ANSWERED"],
     );
     for worker in &status.workers {
         let id = worker.id.to_string();
@@ -250,7 +250,7 @@ fn workers(status: &Status) -> Table {
             number(worker.frames as f64),
             number(worker.frames_per_s),
             number(worker.forwarded as f64),
-            number(worker.given_back as f64),
+            number(worker.to_kernel as f64),
             number(worker.answered as f64),
         ];
         add(&mut table, &[&id, &cpu], &numbers);
@@ -380,7 +380,7 @@ mod tests {
                 "web 192.0.2.10:80/tcp nat maglev 7 70 0 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
                 "web-1 10.0.2.11:8080 2 enabled 7 70 3 1.50 kpacket/s 12.0 Mbit/s 1.50 kpacket/s 12.0 Mbit/s 90.0 %",
                 "",
-                "WORKER CORE BUSY CONNS ENTRIES MAX PASSES FRAMES FRAMES/s FORWARDED GIVEN BACK ANSWERED",
+                "WORKER CORE BUSY CONNS ENTRIES MAX PASSES FRAMES FRAMES/s FORWARDED TO KERNEL ANSWERED",
                 "0 1 12.5 % 0 0 0 0 200 k 0 0 0 0",
                 "",
                 "POLICY RULES MAX INSTALLED /s REMOVED /s",
@@ -401,11 +401,11 @@ mod tests {
     }
 
     #[test]
-    fn health_and_what_was_set_by_hand_are_shown() {
-        let backend = |name: &str, state: &str, health: HealthStatus, by_hand| BackendStatus {
+    fn health_and_overrides_are_shown() {
+        let backend = |name: &str, state: &str, health: HealthStatus, overridden| BackendStatus {
             name: name.into(),
             state: state.into(),
-            by_hand,
+            overridden,
             health,
             ..BackendStatus::default()
         };
@@ -433,7 +433,7 @@ mod tests {
         let starts = |start: &str| lines.iter().any(|line| line.starts_with(start));
         assert!(starts("web removed 0 0"), "{text}");
         assert!(starts("web-1 0 enabled, down 0"), "{text}");
-        assert!(starts("web-2 0 drain (by hand) 0"), "{text}");
+        assert!(starts("web-2 0 drain (override) 0"), "{text}");
         assert!(starts("web-3 0 enabled 0"), "{text}");
         assert!(
             lines.contains(&"BACKEND SERVICE HEALTH SINCE CHECKS FAILED TOOK PASSIVE WEIGHT REASON".into()),

@@ -1,4 +1,4 @@
-//! Changes while it runs: reload, what a file would change, backends changed by hand, numbers of what is no more freed.
+//! Changes while it runs: reload, what a file would change, backends overridden at run time, numbers of what is no more freed.
 
 use super::begin::table_path;
 use super::instance::Record;
@@ -75,7 +75,7 @@ impl Supervisor {
         Ok(diff::changes(&self.config, &new))
     }
 
-    /// Changes a backend by hand; a sentence that says what is different.
+    /// Overrides a backend; a sentence that says what is different.
     pub(super) fn set_backend(&mut self, change: &BackendChange) -> std::result::Result<String, String> {
         let mut registry = self.registry.clone();
         let done = registry.set(change, &self.config).map_err(|error| format!("{error:#}"))?;
@@ -103,7 +103,7 @@ impl Supervisor {
         changes.warnings.iter().take(LOGGED_MAX).for_each(|warning| log(&format!("  warning: {warning}")));
     }
 
-    /// Puts a configuration into force; what was changed by hand and is over now, a sentence each. Fails before anything has changed, or not at all, as far as that can be told.
+    /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or not at all, as far as that can be told.
     fn apply(&mut self, config: Config, mut registry: Registry) -> Result<Vec<String>> {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);

@@ -89,7 +89,7 @@ enum Message {
     Status(Asked<Status>),
     /// What would a configuration change?
     Diff { text: String, file: String, answer: Asked<Changes> },
-    /// Change a backend by hand.
+    /// Change a backend at run time.
     Backend { change: BackendChange, answer: Asked<String> },
     /// Hand over to another process; the answer is its number. The last is told when the client knows.
     Upgrade { program: Option<PathBuf>, answer: Asked<u32>, known: Receiver<()> },

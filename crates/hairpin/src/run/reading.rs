@@ -140,7 +140,7 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
             frames: statistics.frames,
             frames_per_s: per_s.of(before.statistics.frames, statistics.frames),
             forwarded: statistics.forwarded,
-            given_back: statistics.given_back,
+            to_kernel: statistics.to_kernel,
             answered: statistics.answered,
             icmp_errors: statistics.icmp_errors,
             fragmented: statistics.fragmented,

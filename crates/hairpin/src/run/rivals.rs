@@ -42,7 +42,7 @@ pub(super) fn refuse(config: &Config) -> Result<()> {
 }
 
 /// An instance that serves one of the same ends on one of the same interfaces. Those are asked whose control sockets are in
-/// the same directory; one that does not answer is passed over.
+/// the same directory; one that does not answer is skipped.
 pub(crate) fn rival(config: &Config) -> Option<Rival> {
     let own = config.settings.socket();
     let entries = std::fs::read_dir(&config.settings.control_directory).into_iter().flatten().flatten();

@@ -395,7 +395,7 @@ impl Supervisor {
         }
         for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
-                shown.by_hand = self.registry.by_hand(backend.number);
+                shown.overridden = self.registry.overridden(backend.number);
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();
                 shown.health = checked.unwrap_or_else(|| {
                     let failed = failed.get(usize::from(backend.number)).map_or(0, |(_, observed)| observed.failed);

@@ -82,7 +82,7 @@ fn texts(row: &Row<'_>) -> [String; HEADER.len()] {
             join([service.name.clone(), listen.to_string(), removed.into(), String::new()], numbers)
         }
         Row::Backend(backend) => {
-            let hand = if backend.by_hand { "*" } else { "" };
+            let hand = if backend.overridden { "*" } else { "" };
             let health = match &*backend.health.state {
                 "" | "unchecked" => String::new(),
                 state if backend.health.reason.is_empty() => state.to_string(),

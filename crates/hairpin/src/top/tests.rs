@@ -30,7 +30,7 @@ fn backend(name: &str, connections: u64) -> BackendStatus {
 fn example() -> Status {
     let mut down = backend("web-2", 9);
     down.health = HealthStatus { state: "down".into(), reason: "refused".into(), ..HealthStatus::default() };
-    down.by_hand = true;
+    down.overridden = true;
     let service = |name: &str, connections, backends| ServiceStatus {
         name: name.into(),
         listen: "192.0.2.10:80/tcp".into(),

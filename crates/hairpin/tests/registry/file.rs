@@ -19,7 +19,7 @@ fn the_file_is_whole_and_for_root_only() {
     assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 1);
     registry.set(&change("s80", "b1", BackendAction::Drain), &config(&plan(&[(80, &[1])]))).unwrap();
     registry.save(&place.file()).unwrap();
-    assert!(Registry::load(&place.file()).unwrap().by_hand(0));
+    assert!(Registry::load(&place.file()).unwrap().overridden(0));
     let nowhere = place.0.join("none/x.numbers");
     assert!(format!("{:#}", registry.save(&nowhere).unwrap_err()).starts_with("cannot write "));
 }

@@ -117,7 +117,7 @@ fn what_speaks_another_protocol_keeps_its_number() {
 }
 
 #[test]
-fn backends_of_groups_are_changed_by_hand_like_others() {
+fn backends_of_groups_are_overridden_like_others() {
     let mut registry = Registry::default();
     let config = config("web", WEB, &["a"]);
     merged(&mut registry, &config, 0);

@@ -1,4 +1,4 @@
-//! Drawn lives: configurations, connections, time, restarts and changes by hand in any order.
+//! Drawn lives: configurations, connections, time, restarts and overrides in any order.
 
 use super::{Place, Plan, change, config, no_connections, numbers, plan};
 use hairpin::control::BackendAction;
@@ -18,7 +18,7 @@ enum Step {
     Wait(u64),
     /// The process is restarted.
     Restart,
-    /// A backend is changed by hand, named like a bit.
+    /// A backend is overridden, named like a bit.
     ByHand(u8, BackendAction),
 }
 

@@ -7,10 +7,10 @@ use hairpin_core::config::{BackendState, ServiceState, Snapshot};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-mod by_hand;
 mod file;
 mod groups;
 mod life;
+mod overrides;
 
 /// Services by port, each with its backends by port and what else is said about them.
 type Plan = BTreeMap<u16, BTreeMap<u16, &'static str>>;

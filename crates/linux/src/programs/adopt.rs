@@ -145,9 +145,9 @@ fn settle(block: &Block, options: &Options) {
 }
 
 /// The pinned programs if they are this build's; else this build's, which are pinned instead. Old and new ones run side
-/// by side for a moment, so they mark frames that are given back alike.
+/// by side for a moment, so they mark frames that pass to the kernel alike.
 fn adopt_programs(options: &Options, pins: &Pins, maps: &Maps, block: &Block, open: OpenObject) -> Result<Programs> {
-    let constants = Constants::with_mark(options, block.give_back_mark.load(Ordering::Relaxed));
+    let constants = Constants::with_mark(options, block.to_kernel_mark.load(Ordering::Relaxed));
     let fingerprint = constants.fingerprint();
     if block.programs.load(Ordering::Relaxed) == fingerprint
         && let Ok(programs) = Programs::from(|name| pins.program(name))

@@ -89,8 +89,8 @@ impl Programs {
 /// What the loader sets before it loads: constants to the programs.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Constants {
-    /// What frames given back are marked with.
-    pub(super) give_back_mark: u32,
+    /// Mark of frames that a worker passes to the kernel.
+    pub(super) to_kernel_mark: u32,
     /// What TTL and hop limit are lowered by.
     pub(super) hop: u8,
 }
@@ -103,8 +103,8 @@ impl Constants {
     }
 
     /// With the mark of programs that are there.
-    pub(super) fn with_mark(options: &Options, give_back_mark: u32) -> Constants {
-        Constants { give_back_mark, hop: u8::from(!options.keep_ttl) }
+    pub(super) fn with_mark(options: &Options, to_kernel_mark: u32) -> Constants {
+        Constants { to_kernel_mark, hop: u8::from(!options.keep_ttl) }
     }
 
     /// By which programs loaded from the same object with the same constants are known. Not 0. Another build of the
@@ -141,11 +141,11 @@ pub(super) fn load(mut open: OpenObject, constants: &Constants, pinned: Option<&
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if name.ends_with(".rodata") {
-            // give_back_mark, then hop (crates/linux/bpf/maps.h).
+            // to_kernel_mark, then hop (crates/linux/bpf/maps.h).
             let Some([a, b, c, d, hop, ..]) = map.initial_value_mut() else {
                 bail!("the embedded BPF object has other constants than this build expects");
             };
-            [*a, *b, *c, *d] = constants.give_back_mark.to_ne_bytes();
+            [*a, *b, *c, *d] = constants.to_kernel_mark.to_ne_bytes();
             *hop = constants.hop;
         } else if let Some(there) = pinned.and_then(|maps| maps.0.get(&name)) {
             map.reuse_fd(there.as_fd()).with_context(|| format!("cannot use map {name}"))?;

@@ -10,7 +10,7 @@ pub(crate) const TOO_BIG: u8 = 0x0e;
 /// From the worker: route it.
 pub(crate) const ROUTE: u8 = 0x12;
 /// From the worker: not ours.
-pub(crate) const GIVE_BACK: u8 = 0x16;
+pub(crate) const TO_KERNEL: u8 = 0x16;
 
 /// What the mark `destination` says, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
 /// (the kernel itself did, or another program).
@@ -34,7 +34,7 @@ pub(crate) fn decode(destination: [u8; 6]) -> Option<Meta> {
 pub(crate) fn encode(meta: &Meta) -> [u8; 6] {
     let kind = match meta.egress {
         Egress::Route => ROUTE,
-        Egress::GiveBack => GIVE_BACK,
+        Egress::Kernel => TO_KERNEL,
     };
     let [cpu, high, middle, low] = meta.ticket.to_be_bytes();
     // Slots are below INTERFACES_MAX (64); one that is not names no interface in BPF's map and the frame is dropped.
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn values_are_those_of_the_contract() {
         let contract = include_str!("../../bpf/hairpin.h");
-        for (name, value) in [("RECEIVED", RECEIVED), ("TOO_BIG", TOO_BIG), ("ROUTE", ROUTE), ("GIVE_BACK", GIVE_BACK)]
+        for (name, value) in [("RECEIVED", RECEIVED), ("TOO_BIG", TOO_BIG), ("ROUTE", ROUTE), ("TO_KERNEL", TO_KERNEL)]
         {
             assert!(contract.contains(&format!("MARK_{name} = {value:#04x},")), "MARK_{name}");
             assert_eq!(value & 3, 2, "MARK_{name} must be a locally administered unicast address");
@@ -74,8 +74,8 @@ mod tests {
     fn departures_carry_slot_and_ticket() {
         let mut meta = Meta { port: 5, ticket: 0x0701_0203, ..Meta::default() };
         assert_eq!(encode(&meta), [ROUTE, 5, 7, 1, 2, 3]);
-        meta.egress = Egress::GiveBack;
-        assert_eq!(encode(&meta), [GIVE_BACK, 5, 7, 1, 2, 3]);
+        meta.egress = Egress::Kernel;
+        assert_eq!(encode(&meta), [TO_KERNEL, 5, 7, 1, 2, 3]);
         meta.port = 300;
         assert_eq!(encode(&meta)[1], 255);
     }

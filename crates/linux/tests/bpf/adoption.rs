@@ -167,7 +167,7 @@ fn everything_stays_but_the_settings() {
 }
 
 #[test]
-fn frames_the_old_programs_give_back_pass_the_new_ones() {
+fn frames_that_old_programs_pass_to_the_kernel_pass_new_ones() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let mark = |plane: &Plane| {

@@ -178,7 +178,7 @@ fn pass_rules_leave_packets_alone_and_count_them() {
 }
 
 #[test]
-fn what_is_not_for_this_host_or_was_given_back_is_not_ours() {
+fn packets_for_others_or_from_the_worker_are_left_alone() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         active(&rig, &forward(key()));
@@ -189,7 +189,7 @@ fn what_is_not_for_this_host_or_was_given_back_is_not_ours() {
         let frame = Packet::new(key()).to(rig.left.mac).frame();
         let other = rig.ingress_as(&frame, Buffer { mark: 77, ..Buffer::default() }).unwrap();
         assert_eq!((other.verdict, other.mark), (REDIRECT, 77), "another program's mark is kept");
-        // What give-back marks is read off a frame that is given back.
+        // The mark is read off a frame that a worker passes to the kernel.
         let mut back = frame.clone();
         back[..6].copy_from_slice(&[0x16, 0, 0, 0, 0, 0]);
         let given = rig.worker(&back);

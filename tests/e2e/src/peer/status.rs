@@ -44,8 +44,8 @@ pub struct Http {
     pub backend_connections_idle: u64,
     /// Requests.
     pub requests: Count,
-    /// Backends that agreed to less, and were passed over for another.
-    pub passed_over_total: u64,
+    /// Backends that agreed to less, and were skipped for another.
+    pub skipped_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// SYN cookies that workers sent (others are the kernel's).

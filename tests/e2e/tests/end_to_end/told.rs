@@ -45,14 +45,14 @@ fn told(network: &mut Network, name: &str) -> Result<()> {
         KINDS.into_iter().map(|kind| Ok((kind, open(to, kind)?))).collect::<Result<Vec<_>>>()
     })?;
     let ends: Vec<u16> = clients.iter().map(|(_, client)| Ok(client.local_addr()?.port())).collect::<Result<_>>()?;
-    let by_hand = |word: &str| {
+    let overridden = |word: &str| {
         let mut all = (1..=servers).map(|number| format!("server{number}"));
         all.try_for_each(|server| network.hairpin.tell(&network.topology, &["backend", word, name, &server]).map(drop))
     };
-    by_hand("disable")?;
+    overridden("disable")?;
     let told = clients.into_iter().try_for_each(|(kind, client)| is_reset(client).with_context(|| format!("{kind:?}")));
     let servers_told = told.and_then(|()| servers_are_told(network, name, &ends));
-    by_hand("enable")?;
+    overridden("enable")?;
     servers_told
 }
 

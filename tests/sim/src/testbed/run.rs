@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
         for frame in tx.drain(..) {
             let place = (frame.meta().ticket as usize).wrapping_sub(1);
             let Some(packet) = self.burst.get(place) else { continue };
-            if frame.meta().egress == Egress::GiveBack {
+            if frame.meta().egress == Egress::Kernel {
                 missing &= !(1 << place);
                 self.count.lose(now, packet, Loss::NotTheServices);
                 continue;

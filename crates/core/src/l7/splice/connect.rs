@@ -297,7 +297,7 @@ impl Splices {
 
     /// Resets a connection that has just come to be, and tries another backend. Its port can be another's at once: nothing was
     /// sent over it.
-    pub(super) fn pass_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+    pub(super) fn skip_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return };
         let (position, sent) = (entry.client_conn, entry.peer.sent);
         self.reset_unopened(cx, backend_conn, sent);
@@ -306,7 +306,7 @@ impl Splices {
             return;
         };
         client_conn.backend_conn = None;
-        cx.statistics.http.passed_over += 1;
+        cx.statistics.http.skipped += 1;
         self.choose(cx, position, None);
     }
 

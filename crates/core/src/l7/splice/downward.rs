@@ -80,7 +80,7 @@ impl Splices {
             SYN if answers => {
                 let abilities = Abilities::of(frame.bytes(), at);
                 if self.would_rather(cx, backend_conn, &abilities) {
-                    return self.pass_over(cx, backend_conn);
+                    return self.skip_backend(cx, backend_conn);
                 }
                 self.connected(cx, backend_conn, segment.sequence.wrapping_add(1), &abilities, segment.window);
             }

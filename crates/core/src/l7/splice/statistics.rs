@@ -121,8 +121,8 @@ pub struct HttpStatistics {
     pub reused: u64,
     /// Requests for which another backend was tried.
     pub retries: u64,
-    /// Backends that agreed to less than was offered, and were passed over for another.
-    pub passed_over: u64,
+    /// Backends that agreed to less than was offered, and were skipped for another.
+    pub skipped: u64,
     /// Messages handed to the engine.
     pub offloaded: u64,
     /// From how many bytes on that is done, where the configuration does not say.

@@ -399,7 +399,7 @@ fn tags_are_kept() {
 fn what_the_worker_gives_back_ends_here() {
     let mut a = balancer();
     let mut frame = datagram("198.51.100.7", "10.0.0.9", 100);
-    frame.meta.egress = Egress::GiveBack;
+    frame.meta.egress = Egress::Kernel;
     assert!(a.send(&[frame]).is_empty());
     assert_eq!((a.dropped(Drop::NotOurs), a.sent().len()), (1, 0));
 }

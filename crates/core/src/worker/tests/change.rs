@@ -61,10 +61,10 @@ fn new_flows_to_a_removed_service_are_the_kernels() {
     stage.reconfigure(services, |_| {});
     for flags in [SYN, ACK] {
         let outcome = stage.send(packet(client(false, 1, 1), end(false, 1, 80), Way::Tcp(flags)));
-        assert_eq!(outcome.frames[0].meta().egress, Egress::GiveBack);
+        assert_eq!(outcome.frames[0].meta().egress, Egress::Kernel);
     }
     let outcome = stage.send(packet(client(false, 1, 1), end(false, 1, 53), Way::Udp(9)));
-    assert_eq!(outcome.frames[0].meta().egress, Egress::GiveBack);
+    assert_eq!(outcome.frames[0].meta().egress, Egress::Kernel);
     assert!(stage.worker().connections().all(|connection| connection.state == State::Pass));
 }
 

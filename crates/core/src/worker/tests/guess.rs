@@ -39,10 +39,10 @@ fn acknowledged(packet: &Packet) -> u32 {
     u32::from_be_bytes(packet.data[l4 + 8..l4 + 12].try_into().unwrap())
 }
 
-fn is_given_back(stage: &mut Stage, packet: &Packet) -> bool {
+fn is_passed_to_kernel(stage: &mut Stage, packet: &Packet) -> bool {
     let outcome = stage.send(packet.clone());
     outcome.frames.len() == 1
-        && outcome.frames[0].meta().egress == Egress::GiveBack
+        && outcome.frames[0].meta().egress == Egress::Kernel
         && outcome.frames[0].data == packet.data
 }
 
@@ -68,7 +68,7 @@ fn what_maglev_would_give_to_another_backend_is_left_alone() {
     let client = client(false, 1, 40_000);
     let (mut stage, backend) = taken_over(false, client);
     let other = stage.backends().into_iter().find(|other| *other != backend).unwrap();
-    assert!(is_given_back(&mut stage, &download(other, client)));
+    assert!(is_passed_to_kernel(&mut stage, &download(other, client)));
     assert_eq!(stage.only().state, State::Pass);
 }
 
@@ -77,12 +77,15 @@ fn an_end_of_two_services_tells_nothing() {
     let client = client(false, 1, 40_000);
     let (_, backend) = taken_over(false, client);
     let mut stage = Stage::new(false, |service| service.unknown = UnknownPacket::PickUp);
-    assert!(is_given_back(&mut stage, &download(backend, client)));
+    assert!(is_passed_to_kernel(&mut stage, &download(backend, client)));
     let mut stage = Stage::new(false, |service| {
         picks_up(service);
         service.unknown = UnknownPacket::Drop;
     });
-    assert!(is_given_back(&mut stage, &download(backend, client)), "nor does one of a service that does not pick up");
+    assert!(
+        is_passed_to_kernel(&mut stage, &download(backend, client)),
+        "nor does one of a service that does not pick up"
+    );
 }
 
 /// Backends of a service of full NAT, HTTP or TLS know its connections by an address of the pool.
@@ -99,7 +102,7 @@ fn an_end_shared_with_a_service_of_full_nat_tells_of_the_other() {
     let sent = stage.send(download(backend, client)).sent();
     assert_eq!((sent.source, sent.destination), (stage.vip(), client));
     let ours = Endpoint { address: stage.snapshot().pool.addresses[0], port: client.port };
-    assert!(is_given_back(&mut stage, &download(backend, ours)), "no client has an address of the pool");
+    assert!(is_passed_to_kernel(&mut stage, &download(backend, ours)), "no client has an address of the pool");
 }
 
 /// A host that talks to the backend itself, whose packets have gone by another way so far.
@@ -115,7 +118,7 @@ fn who_answers_with_a_reset_talks_to_the_backend_itself() {
     assert!(stage.send(reset(client, stage.vip(), right)).frames.is_empty(), "the backend must not see it");
     assert_eq!(stage.only().state, State::Pass);
     assert_eq!(stage.engine_keys(), [packet.key()]);
-    assert!(is_given_back(&mut stage, &packet));
+    assert!(is_passed_to_kernel(&mut stage, &packet));
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn a_guess_expires_after_ten_seconds_of_silence() {
         stage.wait(Duration::from_secs(2));
     }
     stage.wait(Duration::from_secs(1));
-    assert!(is_given_back(&mut stage, &packet));
+    assert!(is_passed_to_kernel(&mut stage, &packet));
     assert_eq!(stage.only().state, State::Pass);
 }
 
@@ -136,11 +139,11 @@ fn a_guess_expires_after_ten_seconds_of_silence() {
 fn who_is_accepted_by_the_backend_itself_is_left_alone_for_long() {
     let client = client(false, 1, 40_000);
     let (mut stage, backend) = taken_over(false, client);
-    assert!(is_given_back(&mut stage, &packet(backend, client, Way::Tcp(SYN | ACK))));
+    assert!(is_passed_to_kernel(&mut stage, &packet(backend, client, Way::Tcp(SYN | ACK))));
     assert_eq!(stage.only().state, State::Pass);
     stage.wait(Duration::from_secs(600));
-    assert!(is_given_back(&mut stage, &download(backend, client)), "ten minutes later");
-    assert!(is_given_back(&mut stage, &packet(backend, client, Way::Tcp(FIN | ACK))));
+    assert!(is_passed_to_kernel(&mut stage, &download(backend, client)), "ten minutes later");
+    assert!(is_passed_to_kernel(&mut stage, &packet(backend, client, Way::Tcp(FIN | ACK))));
     stage.wait(Duration::from_secs(31));
     assert_eq!(stage.worker().connections().count(), 0, "closed, it is forgotten soon");
 }

@@ -1,7 +1,7 @@
 //! A worker that goes by marks beside one that does not: both get the same packets, one of them with marks that are right,
 //! old, of others, or nonsense. What they send, remember and count must be the same.
 
-use super::lane::{Step, frame, heavy, packets, steps};
+use super::fast_path::{Step, frame, heavy, packets, steps};
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::Direction;
 use crate::frame::{Frame, VecFrame};

@@ -5,9 +5,9 @@ mod capacity;
 mod change;
 mod crashes;
 mod drawn;
+mod fast_path;
 mod guess;
 mod house;
-mod lane;
 mod marks;
 mod passive;
 mod policy;
@@ -250,13 +250,13 @@ fn unanswered_datagrams_are_offloaded_after_a_while() {
 }
 
 #[test]
-fn what_is_not_ours_is_given_back_and_its_pass_rule_gives_way() {
+fn unmatched_packets_pass_to_the_kernel_and_their_rule_yields() {
     let mut stage = Stage::new(false, |_| {});
     let backend = stage.backends()[0];
     let other = client(false, 7, 5000);
     let direct = packet(backend, other, Way::Tcp(ACK | PSH));
     let outcome = stage.send(direct.clone());
-    assert_eq!(outcome.frames[0].meta().egress, Egress::GiveBack);
+    assert_eq!(outcome.frames[0].meta().egress, Egress::Kernel);
     assert_eq!(outcome.frames[0].data, direct.data, "untouched");
     assert_eq!(stage.engine_keys(), [direct.key()]);
     // the same client now connects through us until it gets that backend
@@ -279,10 +279,10 @@ fn a_backends_own_connection_is_not_taken_for_one_that_is_over() {
     stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
     // The same client end goes to the backend itself; its SYN did not come by here.
     let given = stage.send(packet(backend, client, Way::Tcp(SYN | ACK)));
-    assert_eq!(given.frames[0].meta.egress, Egress::GiveBack);
+    assert_eq!(given.frames[0].meta.egress, Egress::Kernel);
     assert!(stage.engine_keys().is_empty());
     let given = stage.send(packet(backend, client, Way::Tcp(ACK | PSH)));
-    assert_eq!(given.frames[0].meta.egress, Egress::GiveBack);
+    assert_eq!(given.frames[0].meta.egress, Egress::Kernel);
     assert_eq!(stage.only().state, State::Pass);
 }
 

@@ -58,12 +58,12 @@ fn any_packet_finds_its_backend_and_the_answer_its_client() {
 }
 
 #[test]
-fn what_is_not_ours_is_given_back() {
+fn unmatched_packets_pass_to_the_kernel() {
     let mut stage = stage(false, (hash(), Algorithm::RoundRobin));
     let [other, backend] = [client(false, 7, 5000), stage.backends()[0]];
     for stray in [packet(other, end(false, 1, 82), Way::Tcp(SYN)), packet(other, backend, Way::Tcp(ACK))] {
         let outcome = stage.send(stray.clone());
-        assert_eq!(outcome.frames[0].meta().egress, Egress::GiveBack);
+        assert_eq!(outcome.frames[0].meta().egress, Egress::Kernel);
         assert_eq!(outcome.frames[0].data, stray.data, "untouched");
     }
     remembers_nothing(&stage);
@@ -131,7 +131,7 @@ fn icmp_errors_reach_the_side_that_sent_the_packet() {
         assert_eq!((error.quoted.source, error.quoted.destination), (backend, client));
         // an error about a packet that did not come by here
         let other = packet(end(ipv6, 201, 5), end(ipv6, 202, 6), Way::Data(10));
-        assert_eq!(stage.send_frame(complaint(&other, router)).frames[0].meta().egress, Egress::GiveBack);
+        assert_eq!(stage.send_frame(complaint(&other, router)).frames[0].meta().egress, Egress::Kernel);
     }
 }
 

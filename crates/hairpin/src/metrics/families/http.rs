@@ -95,10 +95,10 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     family!(
         Counter,
-        "http_backends_passed_over",
+        "http_backends_skipped",
         NONE,
-        "Backends that agreed to no window scale or no SACK, and were passed over for another.",
-        |view, emit| number(view, emit, |http| http.passed_over_total)
+        "Backends that agreed to no window scale or no SACK, and were skipped for another.",
+        |view, emit| number(view, emit, |http| http.skipped_total)
     ),
     family!(Counter, "http_bodies_offloaded", NONE, "Bodies that were handed to the engine.", |view, emit| {
         number(view, emit, |http| http.offloaded_total);

@@ -48,7 +48,7 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         refused: refused.filter(|(_, count)| count.total > 0).collect::<BTreeMap<_, _>>(),
         reused_total: total(|http| http.reused),
         retries_total: total(|http| http.retries),
-        passed_over_total: total(|http| http.passed_over),
+        skipped_total: total(|http| http.skipped),
         offloaded_total: total(|http| http.offloaded),
         offload_bytes_min: mean(|threshold| threshold.bytes_min) as u64,
         rule_pair_us: mean(|threshold| threshold.pair_ns) / 1e3,

@@ -56,16 +56,16 @@ fn with_small_buffers(stage: &mut Stage, body: fn(&mut Stage) -> Result<()>) -> 
 fn disabled(stage: &mut Stage) -> Result<()> {
     let clients = downloads(stage)?;
     let backends: Vec<String> = (1..=stage.topology.servers.len()).map(|number| format!("server{number}")).collect();
-    let by_hand = |word: &str| {
+    let overridden = |word: &str| {
         let mut all = backends.iter();
         all.try_for_each(|backend| stage.hairpin.tell(&stage.topology, &["backend", word, "web", backend]).map(drop))
     };
-    by_hand("disable")?;
+    overridden("disable")?;
     // A client that reads on before its connection's turn would have the rest of its download within milliseconds.
     let told = stage
         .until("no download in the engine", |stage| Ok(stage.hairpin.offload()?.offloaded == 0))
         .and_then(|()| are_reset(clients));
-    by_hand("enable")?;
+    overridden("enable")?;
     told
 }
 

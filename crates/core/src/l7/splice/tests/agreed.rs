@@ -1,4 +1,4 @@
-//! Backends that agree to less than they were offered: passed over for another, if there is one to be had.
+//! Backends that agree to less than they were offered: skipped for another, if there is one to be had.
 
 use super::stage::{Script, Stage, USUAL};
 use super::{REQUEST, RESPONSE, only};
@@ -12,7 +12,7 @@ fn sticky(http: &mut Http) {
     http.sticky = Some(Sticky { cookie: (*b"stuck").into(), attributes: (*b"").into() });
 }
 
-/// Of three tries the first two are passed over, if that which they agree to is less; the third serves.
+/// Of three tries the first two are skipped, if that which they agree to is less; the third serves.
 #[test]
 fn a_backend_that_agrees_to_less_is_reset_and_another_tried() {
     let less = [Abilities { scale: None, ..USUAL }, Abilities { sack: false, ..USUAL }];
@@ -36,7 +36,7 @@ fn a_backend_that_agrees_to_less_is_reset_and_another_tried() {
         assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
         client.acknowledges(&mut stage);
         let http = &stage.worker.statistics().http;
-        assert_eq!((http.passed_over, http.retries, http.replies), (passed as u64, 0, 0));
+        assert_eq!((http.skipped, http.retries, http.replies), (passed as u64, 0, 0));
         stage.over();
     }
 }
@@ -64,7 +64,7 @@ fn a_backend_that_agrees_to_less_serves_where_no_other_is_to() {
         again.gets(&only(sent));
         assert_eq!(client.receives(&again.sends(&mut stage, RESPONSE)), RESPONSE);
         client.acknowledges(&mut stage);
-        assert_eq!(stage.worker.statistics().http.passed_over, 0);
+        assert_eq!(stage.worker.statistics().http.skipped, 0);
         stage.over();
     }
 }

@@ -127,7 +127,7 @@ fn what_we_own_is_sent_again() {
 }
 
 #[test]
-fn an_unreachable_backend_is_passed_over() {
+fn an_unreachable_backend_is_skipped() {
     let mut stage = Stage::with_backends(2, |_| {});
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.sends(&mut stage, REQUEST));

@@ -1,8 +1,8 @@
-//! The fast lane: a [plain](Plain) packet of a connection that has settled is counted and rewritten, and nothing else. It
-//! is [`Worker::carry`] with everything left out that such a packet does not need; a packet in doubt takes that.
+//! The fast path: a [plain](Plain) packet of a connection that has settled is counted and rewritten, and nothing else. It
+//! is [`Worker::forward`] with everything left out that such a packet does not need; a packet in doubt takes that.
 //!
-//! Invariant: a packet in the lane leaves behind what `carry` would have left, in the frame, in the connection and in the
-//! statistics (`tests/lane.rs` compares them).
+//! Invariant: a packet on the fast path leaves behind what `forward` would have left, in the frame, in the connection and in the
+//! statistics (`tests/fast_path.rs` compares them).
 
 use super::packets::volume_of;
 use super::{Flows, Worker};
@@ -58,7 +58,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// found is what their keys had in the index a moment ago, or something else. Not part of its caller, where the
     /// compiler would be short of registers.
     #[inline(always)]
-    pub(super) fn ride_burst<F: Frame>(
+    pub(super) fn forward_burst_fast<F: Frame>(
         &mut self,
         now: Time,
         rx: &mut Batch<F>,
@@ -67,21 +67,28 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         found: &[Option<u32>],
     ) -> usize {
         let probed = self.index_changes;
-        let mut ridden = 0;
+        let mut fast = 0;
         for ((frame, key), (plain, found)) in rx.iter_mut().zip(keys).zip(plains.iter().zip(found)) {
             let (Some(plain), Some(found)) = (*plain, *found) else { break };
-            if self.index_changes != probed || !self.ride(now, frame, plain, key, found) {
+            if self.index_changes != probed || !self.forward_fast(now, frame, plain, key, found) {
                 break;
             }
-            ridden += 1;
+            fast += 1;
         }
-        ridden
+        fast
     }
 
     /// Carries a packet of this key, if that has what was found and it is simple: `frame` is to be sent then. `false`, and
     /// nothing has happened, if not.
     #[inline(always)]
-    pub(super) fn ride<F: Frame>(&mut self, now: Time, frame: &mut F, plain: Plain, key: &FlowKey, found: u32) -> bool {
+    pub(super) fn forward_fast<F: Frame>(
+        &mut self,
+        now: Time,
+        frame: &mut F,
+        plain: Plain,
+        key: &FlowKey,
+        found: u32,
+    ) -> bool {
         let (position, direction) = super::parts(found);
         let Some(connection) = self.slab.entry_mut(position) else { return false };
         if plain.ttl <= 1 || !connection.is_of(direction, key) || !is_settled(connection, direction, plain.tcp_flags) {

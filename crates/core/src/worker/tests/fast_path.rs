@@ -1,4 +1,4 @@
-//! The fast lane beside the way that all other packets take: two workers get the same packets, one of them each with a VLAN
+//! The fast path beside the way that all other packets take: two workers get the same packets, one of them each with a VLAN
 //! tag, which nothing plain has. What they send, remember and count must be the same.
 
 use super::stage::{Packet, Stage, Way, client, end, packet};

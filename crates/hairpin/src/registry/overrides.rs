@@ -1,4 +1,4 @@
-//! Backends changed by hand.
+//! Backends overridden at run time.
 
 use super::Registry;
 use super::entry::{BackendEntry, Configured, Identity, Override};
@@ -12,7 +12,7 @@ use hairpin_core::config::{Algorithm, Backend, BackendState, Service};
 const LISTED_MAX: usize = 10;
 
 impl Registry {
-    /// Changes a backend by hand, from the next [`Registry::merge`] on; a sentence for the operator.
+    /// Overrides a backend, from the next [`Registry::merge`] on; a sentence for the operator.
     ///
     /// # Errors
     /// There is no such service or backend: the nearest is named.
@@ -22,7 +22,7 @@ impl Registry {
             format!("backend {} of service {} has no number yet; reload first", backend.name, service.name)
         })?;
         let before = (entry.state.0, entry.weight);
-        let had = entry.by_hand.take();
+        let had = entry.overridden.take();
         let was = Configured::of(backend);
         let mut state = had.as_ref().and_then(|had| had.state);
         let mut weight = had.as_ref().and_then(|had| had.weight);
@@ -30,20 +30,20 @@ impl Registry {
             BackendAction::Enable => state = Some(Worded(BackendState::Enabled)),
             BackendAction::Drain => state = Some(Worded(BackendState::Draining)),
             BackendAction::Disable => state = Some(Worded(BackendState::Disabled)),
-            BackendAction::Weight(by_hand) => weight = Some(by_hand),
+            BackendAction::Weight(overridden) => weight = Some(overridden),
             BackendAction::Reset => (state, weight) = (None, None),
         }
-        // What the configuration says as well need not be done by hand.
+        // What the configuration says as well needs no override.
         let state = state.filter(|state| *state != was.state);
         let weight = weight.filter(|weight| *weight != was.weight);
-        entry.by_hand = (state.is_some() || weight.is_some()).then_some(Override { state, weight, was });
+        entry.overridden = (state.is_some() || weight.is_some()).then_some(Override { state, weight, was });
         let now = (state.map_or(backend.state, |state| state.0), weight.unwrap_or(backend.weight));
-        Ok(sentence(change.action, (service, backend), before, now, entry.by_hand.is_some()))
+        Ok(sentence(change.action, (service, backend), before, now, entry.overridden.is_some()))
     }
 
-    /// Whether state or weight of the backend with this number were set by hand.
-    pub fn by_hand(&self, backend: u16) -> bool {
-        self.backends.get(&backend).is_some_and(|entry| entry.by_hand.is_some())
+    /// Whether state or weight of the backend with this number are overridden.
+    pub fn overridden(&self, backend: u16) -> bool {
+        self.backends.get(&backend).is_some_and(|entry| entry.overridden.is_some())
     }
 
     fn entry_mut(&mut self, service: &Service, backend: &Backend) -> Option<&mut BackendEntry> {
@@ -91,7 +91,7 @@ fn sentence(
     (service, backend): (&Service, &Backend),
     before: (BackendState, u16),
     now: (BackendState, u16),
-    by_hand: bool,
+    overridden: bool,
 ) -> String {
     let who = format!("service {}: backend {}", service.name, backend.name);
     let standing = standing(now.0, now.1);
@@ -115,7 +115,7 @@ fn sentence(
         _ => {}
     }
     let until = "; this holds until it is reset, or the configuration says something else about it";
-    text + if by_hand { until } else { "; that is what the configuration says" }
+    text + if overridden { until } else { "; that is what the configuration says" }
 }
 
 /// State and weight in words.

@@ -1,4 +1,4 @@
-//! What was changed by hand.
+//! Overrides of backends.
 
 use super::{Place, Plan, change, config, merged, plan, state};
 use hairpin::control::BackendAction;
@@ -7,7 +7,7 @@ use hairpin_core::config::BackendState;
 use std::collections::BTreeMap;
 
 #[test]
-fn a_change_by_hand_holds_until_it_is_taken_back() {
+fn an_override_holds_until_it_is_taken_back() {
     let mut registry = Registry::default();
     let file = config(&plan(&[(80, &[1, 2])]));
     merged(&mut registry, &file, 0);
@@ -21,8 +21,8 @@ fn a_change_by_hand_holds_until_it_is_taken_back() {
             "service s80: backend b2: enabled, weight 1 -> drain, weight 1; its connections go on for up to 1h; {until}"
         )
     );
-    assert!(registry.by_hand(1) && !registry.by_hand(0) && !registry.by_hand(9));
-    let place = Place::new("by-hand");
+    assert!(registry.overridden(1) && !registry.overridden(0) && !registry.overridden(9));
+    let place = Place::new("overridden");
     registry.save(&place.file()).unwrap();
     let mut registry = Registry::load(&place.file()).unwrap();
     assert_eq!(state(&merged(&mut registry, &file, 7), 1), Some((BackendState::Draining, 1)));
@@ -42,19 +42,19 @@ fn a_change_by_hand_holds_until_it_is_taken_back() {
     );
     assert_eq!(state(&merged(&mut registry, &file, 9), 1), Some((BackendState::Disabled, 4)));
     assert_eq!(registry.draining_since(1), None);
-    // The configuration says the same again: only the weight is by hand now.
+    // The configuration says the same again: only the weight is overridden now.
     assert_eq!(
         set(&mut registry, "b2", BackendAction::Enable),
         format!("service s80: backend b2: disabled, weight 4 -> enabled, weight 4; {until}")
     );
-    assert!(registry.by_hand(1));
+    assert!(registry.overridden(1));
     merged(&mut registry, &file, 10);
     assert_eq!(
         set(&mut registry, "b2", BackendAction::Weight(1)),
         "service s80: backend b2: enabled, weight 4 -> enabled, weight 1; round-robin ignores weights; that is what \
          the configuration says"
     );
-    assert!(!registry.by_hand(1));
+    assert!(!registry.overridden(1));
     merged(&mut registry, &file, 11);
     set(&mut registry, "b1", BackendAction::Disable);
     merged(&mut registry, &file, 12);
@@ -70,7 +70,7 @@ fn a_change_by_hand_holds_until_it_is_taken_back() {
 }
 
 #[test]
-fn a_change_by_hand_ends_when_the_configuration_says_something_else() {
+fn an_override_ends_when_the_configuration_says_something_else() {
     let with = |text: &'static str| config(&Plan::from([(80, BTreeMap::from([(1, text), (2, "")]))]));
     let mut registry = Registry::default();
     merged(&mut registry, &with("weight = 2"), 0);
@@ -79,18 +79,17 @@ fn a_change_by_hand_ends_when_the_configuration_says_something_else() {
     let other = config(&plan(&[(80, &[1, 2, 3])]));
     let mut elsewhere = registry.clone();
     assert!(merged(&mut registry, &with("weight = 2"), 1).notes.is_empty());
-    assert!(registry.by_hand(0));
+    assert!(registry.overridden(0));
     let ended = merged(&mut elsewhere, &other, 1);
     assert_eq!(state(&ended, 0), Some((BackendState::Enabled, 1)));
     assert_eq!(
         ended.notes,
-        ["service s80: backend b1 is as the configuration says again (enabled, weight 1); what was changed by hand \
-             is over"]
+        ["service s80: backend b1 is as the configuration says again (enabled, weight 1); the override has ended"]
     );
-    assert!(!elsewhere.by_hand(0));
+    assert!(!elsewhere.overridden(0));
     // Nor does it outlive a removal.
     merged(&mut registry, &config(&plan(&[(80, &[2])])), 2);
-    assert!(!registry.by_hand(0));
+    assert!(!registry.overridden(0));
     assert_eq!(state(&merged(&mut registry, &with("weight = 2"), 3), 0), Some((BackendState::Enabled, 2)));
 }
 
