@@ -69,8 +69,8 @@ pub enum Arrivals {
     Poisson(f64),
 }
 
-/// What is kept of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many flows there
-/// are (KTH 2022, section 3.2), then the fixed part is ORed in.
+/// What is kept of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many
+/// flows there are (KTH 2022, section 3.2), then the fixed part is added by OR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Masks {

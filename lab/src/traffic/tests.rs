@@ -286,7 +286,7 @@ fn masks_set_the_number_of_flows() {
         // As many of each protocol.
         assert_eq!(flows(&seen), 2 * wanted);
         assert!(seen.iter().all(|packet| packet.length == 14 + 20 + 100 + if packet.flags == 0 { 8 } else { 20 }));
-        // In the first round the recorded address is masked with the mask.
+        // In the first round the recorded address is combined with the mask by AND.
         if source_mask_is_whole(source_bits(&masks)) {
             for (number, packet) in seen[..64].iter().enumerate() {
                 let address = u32::from_be_bytes(packet.key.source.address.ipv4_octets());

@@ -51,7 +51,8 @@ const FLOW_SIZES: [(&str, &str); 2] = [
 ];
 
 impl Bench {
-    /// `profiles` has cards, and cores in a directory of its own; `traces` has recordings, without which cases that replay them fail.
+    /// `profiles` has cards, and cores in a directory of its own; `traces` has recordings, without which cases that replay
+    /// them fail.
     ///
     /// # Errors
     /// The scale makes no sense, or a profile is wrong.

@@ -1,8 +1,8 @@
 //! The fast path: a [plain](Plain) packet of a connection that has settled is counted and rewritten, and nothing else. It
 //! is [`Worker::forward`] with everything left out that such a packet does not need; a packet in doubt takes that.
 //!
-//! Invariant: a packet on the fast path leaves behind what `forward` would have left, in the frame, in the connection and in the
-//! statistics (`tests/fast_path.rs` compares them).
+//! Invariant: a packet on the fast path leaves behind what `forward` would have left, in the frame, in the connection and
+//! in the statistics (`tests/fast_path.rs` compares them).
 
 use super::packets::volume_of;
 use super::{Flows, Worker};

@@ -1,5 +1,5 @@
-//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, pass to the kernel, drop). Most packets
-//! take the fast path ([`fast_path`](super::fast_path)).
+//! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, pass to the kernel, drop). Most
+//! packets take the fast path ([`fast_path`](super::fast_path)).
 
 use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};

@@ -328,7 +328,7 @@ const GENERAL: &[Family] = &[
     family!(Counter, "worker_frames_forwarded", WORKER, "Frames the worker sent on.", |view, emit| {
         workers(view, emit, |worker| worker.forwarded.into());
     }),
-    family!(Counter, "worker_frames_given_back", WORKER, "Frames the worker passed to the kernel.", |view, emit| {
+    family!(Counter, "worker_frames_to_kernel", WORKER, "Frames the worker passed to the kernel.", |view, emit| {
         workers(view, emit, |worker| worker.to_kernel.into());
     }),
     family!(

@@ -110,7 +110,8 @@ pub(super) struct BackendEntry {
     /// Since when it has taken no new connections, in seconds since 1970; `None` while it takes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) since_unix_s: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A registry of 0.1 calls it `by_hand`.
+    #[serde(default, alias = "by_hand", skip_serializing_if = "Option::is_none")]
     pub(super) overridden: Option<Override>,
 }
 

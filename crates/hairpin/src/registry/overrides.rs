@@ -30,7 +30,7 @@ impl Registry {
             BackendAction::Enable => state = Some(Worded(BackendState::Enabled)),
             BackendAction::Drain => state = Some(Worded(BackendState::Draining)),
             BackendAction::Disable => state = Some(Worded(BackendState::Disabled)),
-            BackendAction::Weight(overridden) => weight = Some(overridden),
+            BackendAction::Weight(new) => weight = Some(new),
             BackendAction::Reset => (state, weight) = (None, None),
         }
         // What the configuration says as well needs no override.

@@ -103,7 +103,8 @@ impl Supervisor {
         changes.warnings.iter().take(LOGGED_MAX).for_each(|warning| log(&format!("  warning: {warning}")));
     }
 
-    /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or not at all, as far as that can be told.
+    /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or
+    /// not at all, as far as that can be told.
     fn apply(&mut self, config: Config, mut registry: Registry) -> Result<Vec<String>> {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);

@@ -98,6 +98,6 @@ impl Device for TapDevice {
     }
 
     fn events(&self, out: &mut Vec<(&'static str, u64)>) {
-        out.extend([("spliced", self.io.counters().joined), ("gathered", self.gathered)]);
+        out.extend([("joined", self.io.counters().joined), ("gathered", self.gathered)]);
     }
 }

@@ -20,6 +20,11 @@ fn the_file_is_whole_and_for_root_only() {
     registry.set(&change("s80", "b1", BackendAction::Drain), &config(&plan(&[(80, &[1])]))).unwrap();
     registry.save(&place.file()).unwrap();
     assert!(Registry::load(&place.file()).unwrap().overridden(0));
+    // An upgrade from 0.1 keeps overrides, whose field had another name there.
+    let text = std::fs::read_to_string(place.file()).unwrap();
+    assert!(text.contains("\"overridden\""), "{text}");
+    std::fs::write(place.file(), text.replace("\"overridden\"", "\"by_hand\"")).unwrap();
+    assert!(Registry::load(&place.file()).unwrap().overridden(0));
     let nowhere = place.0.join("none/x.numbers");
     assert!(format!("{:#}", registry.save(&nowhere).unwrap_err()).starts_with("cannot write "));
 }

@@ -26,7 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("health: no backend is up", no_backend_up),
         trial("health: passive checks alone", passive),
         trial("backend: drained under load, nothing is lost", drained),
-        trial("backend: disabled, weighted, reset", overridden),
+        trial("backend: disabled, weighted, reset", backends_overridden),
         trial("backend: drained for longer than its limit, its connections end", drain_limit),
         trial("backend: one that returns starts slowly", slow_start),
     ]
@@ -128,7 +128,7 @@ impl Scene {
         })
     }
 
-    fn overridden(&self, arguments: &[&str]) -> Result<String> {
+    fn change_backend(&self, arguments: &[&str]) -> Result<String> {
         let all: Vec<&str> = ["backend"].into_iter().chain(arguments.iter().copied()).collect();
         self.hairpin.tell(&self.topology, &all)
     }
@@ -256,7 +256,7 @@ fn drained() -> Result<()> {
     let command = load::wrk_command(&scene.topology.client, &scene.to.to_string(), 1, &wrk);
     let mut wrk = scene.topology.client.start(command, &scene.topology.scratch.file("wrk-drain"))?;
     sleep(Duration::from_secs(1));
-    let said = scene.overridden(&["drain", "web", "server2"])?;
+    let said = scene.change_backend(&["drain", "web", "server2"])?;
     ensure!(said.contains("server2"), "it says {said:?}");
     // Workers may still be at work on a batch of before.
     sleep(Duration::from_millis(100));
@@ -275,7 +275,7 @@ fn drained() -> Result<()> {
     let wrong = later.find(|outcome| outcome.result.as_deref() == Ok("server2"));
     ensure!(wrong.is_none(), "drained, and it got a new connection: {wrong:?}");
     scene.all_but(2)?;
-    scene.overridden(&["enable", "web", "server2"])?;
+    scene.change_backend(&["enable", "web", "server2"])?;
     sleep(Duration::from_millis(100));
     scene.all()
 }
@@ -292,7 +292,7 @@ fn drain_limit() -> Result<()> {
         };
         (0..8).map(one).collect::<Result<Vec<_>>>()
     })?;
-    scene.overridden(&["drain", "web", "server2"])?;
+    scene.change_backend(&["drain", "web", "server2"])?;
     let begun = Instant::now();
     let mut late = None;
     while late.is_none() && begun.elapsed() < Duration::from_secs(3) + SLACK {
@@ -340,28 +340,29 @@ fn slow_start() -> Result<()> {
     Ok(())
 }
 
-fn overridden() -> Result<()> {
+fn backends_overridden() -> Result<()> {
     let mut scene =
         Scene::start(Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) }, "", "")?;
-    scene.overridden(&["weight", "web", "server1", "5"])?;
+    scene.change_backend(&["weight", "web", "server1", "5"])?;
     sleep(Duration::from_millis(100));
     let answers = scene.answers(80)?;
     // Five of eight, by each worker for itself.
     let first = answers.get("server1").copied().unwrap_or(0);
     ensure!((44..=56).contains(&first), "with weight 5 beside 1, 1 and 1: {answers:?}");
-    scene.overridden(&["disable", "web", "server3"])?;
+    scene.change_backend(&["disable", "web", "server3"])?;
     sleep(Duration::from_millis(100));
     scene.all_but(3)?;
     // An override outlives the process.
     scene.hairpin.end(Signal::SIGTERM)?;
     scene.hairpin.start_again(&scene.topology, &[])?;
     scene.all_but(3).context("after a restart")?;
-    scene.overridden(&["reset", "web", "server3"])?;
-    scene.overridden(&["reset", "web", "server1"])?;
+    scene.change_backend(&["reset", "web", "server3"])?;
+    scene.change_backend(&["reset", "web", "server1"])?;
     sleep(Duration::from_millis(100));
     let answers = scene.answers(80)?;
     ensure!(answers.values().all(|count| (16..=24).contains(count)) && answers.len() == 4, "reset: {answers:?}");
-    let wrong = scene.overridden(&["drain", "web", "server5"]).err().context("server5 was drained, which is none")?;
+    let wrong =
+        scene.change_backend(&["drain", "web", "server5"]).err().context("server5 was drained, which is none")?;
     ensure!(format!("{wrong:#}").contains("server5"), "{wrong:#}");
     Ok(())
 }
