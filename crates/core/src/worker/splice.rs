@@ -62,7 +62,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                     return self.drop_frame(Drop::Checksum);
                 }
                 let (splices, mut context) = lend!(self, now, io, tx);
-                return splices.carry(&mut context, frame, &at, found);
+                return splices.handle_segment(&mut context, frame, &at, found);
             }
             if let Some(service) = self.services.at(&at.key.destination, at.key.protocol)
                 && self.snapshot.services.get(usize::from(service)).is_some_and(|service| service.kind.is_spliced())

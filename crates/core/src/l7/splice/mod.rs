@@ -1,61 +1,46 @@
 //! The splice: client connections and backend connections, spliced exchange by exchange.
 //!
 //! # How it works
-//! A client's first data comes with the SYN cookie's number and makes a client connection. Bytes of requests are taken in
-//! order into a buffer until a head is complete (`read.rs`); it is routed, a backend connection is found or made
-//! (`connect.rs`), and the new head goes to the backend, ours to keep until it is acknowledged (`Owned`). From then on
-//! client and backend connection are *spliced* (`upward.rs`, `downward.rs`, `response.rs`): what either sends goes to the
-//! other with its numbers translated (`pass.rs`), and a message's end is known by its length, or by reading its chunks. One
-//! exchange at a time: further requests wait in the buffer. When the response is delivered and all is acknowledged, the
-//! exchange is *concluded* (`conclude.rs`): the maps are of no use any more, and the next request may go to another backend
-//! connection.
+//! A client's first data carries the number of the SYN cookie. It makes a client connection (`stages/first.rs`). Bytes of
+//! requests are stored in order in a buffer until a head is complete (`stages/read.rs`). The request is routed, a backend
+//! connection is found or made (`stages/connect.rs`), and the new head is sent to the backend. Hairpin keeps it until the
+//! backend has acknowledged it (`Owned`). From then on client and backend connection are *spliced* (`stages/upward.rs`,
+//! `stages/downward.rs`, `stages/response.rs`, `stages/delivery.rs`): what either end sends is forwarded to the other with
+//! its sequence numbers translated (`tcp/pass.rs`). The end of a message is known by its length, or by reading its chunks.
+//! There is one exchange at a time: further requests wait in the buffer. When the response is delivered and everything is
+//! acknowledged, the exchange is *concluded* (`stages/conclude.rs`): its sequence maps are no longer needed, and the next
+//! request may go to another backend connection.
+//!
+//! # Where things are
+//! `state/` is what there is, `tcp/` how TCP works, `stages/` a connection's life. `dispatch.rs` gives segments to stages,
+//! `timers.rs` does what time brings; nothing calls them. `rules.rs` is the pair of rules of a client connection.
+//! Calls between these files have no cycle: `scripts/check-stages` reads the code and fails on one. A stage that leads
+//! back to an earlier one returns [`Next`].
 //!
 //! # Invariants
-//! - A number is passed on only if its place in the other stream is certain: everything before an exchange is acknowledged
-//!   when it begins.
-//! - An acknowledgement of bytes that we own, or that stand for bytes we own, reaches no peer before we know that those
-//!   are delivered.
-//! - A backend connection is another client connection's only when no rule of the engine leads to it any more.
-//! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if it is ours.
+//! - A sequence number is translated only if its place in the other stream is certain: everything before an exchange is
+//!   acknowledged when the exchange begins.
+//! - An acknowledgement of bytes that Hairpin owns, or that stand for bytes it owns, reaches no peer before those bytes are
+//!   known to be delivered.
+//! - A backend connection is given to another client connection only when no rule of the engine leads to it any more.
+//! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if Hairpin owns it.
 
-mod buffers;
-mod close;
-mod conclude;
-mod connect;
-mod downward;
-mod ended;
-mod entry;
+mod dispatch;
 mod fault;
-mod first;
-mod framing;
-mod idle;
-mod last;
-mod numbers;
-mod pass;
-mod path;
-mod peer;
-mod read;
-mod request;
-mod reset;
-mod response;
 mod rules;
-mod segment;
-mod send;
-mod sizes;
-mod slots;
+mod stages;
+mod state;
 mod statistics;
-mod taking;
+mod tcp;
 mod timers;
-mod unmatched;
-mod upward;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-pub use entry::{BackendConnState, ClientConnState};
 pub use fault::Fault;
 pub(crate) use rules::RULE_BIT;
+pub use state::entry::{BackendConnState, ClientConnState};
 pub use statistics::{HttpStatistics, Refused};
 pub(crate) use view::Terms;
 pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnection, SplicedPath, SplicedState};
@@ -73,24 +58,33 @@ use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
-use crate::wire::Transport;
 use crate::wire::tcp::ACK;
 use crate::worker::{Answers, ByFamily, Known, Statistics};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
-use buffers::Buffers;
-use ended::Ended;
-use entry::{BackendConn, ClientConn};
-use idle::Idle;
-use segment::Own;
-use slots::Slots;
-use unmatched::Unmatched;
+use state::buffers::Buffers;
+use state::ended::Ended;
+use state::entry::{BackendConn, ClientConn};
+use state::idle::Idle;
+use state::peer::Peer;
+use state::slots::Slots;
+use state::unmatched::Unmatched;
+use tcp::segment::Own;
 
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
 /// Bytes of a head that is written anew, and of a response of ours, at most.
 const HEAD_ROOM: usize = 20_480;
+
+/// One of the two TCP ends that Hairpin stands between, by the position of its connection.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// A client's.
+    Client(u32),
+    /// A backend's.
+    Backend(u32),
+}
 
 /// What a worker lends to its splices while they work.
 pub(crate) struct Context<'a, IO: FrameIo> {
@@ -110,6 +104,16 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) offloads: bool,
     /// What may be answered that calls for no more than an answer.
     pub(crate) answers: &'a mut Answers,
+}
+
+/// What comes after a stage, where that is an earlier stage: it is returned instead of called, so that calls between stages
+/// have no cycle.
+#[must_use]
+enum Next {
+    /// Nothing, until something is heard or time passes.
+    Done,
+    /// The next request of this client connection is read.
+    Read(u32),
 }
 
 /// All client connections and backend connections of a worker.
@@ -153,7 +157,7 @@ impl Splices {
             client_conns: Slots::new(fronts_max),
             backend_conns: Slots::new(backs_max),
             fronts_max,
-            buffers: Buffers::new(buffers::counts(fronts_max)),
+            buffers: Buffers::new(state::buffers::counts(fronts_max)),
             stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
@@ -225,18 +229,10 @@ impl Splices {
         }
     }
 
-    /// A packet of the client or backend connection that [`Splices::find`] has found.
-    pub(crate) fn carry<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        (position, direction): (u32, Direction),
-    ) {
-        match direction {
-            Direction::FromClient => self.handle_client(cx, frame, at, position),
-            Direction::FromBackend => self.handle_backend(cx, frame, at, position),
-        }
+    /// Frees a client connection's place.
+    pub(super) fn release_client(&mut self, position: u32) {
+        self.client_conns.remove(position);
+        self.stamps.ended(position);
     }
 
     fn index(&mut self, key: &FlowKey, position: u32, direction: Direction) -> bool {
@@ -245,6 +241,28 @@ impl Splices {
 
     fn unindex(&mut self, key: &FlowKey, position: u32, direction: Direction) {
         self.table.remove(key, value(position, direction));
+    }
+
+    fn peer(&self, end: End) -> Option<&Peer> {
+        match end {
+            End::Client(position) => self.client_conns.get(position).map(|client_conn| &client_conn.peer),
+            End::Backend(position) => self.backend_conns.get(position).map(|backend_conn| &backend_conn.peer),
+        }
+    }
+
+    fn peer_mut(&mut self, end: End) -> Option<&mut Peer> {
+        match end {
+            End::Client(position) => self.client_conns.get_mut(position).map(|client_conn| &mut client_conn.peer),
+            End::Backend(position) => self.backend_conns.get_mut(position).map(|backend_conn| &mut backend_conn.peer),
+        }
+    }
+
+    /// Looks at an end's connection at `when` at the latest.
+    fn stamp(&mut self, end: End, when: Time) {
+        match end {
+            End::Client(position) => self.stamp_client(position, when),
+            End::Backend(position) => self.stamp_backend(position, when),
+        }
     }
 
     /// Looks at a client connection at `when` at the latest.
@@ -334,7 +352,7 @@ impl<IO: FrameIo> Context<'_, IO> {
         let (acknowledgement, window, mss) = (0, 0, u16::MAX);
         let own =
             Own { source, destination, sequence, acknowledgement, flags: ACK, window, port, mss, abilities: None };
-        send::emit(self, &own, [&[], &[]]);
+        tcp::send::emit(self, &own, [&[], &[]]);
     }
 
     /// Counts a dropped frame.

@@ -10,15 +10,15 @@
 //! such a rule holds, everything of ours is acknowledged at both ends, so that whatever it meets is translated right or
 //! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has.
 
-use super::entry::{BackendConn, ClientConn, ClientConnState, Message};
-use super::numbers::{before, beyond, later};
-use super::sizes::{fit, fits};
-use super::{Context, Splices, value};
+use super::{Context, End, Splices, value};
 use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
+use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState, Message};
+use crate::l7::splice::state::sizes::{fit, fits};
+use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::rewrite::Rewrite;
 use crate::time::{Duration, Time};
 
@@ -230,7 +230,7 @@ impl Splices {
         // One that ends within the room it has needs nothing.
         let has_room = end.is_some_and(|end| !before(backend_conn.peer.edge, end));
         if !is_done && !has_room {
-            self.acknowledge_backend(cx, number);
+            self.acknowledge(cx, End::Backend(number));
         }
     }
 

@@ -1,14 +1,15 @@
 //! Time: what we own is sent again, and nothing lasts for ever.
 
-use super::close::Fate;
-use super::entry::{BackendConnState, ClientConn, ClientConnState, Message};
-use super::{Context, Fault, Refused, Splices};
+use super::{Context, End, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
+use crate::l7::splice::stages::remove::Fate;
+use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState, Message};
 use crate::table::Position;
-use crate::table::ageing::{Ageing, Deadlines};
+use crate::table::ageing::Ageing;
+use crate::table::ageing::Deadlines;
 use crate::time::{Duration, Time};
 use arrayvec::ArrayVec;
 
@@ -72,10 +73,10 @@ impl Splices {
             && client_conn.asks > 0
             && client_conn.offload_state == OffloadState::Software
         {
-            return self.acknowledge_below(cx, position);
+            return self.acknowledge_below(cx, End::Client(position));
         }
         if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn) {
-            return self.acknowledge_backend(cx, backend_conn);
+            return self.acknowledge(cx, End::Backend(backend_conn));
         }
         if client_conn.is_between_exchanges() {
             return self.settle_backend(cx, position);
@@ -92,7 +93,8 @@ impl Splices {
                 .and_then(|backend_conn| self.backend_conns.get(backend_conn))
                 .is_some_and(|backend_conn| backend_conn.state == BackendConnState::Connecting);
             if !connecting {
-                self.go(cx, position);
+                let next = self.go(cx, position);
+                self.follow(cx, next);
             }
         }
     }
@@ -106,7 +108,7 @@ impl Splices {
                 return self.abandon(cx, position);
             }
             cx.statistics.http.retransmitted += 1;
-            self.send_owned_client(cx, position);
+            self.send_all(cx, End::Client(position));
         }
         let Some(client_conn) = self.client_conns.get(position) else { return };
         if client_conn.deadline <= cx.now {
@@ -185,7 +187,7 @@ impl Splices {
             Some((client_conn, ClientConnState::Spliced | ClientConnState::Waiting)) => self.abandon(cx, client_conn),
             Some((client_conn, _)) => self.detach(cx, client_conn, Fate::Reset),
             None => {
-                self.reset_backend(cx, backend_conn);
+                self.send_reset(cx, End::Backend(backend_conn));
                 self.remove_backend(cx, backend_conn, true);
             }
         }
@@ -197,11 +199,11 @@ impl Splices {
         if entry.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !entry.peer.backend_off(cx.now) {
                 cx.statistics.http.refused[Refused::Vanished as usize] += 1;
-                self.reset_backend(cx, backend_conn);
+                self.send_reset(cx, End::Backend(backend_conn));
                 return self.lost_backend(cx, backend_conn);
             }
             cx.statistics.http.retransmitted += 1;
-            self.send_owned_backend(cx, backend_conn);
+            self.send_all(cx, End::Backend(backend_conn));
         }
         let Some(entry) = self.backend_conns.get(backend_conn) else { return };
         let late = entry.deadline <= cx.now;
@@ -210,11 +212,14 @@ impl Splices {
             return self.backend_unwanted(cx, backend_conn);
         }
         match entry.state {
-            BackendConnState::Connecting if late => return self.unconnected(cx, backend_conn, Refused::ConnectTimeout),
+            BackendConnState::Connecting if late => {
+                let next = self.unconnected(cx, backend_conn, Refused::ConnectTimeout);
+                return self.follow(cx, next);
+            }
             BackendConnState::Connecting if entry.again <= cx.now => return self.connect_again(cx, backend_conn),
             BackendConnState::Idle if late => self.close_backend(cx, backend_conn),
             BackendConnState::Closing if late => {
-                self.reset_backend(cx, backend_conn);
+                self.send_reset(cx, End::Backend(backend_conn));
                 return self.remove_backend(cx, backend_conn, true);
             }
             BackendConnState::TimeWait if late => return self.remove_backend(cx, backend_conn, false),

@@ -5,11 +5,7 @@
 //! once. A connection to a backend that a client's has at the moment is told with that one, not by itself.
 
 use super::Splices;
-use super::close::IDLE_TIMEOUT;
-use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
-use super::read::CLOSING_TIMEOUT;
 use super::rules::{Ways, ways};
-use super::sizes::fit;
 use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
@@ -17,6 +13,10 @@ use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::config::{Group, Kind};
 use crate::l7::head::{Method, Version};
+use crate::l7::splice::stages::read::CLOSING_TIMEOUT;
+use crate::l7::splice::stages::remove::IDLE_TIMEOUT;
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
+use crate::l7::splice::state::sizes::fit;
 use crate::time::{Duration, Time};
 use alloc::vec::Vec;
 

@@ -3,7 +3,7 @@
 use super::stage::{Script, Stage, USUAL};
 use super::{REQUEST, RESPONSE, only};
 use crate::l7::config::{Http, Sticky};
-use crate::l7::splice::segment::Abilities;
+use crate::l7::splice::tcp::segment::Abilities;
 use crate::wire::tcp::{ACK, RST};
 use alloc::format;
 use alloc::vec::Vec;

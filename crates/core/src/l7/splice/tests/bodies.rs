@@ -3,7 +3,7 @@
 use super::stage::{Script, Sent, Stage, USUAL};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::config::{Http, HttpLimits};
-use crate::l7::splice::segment::Abilities;
+use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use alloc::format;

@@ -4,7 +4,7 @@ use super::offload::{complete, removals};
 use super::stage::{Script, Stage};
 use super::{REQUEST, RESPONSE, only};
 use crate::engine::{Completion, EngineCaps, Refusal, Rule, RuleOp};
-use crate::l7::splice::segment::Abilities;
+use crate::l7::splice::tcp::segment::Abilities;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use alloc::format;
 use alloc::vec::Vec;

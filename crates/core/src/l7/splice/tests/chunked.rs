@@ -3,7 +3,7 @@
 use super::super::Refused;
 use super::stage::{Script, Sent, Stage};
 use super::{REQUEST, RESPONSE, asked, only};
-use crate::l7::splice::numbers::before;
+use crate::l7::splice::tcp::numbers::before;
 use crate::wire::tcp::{ACK, RST};
 use alloc::format;
 use alloc::string::String;

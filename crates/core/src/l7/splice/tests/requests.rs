@@ -7,7 +7,7 @@ use crate::config::{BackendState, Snapshot, WhenFull};
 use crate::l7::config::{Action, Field, HeadEdits, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
-use crate::l7::splice::segment::Abilities;
+use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::worker::{Update, Which};

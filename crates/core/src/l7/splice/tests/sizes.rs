@@ -6,7 +6,7 @@ use super::paths::{hello, tls};
 use super::stage::{Script, Sent, Stage, USUAL};
 use super::{REQUEST, RESPONSE, only};
 use crate::l7::splice::SplicedPath;
-use crate::l7::splice::segment::Abilities;
+use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, SYN};
 use alloc::format;

@@ -3,7 +3,7 @@
 use super::stage::{Script, Sent, Stage};
 use super::{REQUEST, asked};
 use crate::frame::VecFrame;
-use crate::l7::splice::segment::Own;
+use crate::l7::splice::tcp::segment::Own;
 use crate::wire::tcp::ACK;
 use alloc::format;
 use alloc::vec::Vec;

@@ -79,7 +79,7 @@ fn a_client_that_closes_without_having_said_anything_is_answered() {
     assert!(client.acknowledges(&mut stage).is_empty(), "the last acknowledgement");
     assert_eq!(stage.worker.splices(), (0, 0, 0), "nothing was kept");
     // Without a cookie, or behind data that we have not got, it means nothing.
-    let wrong = [client.own(ACK | FIN, None), crate::l7::splice::segment::Own { acknowledgement: 7, ..fin }];
+    let wrong = [client.own(ACK | FIN, None), crate::l7::splice::tcp::segment::Own { acknowledgement: 7, ..fin }];
     wrong.iter().for_each(|fin| assert!(stage.arrives(fin, b"").is_empty()));
     // One who goes on after that is not believed to have closed: its cookie is good.
     let (_, _, head) = asked(&mut stage, 1001, REQUEST);

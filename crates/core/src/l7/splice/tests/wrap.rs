@@ -6,7 +6,7 @@ use super::{RESPONSE, only};
 use crate::flow::FlowKey;
 use crate::l7::config::{Http, Sticky};
 use crate::l7::cookie::{Cookies, Offer};
-use crate::l7::splice::segment::flow;
+use crate::l7::splice::tcp::segment::flow;
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, FIN};
 use alloc::format;

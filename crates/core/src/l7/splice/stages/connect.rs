@@ -1,13 +1,6 @@
 //! From a request to its backend: which one, over which connection, and sending it.
 
-use super::buffers::Buffer;
-use super::close::Fate;
-use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
-use super::numbers::later;
-use super::peer::{Owned, Peer};
-use super::segment::{Abilities, flow};
-use super::sizes::{self, Size};
-use super::{Context, Refused, Splices};
+use super::remove::Fate;
 use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
@@ -18,6 +11,13 @@ use crate::l7::edit::Facts;
 use crate::l7::head;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
+use crate::l7::splice::state::buffers::Buffer;
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
+use crate::l7::splice::state::peer::{Owned, Peer};
+use crate::l7::splice::state::sizes::{self, Size};
+use crate::l7::splice::tcp::numbers::later;
+use crate::l7::splice::tcp::segment::{Abilities, flow};
+use crate::l7::splice::{Context, End, Next, Refused, Splices};
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
 
@@ -44,19 +44,19 @@ impl Splices {
     }
 
     /// A request begins: it is given a backend.
-    pub(super) fn begin<IO: FrameIo>(
+    pub(in crate::l7::splice) fn begin<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         position: u32,
         group: Group,
         exchange: Exchange,
         sticky: Option<u64>,
-    ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+    ) -> Next {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
         client_conn.exchange = Exchange { group, ..exchange };
         client_conn.state = ClientConnState::Waiting;
         let stuck = sticky.and_then(|value| Self::stuck_to(cx, group, value));
-        self.choose(cx, position, stuck);
+        self.choose(cx, position, stuck)
     }
 
     /// The backend of a group that a cookie names, if it takes requests.
@@ -84,8 +84,8 @@ impl Splices {
     }
 
     /// Chooses a backend (`stuck`: the one that a cookie names) and goes to it.
-    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) -> Next {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
         let (group, service) = (usize::from(client_conn.exchange.group), client_conn.service);
         let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key));
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
@@ -98,7 +98,7 @@ impl Splices {
             let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
             backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
         }
-        let Some(backend) = backend else { return self.refuse(cx, position, 503, Refused::NoBackend) };
+        let Some(backend) = backend else { return self.refused(cx, position, 503, Refused::NoBackend) };
         client_conn.exchange.backend = backend.number;
         client_conn.exchange.tries += 1;
         client_conn.exchange.is_stuck = stuck.is_some();
@@ -106,12 +106,12 @@ impl Splices {
         // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
         client_conn.exchange.sticky = (wants_cookie && !has_cookie).then(|| Self::sticky(cx, backend.endpoint));
-        self.go(cx, position);
+        self.go(cx, position)
     }
 
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
-    pub(super) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+    pub(in crate::l7::splice) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
+        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
         let (number, is_ruled) = (client_conn.exchange.backend, client_conn.offload_state != OffloadState::Software);
         let is_down_only = client_conn.is_carried_down_only();
         if let Some(attached) = client_conn.backend_conn {
@@ -130,33 +130,34 @@ impl Splices {
         if is_ruled {
             // The engine still leads to another one, which may have gone already, or would take the next response for the last
             // one's: on when it has answered.
-            return self.remove_rules(cx, position);
+            self.remove_rules(cx, position);
+            return Next::Done;
         }
         self.detach(cx, position, Fate::Keep);
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
         // One that is sent again goes over a new connection, so that it is sent again once.
         let is_again = client_conn.again.is_some();
         let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
         if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
             return self.reuse(cx, position, idle);
         }
-        self.connect(cx, position);
+        self.connect(cx, position)
     }
 
     /// Goes over an idle connection.
-    fn reuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, idle: u32) {
+    fn reuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, idle: u32) -> Next {
         self.idle.remove(&mut self.backend_conns, idle);
         self.attach(cx, position, idle);
         cx.statistics.http.reused += 1;
-        self.dispatch(cx, position);
+        self.dispatch(cx, position)
     }
 
     /// There is no room for a new connection: an idle one will do whose segments are cut for the client.
-    fn make_do<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    fn make_do<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let client_conn = self.client_conns.get(position).filter(|client_conn| client_conn.again.is_none());
         match client_conn.and_then(|client_conn| self.idle.any(client_conn.exchange.backend)) {
             Some(idle) => self.reuse(cx, position, idle),
-            None => self.refuse(cx, position, 503, Refused::NoRoom),
+            None => self.refused(cx, position, 503, Refused::NoRoom),
         }
     }
 
@@ -176,13 +177,13 @@ impl Splices {
     }
 
     /// Begins a new connection to the chosen backend.
-    pub(super) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+    pub(in crate::l7::splice) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
+        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
         let (number, port, service) = (client_conn.exchange.backend, client_conn.port, client_conn.service);
         let asked = asked(cx, client_conn);
         let (timeout, _) = Self::connect_bounds(cx, service);
         let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
-            return self.refuse(cx, position, 503, Refused::NoBackend);
+            return self.refused(cx, position, 503, Refused::NoBackend);
         };
         let Ok(source) = cx.ports.take(cx.now, u32::from(number)) else { return self.make_do(cx, position) };
         // A clock of 4 microseconds, and a secret of the ends (RFC 6528), so that the numbers of a connection lie beyond
@@ -238,10 +239,11 @@ impl Splices {
         self.attach(cx, position, made);
         self.stamp_backend(made, again);
         self.send_syn(cx, made);
+        Next::Done
     }
 
     /// Sends a SYN again that was not answered.
-    pub(super) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+    pub(in crate::l7::splice) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.again = cx.now + SYN_AGAIN_AFTER * (1 << entry.tries.min(6));
         entry.tries += 1;
@@ -251,15 +253,15 @@ impl Splices {
     }
 
     /// The backend has taken the connection up.
-    pub(super) fn connected<IO: FrameIo>(
+    pub(in crate::l7::splice) fn connected<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         backend_conn: u32,
         expected: u32,
         abilities: &Abilities,
         window: u16,
-    ) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+    ) -> Next {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return Next::Done };
         entry.state = BackendConnState::Attached;
         let sent = entry.peer.sent;
         entry.peer = Peer::new(expected, sent, abilities);
@@ -272,14 +274,17 @@ impl Splices {
         cx.took_up(number, service);
         match client_conn {
             Some(position) => self.dispatch(cx, position),
-            None => self.rest(cx, backend_conn),
+            None => {
+                self.rest(cx, backend_conn);
+                Next::Done
+            }
         }
     }
 
     /// Whether a backend agrees to less than its SYN offered, window scale and SACK, and another one can be tried. The last
     /// of them serves all the same: Linux agrees to neither under its own SYN cookies, and all may be flooded. So does the
     /// only one that a client is to have.
-    pub(super) fn would_rather<IO: FrameIo>(
+    pub(in crate::l7::splice) fn would_rather<IO: FrameIo>(
         &self,
         cx: &Context<'_, IO>,
         backend_conn: u32,
@@ -297,72 +302,89 @@ impl Splices {
 
     /// Resets a connection that has just come to be, and tries another backend. Its port can be another's at once: nothing was
     /// sent over it.
-    pub(super) fn skip_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+    pub(in crate::l7::splice) fn skip_backend<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        backend_conn: u32,
+    ) -> Next {
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return Next::Done };
         let (position, sent) = (entry.client_conn, entry.peer.sent);
         self.reset_unopened(cx, backend_conn, sent);
         self.remove_backend(cx, backend_conn, false);
         let Some((position, client_conn)) = position.and_then(|at| Some((at, self.client_conns.get_mut(at)?))) else {
-            return;
+            return Next::Done;
         };
         client_conn.backend_conn = None;
         cx.statistics.http.skipped += 1;
-        self.choose(cx, position, None);
+        self.choose(cx, position, None)
     }
 
     /// A backend cannot be connected to: another one, or the client is told.
-    pub(super) fn unconnected<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32, why: Refused) {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+    pub(in crate::l7::splice) fn unconnected<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        backend_conn: u32,
+        why: Refused,
+    ) -> Next {
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return Next::Done };
         let (position, number) = (entry.client_conn, entry.number);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.failed += 1;
         }
         self.remove_backend(cx, backend_conn, false);
-        let Some(position) = position else { return };
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(position) = position else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
         client_conn.backend_conn = None;
         if let Some((sent, _)) = client_conn.again.take() {
             // It has been on its way to this one, and was written for it: no other gets it.
             self.buffers.release(sent);
-            return self.refuse(cx, position, 502, Refused::BackendClosed);
+            return self.refused(cx, position, 502, Refused::BackendClosed);
         }
         if client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1 {
             cx.statistics.http.retries += 1;
             return self.choose(cx, position, None);
         }
         let status = if why == Refused::ConnectTimeout { 504 } else { 502 };
-        self.refuse(cx, position, status, why);
+        self.refused(cx, position, status, why)
     }
 
     /// Sends the request at hand over the client connection's backend connection, and splices the two.
-    fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         if let Some((owned, taken)) =
             self.client_conns.get_mut(position).and_then(|client_conn| client_conn.again.take())
         {
-            return self.join(cx, position, owned, taken, Message::Done);
+            self.join(cx, position, owned, taken, Message::Done);
+            return Next::Done;
         }
         if let Some(client_conn) =
             self.client_conns.get_mut(position).filter(|client_conn| client_conn.exchange.generation != self.generation)
         {
             // The configuration has become another one while the request waited: it is decided anew.
             client_conn.state = ClientConnState::Reading;
-            return self.read(cx, position);
+            return Next::Read(position);
         }
         let ready = match self.prepare(cx, position) {
             Ok(ready) => ready,
-            Err((status, why)) => return self.refuse(cx, position, status, why),
+            Err((status, why)) => return self.refused(cx, position, status, why),
         };
         let taken = (ready.used + ready.body) as u32;
         let Some(owned) = self.own_request(position, &ready) else {
-            return self.refuse(cx, position, 503, Refused::NoRoom);
+            return self.refused(cx, position, 503, Refused::NoRoom);
         };
         let is_whole = matches!(ready.request, Message::Done | Message::Endless);
         if !is_whole && self.client_conns.get(position).is_some_and(|client_conn| client_conn.peer.has_closed) {
             // The rest of its body will never come.
             self.buffers.release(owned);
-            return self.refuse(cx, position, 400, Refused::Malformed);
+            return self.refused(cx, position, 400, Refused::Malformed);
         }
         self.join(cx, position, owned, taken, ready.request);
+        Next::Done
+    }
+
+    /// Refuses the request at hand: nothing comes next.
+    fn refused<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, status: u16, why: Refused) -> Next {
+        self.refuse(cx, position, status, why);
+        Next::Done
     }
 
     /// Splices a client connection with its backend connection: `owned`, which stands for so many bytes of the client's in
@@ -418,7 +440,7 @@ impl Splices {
         client_conn.deadline = cx.now + response_timeout(cx.kind(client_conn.service));
         let deadline = client_conn.deadline;
         self.stamp_client(position, deadline);
-        self.send_owned_backend(cx, number);
+        self.send_all(cx, End::Backend(number));
     }
 }
 
@@ -443,7 +465,7 @@ fn response_timeout(kind: &Kind) -> Duration {
 }
 
 /// The route an exchange took; `None` if the configuration has become another one meanwhile, or has no routes any more.
-pub(super) fn route_of<'a>(http: &'a Http, exchange: &Exchange, generation: u32) -> Option<&'a Route> {
+pub(in crate::l7::splice) fn route_of<'a>(http: &'a Http, exchange: &Exchange, generation: u32) -> Option<&'a Route> {
     if exchange.generation != generation {
         return None;
     }
@@ -451,13 +473,13 @@ pub(super) fn route_of<'a>(http: &'a Http, exchange: &Exchange, generation: u32)
 }
 
 /// What stands for the route of an exchange whose configuration is gone: it changes nothing.
-pub(super) fn no_route() -> Route {
+pub(in crate::l7::splice) fn no_route() -> Route {
     let action = Action::Reply { status: 500, body: Box::default() };
     Route { conditions: Conditions::default(), action, edits: Edits::default() }
 }
 
 /// What the heads of an exchange may say.
-pub(super) fn facts<'a, IO: FrameIo>(
+pub(in crate::l7::splice) fn facts<'a, IO: FrameIo>(
     cx: &'a Context<'_, IO>,
     client_conn: &ClientConn,
     sticky: Option<u64>,

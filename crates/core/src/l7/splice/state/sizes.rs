@@ -11,7 +11,7 @@ use crate::l7::cookie;
 
 /// What a connection to a backend is kept for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
+pub(in crate::l7::splice) enum Size {
     /// Clients that take segments as long as Ethernet carries.
     Ethernet,
     /// Clients behind a tunnel or an access network.
@@ -20,17 +20,17 @@ pub(super) enum Size {
 
 impl Size {
     /// How many there are.
-    pub(super) const COUNT: usize = 2;
+    pub(in crate::l7::splice) const COUNT: usize = 2;
 
     /// Of a connection whose backend was told this MSS.
-    pub(super) fn of(asked: u16, is_ipv4: bool) -> Size {
+    pub(in crate::l7::splice) fn of(asked: u16, is_ipv4: bool) -> Size {
         if asked < most(is_ipv4) { Size::Tunnel } else { Size::Ethernet }
     }
 }
 
 impl BackendConn {
     /// What it is kept for.
-    pub(super) fn size(&self) -> Size {
+    pub(in crate::l7::splice) fn size(&self) -> Size {
         Size::of(self.asked, self.key.is_ipv4())
     }
 }
@@ -41,7 +41,7 @@ fn most(is_ipv4: bool) -> u16 {
 }
 
 /// The MSS that a backend is told, for a client that takes `mss`. What `is_kept` serves others after this client.
-pub(super) fn asked_for(mss: u16, is_ipv4: bool, is_kept: bool) -> u16 {
+pub(in crate::l7::splice) fn asked_for(mss: u16, is_ipv4: bool, is_kept: bool) -> u16 {
     let tunnel = if is_ipv4 { cookie::MSS_TUNNEL_V4 } else { cookie::MSS_TUNNEL_V6 };
     match mss {
         mss if mss >= most(is_ipv4) => most(is_ipv4),
@@ -52,7 +52,7 @@ pub(super) fn asked_for(mss: u16, is_ipv4: bool, is_kept: bool) -> u16 {
 }
 
 /// Whether all that this end sends fits the other, by what each was told.
-pub(super) fn fits(client_conn: &ClientConn, backend_conn: &BackendConn, from: Direction) -> bool {
+pub(in crate::l7::splice) fn fits(client_conn: &ClientConn, backend_conn: &BackendConn, from: Direction) -> bool {
     match from {
         Direction::FromClient => most(client_conn.key.is_ipv4()) <= backend_conn.peer.mss,
         Direction::FromBackend => backend_conn.asked <= client_conn.peer.mss,
@@ -60,7 +60,7 @@ pub(super) fn fits(client_conn: &ClientConn, backend_conn: &BackendConn, from: D
 }
 
 /// Whether what an exchange still has to carry fits its receiver. Acknowledgements fit every receiver.
-pub(super) fn fit(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
+pub(in crate::l7::splice) fn fit(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
     let up = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
     let down = matches!(client_conn.exchange.response, Message::Bytes { .. } | Message::Endless);
     (!up || fits(client_conn, backend_conn, Direction::FromClient))

@@ -1,9 +1,9 @@
 //! Ways out that take less than what is sent: segments are cut smaller, of which neither end has to be told.
 
 use super::segment::resegment;
-use super::{Context, Splices};
 use crate::flow::Direction;
 use crate::frame::{Arrival, Egress, Frame, FrameIo};
+use crate::l7::splice::{Context, End, Splices};
 use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
 
@@ -69,11 +69,11 @@ impl Splices {
         cx.statistics.icmp_errors += 1;
         let client_conn = match found {
             (position, Direction::FromClient) => {
-                self.send_owned_client(cx, position);
+                self.send_all(cx, End::Client(position));
                 Some(position)
             }
             (position, Direction::FromBackend) => {
-                self.send_owned_backend(cx, position);
+                self.send_all(cx, End::Backend(position));
                 self.backend_conns.get(position).and_then(|backend_conn| backend_conn.client_conn)
             }
         };

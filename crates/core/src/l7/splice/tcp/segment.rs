@@ -18,20 +18,20 @@ const WINDOW: usize = 14;
 
 /// What a splice looks at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) sequence: u32,
-    pub(super) acknowledgement: u32,
-    pub(super) flags: u8,
+pub(in crate::l7::splice) struct Segment {
+    pub(in crate::l7::splice) sequence: u32,
+    pub(in crate::l7::splice) acknowledgement: u32,
+    pub(in crate::l7::splice) flags: u8,
     /// As it stands in the header.
-    pub(super) window: u16,
+    pub(in crate::l7::splice) window: u16,
     /// Bytes of payload.
-    pub(super) payload: u32,
+    pub(in crate::l7::splice) payload: u32,
 }
 
 impl Segment {
     /// Of the TCP packet found `at` in a frame.
     #[inline]
-    pub(super) fn of(bytes: &[u8], at: &Transport) -> Segment {
+    pub(in crate::l7::splice) fn of(bytes: &[u8], at: &Transport) -> Segment {
         Segment {
             sequence: u32_at(bytes, at.l4 + tcp::SEQUENCE).unwrap_or_default(),
             acknowledgement: u32_at(bytes, at.l4 + tcp::ACKNOWLEDGEMENT).unwrap_or_default(),
@@ -41,28 +41,28 @@ impl Segment {
         }
     }
 
-    pub(super) fn has(&self, flag: u8) -> bool {
+    pub(in crate::l7::splice) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
     /// One past its last byte of payload.
-    pub(super) fn payload_end(&self) -> u32 {
+    pub(in crate::l7::splice) fn payload_end(&self) -> u32 {
         self.sequence.wrapping_add(self.payload)
     }
 }
 
 /// What a SYN or SYN-ACK says of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Abilities {
-    pub(super) mss: u16,
+pub(in crate::l7::splice) struct Abilities {
+    pub(in crate::l7::splice) mss: u16,
     /// `None`: it does not scale.
-    pub(super) scale: Option<u8>,
-    pub(super) sack: bool,
+    pub(in crate::l7::splice) scale: Option<u8>,
+    pub(in crate::l7::splice) sack: bool,
 }
 
 impl Abilities {
     /// Read from the options of the packet found `at` in a frame.
-    pub(super) fn of(bytes: &[u8], at: &Transport) -> Abilities {
+    pub(in crate::l7::splice) fn of(bytes: &[u8], at: &Transport) -> Abilities {
         let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         // RFC 9293, 3.7.1; RFC 8200, 8.3.
         let mss = if at.key.is_ipv4() { 536 } else { 1220 };
@@ -81,32 +81,32 @@ impl Abilities {
 
 /// A segment that Hairpin sends of its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
-    pub(super) source: Endpoint,
-    pub(super) destination: Endpoint,
-    pub(super) sequence: u32,
-    pub(super) acknowledgement: u32,
-    pub(super) flags: u8,
+pub(in crate::l7::splice) struct Own {
+    pub(in crate::l7::splice) source: Endpoint,
+    pub(in crate::l7::splice) destination: Endpoint,
+    pub(in crate::l7::splice) sequence: u32,
+    pub(in crate::l7::splice) acknowledgement: u32,
+    pub(in crate::l7::splice) flags: u8,
     /// As it will stand in the header.
-    pub(super) window: u16,
+    pub(in crate::l7::splice) window: u16,
     /// The interface it is routed from.
-    pub(super) port: u16,
+    pub(in crate::l7::splice) port: u16,
     /// The receiver's maximum segment size: more payload makes it a super-packet.
-    pub(super) mss: u16,
+    pub(in crate::l7::splice) mss: u16,
     /// With SYN: what we say we can.
-    pub(super) abilities: Option<Abilities>,
+    pub(in crate::l7::splice) abilities: Option<Abilities>,
 }
 
 impl Own {
     /// Bytes in front of its payload.
-    pub(super) fn headers(&self) -> usize {
+    pub(in crate::l7::splice) fn headers(&self) -> usize {
         let network = if self.source.address.is_ipv4() { ipv4::HEADER } else { ipv6::HEADER };
         let options = if self.abilities.is_some() { 12 } else { 0 };
         ethernet::HEADER + network + tcp::HEADER + options
     }
 
     /// Writes it, with this payload in up to two parts, into a lent frame. `false` if the frame has no room.
-    pub(super) fn write<F: Frame>(&self, frame: &mut F, payload: [&[u8]; 2]) -> bool {
+    pub(in crate::l7::splice) fn write<F: Frame>(&self, frame: &mut F, payload: [&[u8]; 2]) -> bool {
         let is_ipv4 = self.source.address.is_ipv4();
         let l3 = ethernet::HEADER;
         let l4 = l3 + if is_ipv4 { ipv4::HEADER } else { ipv6::HEADER };
@@ -182,7 +182,7 @@ fn write_network(header: &mut [u8], source: &Endpoint, destination: &Endpoint, s
 
 /// Changes the header of a segment that goes on: acknowledgement number, window, flags, and its options by `options`,
 /// which says whether it has changed them. The checksum stays in step.
-pub(super) fn amend<F: Frame>(
+pub(in crate::l7::splice) fn amend<F: Frame>(
     frame: &mut F,
     at: &Transport,
     (acknowledgement, window, flags): (u32, u16, u8),
@@ -215,7 +215,7 @@ pub(super) fn amend<F: Frame>(
 }
 
 /// Whether a frame can be `length` bytes long.
-pub(super) fn has_room<F: Frame>(frame: &mut F, length: usize) -> bool {
+pub(in crate::l7::splice) fn has_room<F: Frame>(frame: &mut F, length: usize) -> bool {
     let now = frame.bytes().len();
     length <= now || frame.resize(length) && frame.resize(now)
 }
@@ -223,7 +223,7 @@ pub(super) fn has_room<F: Frame>(frame: &mut F, length: usize) -> bool {
 /// Makes the payload of a segment another: its first `cut` bytes go, `put` comes in their place, and what is beyond
 /// `end` (bytes of the old payload) goes too. Lengths and checksum follow: the checksum is left to the last device.
 /// Returns where things are now; `None`, and the frame is of no use any more, if it has no room.
-pub(super) fn replace_payload<F: Frame>(
+pub(in crate::l7::splice) fn replace_payload<F: Frame>(
     frame: &mut F,
     at: &Transport,
     (cut, end): (usize, usize),
@@ -273,7 +273,7 @@ fn settle<F: Frame>(frame: &mut F, at: &Transport) {
 }
 
 /// Makes a segment one of super-packets whose pieces carry `size` bytes each.
-pub(super) fn resegment<F: Frame>(frame: &mut F, at: &Transport, size: u16) -> bool {
+pub(in crate::l7::splice) fn resegment<F: Frame>(frame: &mut F, at: &Transport, size: u16) -> bool {
     if size == 0 || at.end > frame.bytes().len() {
         return false;
     }
@@ -285,11 +285,11 @@ pub(super) fn resegment<F: Frame>(frame: &mut F, at: &Transport, size: u16) -> b
 }
 
 /// Numbers a segment takes: its payload, SYN and FIN.
-pub(super) fn phantoms(flags: u8) -> u32 {
+pub(in crate::l7::splice) fn phantoms(flags: u8) -> u32 {
     u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0)
 }
 
 /// The key of what `from` sends to `to`.
-pub(super) fn flow(from: Endpoint, to: Endpoint) -> FlowKey {
+pub(in crate::l7::splice) fn flow(from: Endpoint, to: Endpoint) -> FlowKey {
     FlowKey { source: from, destination: to, protocol: Protocol::Tcp }
 }

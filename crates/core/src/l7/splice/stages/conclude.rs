@@ -1,16 +1,17 @@
 //! When an exchange is over: the response is delivered, the request acknowledged, and nothing of either is on its way.
 
-use super::close::Fate;
-use super::numbers::{before, later};
-use super::{ClientConnState, Context, Splices};
+use super::remove::Fate;
 use crate::frame::FrameIo;
 use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
+use crate::l7::splice::state::entry::ClientConnState;
+use crate::l7::splice::tcp::numbers::{before, later};
+use crate::l7::splice::{Context, End, Splices};
 use crate::time::Duration;
 
 impl Splices {
     /// Ends the exchange of a spliced client connection if it is over, and goes on with what the client has sent meanwhile.
-    pub(super) fn conclude<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn conclude<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let exchange = &client_conn.exchange;
         if client_conn.state != ClientConnState::Spliced {
@@ -83,21 +84,44 @@ impl Splices {
             self.detach(cx, position, Fate::Close);
             let Some(client_conn) = self.client_conns.get_mut(position) else { return };
             client_conn.state = ClientConnState::TimeWait;
-            client_conn.deadline = cx.now + super::timers::TIME_WAIT;
+            client_conn.deadline = cx.now + crate::l7::splice::timers::TIME_WAIT;
             cx.count_out(client_conn);
-            self.acknowledge_client(cx, position);
+            self.acknowledge(cx, End::Client(position));
         } else if backend_conn.peer.is_settled() {
             // What either sends again is passed on for a while.
-            client_conn.deadline = client_conn.deadline.min(cx.now + super::timers::TIME_WAIT);
+            client_conn.deadline = client_conn.deadline.min(cx.now + crate::l7::splice::timers::TIME_WAIT);
             cx.count_out(client_conn);
         }
         let Some(deadline) = self.client_conns.get(position).map(|client_conn| client_conn.deadline) else { return };
         self.stamp_client(position, deadline);
     }
+
+    /// Acknowledges to a backend connection what its last exchange has left unacknowledged, if nothing else does.
+    pub(in crate::l7::splice) fn settle_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
+        else {
+            return;
+        };
+        if self
+            .backend_conns
+            .get(backend_conn)
+            .is_some_and(|backend_conn| before(backend_conn.peer.told, backend_conn.peer.expected))
+        {
+            self.acknowledge(cx, End::Backend(backend_conn));
+        }
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.is_between_exchanges()
+            && client_conn.waiting() == 0
+            && client_conn.offload_state == OffloadState::Software
+        {
+            // A client that has nothing to ask now, or has closed, needs no backend.
+            self.detach(cx, position, Fate::Keep);
+        }
+    }
 }
 
 /// How long a client may wait with its next request.
-pub(super) fn idle_timeout(kind: &Kind) -> Duration {
+pub(in crate::l7::splice) fn idle_timeout(kind: &Kind) -> Duration {
     match kind {
         Kind::Http(http) => http.limits.idle_timeout,
         _ => Duration::from_secs(60),

@@ -25,16 +25,16 @@ struct Entry {
 }
 
 /// The connections that have ended.
-pub(super) struct Ended {
+pub(in crate::l7::splice) struct Ended {
     buckets: Box<[[Entry; WAYS]]>,
     hasher: Hasher,
     /// How many were overwritten while their cookies were still good.
-    pub(super) overwritten: u64,
+    pub(in crate::l7::splice) overwritten: u64,
 }
 
 impl Ended {
     /// For a worker with so many connections at a time.
-    pub(super) fn new(connections: u32, hasher: Hasher) -> Ended {
+    pub(in crate::l7::splice) fn new(connections: u32, hasher: Hasher) -> Ended {
         let buckets = (connections as usize * PER_CONNECTION / WAYS).next_power_of_two();
         Ended { buckets: vec![[Entry::default(); WAYS]; buckets].into(), hasher, overwritten: 0 }
     }
@@ -50,7 +50,7 @@ impl Ended {
     }
 
     /// The connection that began with these numbers (the client's, ours) has ended.
-    pub(super) fn add(&mut self, now: Time, key: &FlowKey, first: (u32, u32)) {
+    pub(in crate::l7::splice) fn add(&mut self, now: Time, key: &FlowKey, first: (u32, u32)) {
         let fingerprint = self.fingerprint(key, first);
         let place = self.place(fingerprint);
         let Some(oldest) = self.buckets[place].iter_mut().min_by_key(|entry| entry.ended) else { return };
@@ -59,7 +59,7 @@ impl Ended {
     }
 
     /// Whether that is so.
-    pub(super) fn has(&self, now: Time, key: &FlowKey, first: (u32, u32)) -> bool {
+    pub(in crate::l7::splice) fn has(&self, now: Time, key: &FlowKey, first: (u32, u32)) -> bool {
         let fingerprint = self.fingerprint(key, first);
         let bucket = &self.buckets[self.place(fingerprint)];
         bucket.iter().any(|entry| entry.fingerprint == fingerprint && is_good(now, entry))

@@ -6,22 +6,22 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
-pub(super) const SIZES: [usize; 3] = [2048, 20_480, 98_304];
+pub(in crate::l7::splice) const SIZES: [usize; 3] = [2048, 20_480, 98_304];
 
 /// Bytes of a client's that are kept before they go on, at most: behind the longest head that may come in place of the one
 /// that was read, all of them still fit into a buffer.
-pub(super) const INPUT_MAX: usize = SIZES[2] - super::HEAD_ROOM - proxy_protocol::HEADER_MAX;
+pub(in crate::l7::splice) const INPUT_MAX: usize = SIZES[2] - crate::l7::splice::HEAD_ROOM - proxy_protocol::HEADER_MAX;
 /// What a client is shown room for is kept.
-const _: () = assert!(INPUT_MAX >= super::send::RECEIVE_WINDOW as usize);
+const _: () = assert!(INPUT_MAX >= crate::l7::splice::tcp::send::RECEIVE_WINDOW as usize);
 
 /// How many buffers of each size there are for so many connections.
-pub(super) fn counts(connections: u32) -> [u32; 3] {
+pub(in crate::l7::splice) fn counts(connections: u32) -> [u32; 3] {
     [connections.max(64), (connections / 16).max(32), (connections / 256).max(16)]
 }
 
 /// A buffer that is in use. Not Clone: its owner gives it back with [`Buffers::release`].
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(in crate::l7::splice) struct Buffer {
     size: u8,
     number: u32,
     /// Bytes in it.
@@ -30,16 +30,16 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// Bytes in it.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::l7::splice) fn len(&self) -> usize {
         self.length as usize
     }
 }
 
 /// All buffers of a worker.
-pub(super) struct Buffers {
+pub(in crate::l7::splice) struct Buffers {
     pools: [Pool; 3],
     /// How often one was wanted and there was none.
-    pub(super) exhausted: u64,
+    pub(in crate::l7::splice) exhausted: u64,
 }
 
 struct Pool {
@@ -82,13 +82,13 @@ impl Pool {
 
 impl Buffers {
     /// Buffers of each size in these numbers.
-    pub(super) fn new(counts: [u32; 3]) -> Buffers {
+    pub(in crate::l7::splice) fn new(counts: [u32; 3]) -> Buffers {
         let [a, b, c] = counts;
         Buffers { pools: [Pool::new(SIZES[0], a), Pool::new(SIZES[1], b), Pool::new(SIZES[2], c)], exhausted: 0 }
     }
 
     /// An empty buffer with room for `room` bytes.
-    pub(super) fn take(&mut self, room: usize) -> Option<Buffer> {
+    pub(in crate::l7::splice) fn take(&mut self, room: usize) -> Option<Buffer> {
         let first = SIZES.iter().position(|&size| size >= room);
         let taken = first.and_then(|first| {
             (first..SIZES.len())
@@ -99,7 +99,7 @@ impl Buffers {
     }
 
     /// An empty buffer with room for `room` bytes, or for as many as there is a buffer for.
-    pub(super) fn take_most(&mut self, room: usize) -> Option<Buffer> {
+    pub(in crate::l7::splice) fn take_most(&mut self, room: usize) -> Option<Buffer> {
         self.take_between(0, room)
     }
 
@@ -114,23 +114,23 @@ impl Buffers {
     }
 
     /// Gives a buffer back.
-    pub(super) fn release(&mut self, buffer: Buffer) {
+    pub(in crate::l7::splice) fn release(&mut self, buffer: Buffer) {
         self.pools[usize::from(buffer.size)].free.push(buffer.number);
     }
 
     /// What is in it.
-    pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
+    pub(in crate::l7::splice) fn bytes(&self, buffer: &Buffer) -> &[u8] {
         &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
     }
 
     /// What is in it, to be changed.
-    pub(super) fn bytes_mut(&mut self, buffer: &Buffer) -> &mut [u8] {
+    pub(in crate::l7::splice) fn bytes_mut(&mut self, buffer: &Buffer) -> &mut [u8] {
         let length = buffer.len();
         &mut self.room(buffer)[..length]
     }
 
     /// Whether [`Buffers::append`] would add all of so many bytes to a buffer.
-    pub(super) fn has_room(&self, buffer: &Buffer, bytes: usize) -> bool {
+    pub(in crate::l7::splice) fn has_room(&self, buffer: &Buffer, bytes: usize) -> bool {
         let (size, wanted) = (usize::from(buffer.size), buffer.len() + bytes);
         let is_free = |size: usize| SIZES[size] >= wanted && self.pools[size].has_free();
         wanted <= SIZES[size] || (size + 1..SIZES.len()).any(is_free)
@@ -142,7 +142,7 @@ impl Buffers {
     }
 
     /// Adds as many of `bytes` as there is room for, in a bigger buffer if there is one; returns how many.
-    pub(super) fn append(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
+    pub(in crate::l7::splice) fn append(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
         self.grow(buffer, buffer.len() + bytes.len());
         let length = buffer.len();
         let room = &mut self.room(buffer)[length..];
@@ -154,7 +154,7 @@ impl Buffers {
 
     /// Moves what is in a buffer to a bigger one if `wanted` bytes do not fit, and there is one; returns how many bytes the
     /// buffer has room for in all.
-    pub(super) fn grow(&mut self, buffer: &mut Buffer, wanted: usize) -> usize {
+    pub(in crate::l7::splice) fn grow(&mut self, buffer: &mut Buffer, wanted: usize) -> usize {
         let size = usize::from(buffer.size);
         // The biggest one has none beyond it.
         if wanted > SIZES[size]
@@ -171,7 +171,7 @@ impl Buffers {
     }
 
     /// Puts `put` in the place of the first `cut` bytes. What does not fit any more at the end is lost.
-    pub(super) fn replace(&mut self, buffer: &mut Buffer, cut: usize, put: &[u8]) {
+    pub(in crate::l7::splice) fn replace(&mut self, buffer: &mut Buffer, cut: usize, put: &[u8]) {
         let length = buffer.len();
         let room = self.room(buffer);
         let (cut, put) = (cut.min(length), &put[..put.len().min(room.len())]);
@@ -182,7 +182,7 @@ impl Buffers {
     }
 
     /// Adds a part of what is in one to another, which has room for it.
-    pub(super) fn copy(&mut self, from: &Buffer, part: core::ops::Range<usize>, to: &mut Buffer) {
+    pub(in crate::l7::splice) fn copy(&mut self, from: &Buffer, part: core::ops::Range<usize>, to: &mut Buffer) {
         let (start, length) = (to.len(), part.len());
         let (a, b) = (usize::from(from.size), usize::from(to.size));
         if length > from.len().saturating_sub(part.start) || start + length > SIZES[b] {
@@ -204,7 +204,7 @@ impl Buffers {
     }
 
     /// Takes the first `count` bytes out.
-    pub(super) fn consume(&mut self, buffer: &mut Buffer, count: usize) {
+    pub(in crate::l7::splice) fn consume(&mut self, buffer: &mut Buffer, count: usize) {
         let length = buffer.len();
         let count = count.min(length);
         self.room(buffer).copy_within(count..length, 0);
@@ -212,17 +212,17 @@ impl Buffers {
     }
 
     /// Keeps only the first `count` bytes.
-    pub(super) fn truncate(&mut self, buffer: &mut Buffer, count: usize) {
+    pub(in crate::l7::splice) fn truncate(&mut self, buffer: &mut Buffer, count: usize) {
         buffer.length = buffer.length.min(count as u32);
     }
 
     /// Buffers there are.
-    pub(super) fn count(&self) -> u32 {
+    pub(in crate::l7::splice) fn count(&self) -> u32 {
         self.pools.iter().map(|pool| pool.count).sum()
     }
 
     /// Buffers in use.
-    pub(super) fn in_use(&self) -> u32 {
+    pub(in crate::l7::splice) fn in_use(&self) -> u32 {
         self.pools.iter().map(|pool| pool.fresh - pool.free.len() as u32).sum()
     }
 }

@@ -2,10 +2,10 @@
 
 use super::numbers::{before, earlier, later};
 use super::segment::{Segment, amend, phantoms, resegment};
-use super::{Context, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::sequence::{strip_sack, translate_sack};
+use crate::l7::splice::{Context, Splices};
 use crate::rewrite::Rewrite;
 use crate::wire::Transport;
 use crate::wire::bytes::array_at;
@@ -15,7 +15,7 @@ use crate::worker::volume;
 impl Splices {
     /// Passes a segment on, its first byte as `sequence` of the receiver's numbers, with these flags. Both ends of the
     /// spliced client connection `position` go by it.
-    pub(super) fn pass<IO: FrameIo>(
+    pub(in crate::l7::splice) fn pass<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         mut frame: IO::Frame,

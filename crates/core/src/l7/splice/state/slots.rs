@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 /// A bounded set of entries. Memory is reserved when it is made and touched as it is first used.
-pub(super) struct Slots<T> {
+pub(in crate::l7::splice) struct Slots<T> {
     entries: Vec<Slot<T>>,
     /// The first free slot among `entries`, which leads to the next.
     free: Option<u32>,
@@ -23,17 +23,17 @@ enum Content<T> {
 
 impl<T> Slots<T> {
     /// Room for `capacity` entries.
-    pub(super) fn new(capacity: u32) -> Slots<T> {
+    pub(in crate::l7::splice) fn new(capacity: u32) -> Slots<T> {
         Slots { entries: Vec::with_capacity(capacity as usize), free: None, count: 0, capacity }
     }
 
     /// How many there are.
-    pub(super) fn len(&self) -> u32 {
+    pub(in crate::l7::splice) fn len(&self) -> u32 {
         self.count
     }
 
     /// Adds an entry; given back if there is no room.
-    pub(super) fn insert(&mut self, entry: T) -> Result<u32, T> {
+    pub(in crate::l7::splice) fn insert(&mut self, entry: T) -> Result<u32, T> {
         let position = match self.free {
             Some(position) => position,
             None if (self.entries.len() as u32) < self.capacity => {
@@ -52,7 +52,7 @@ impl<T> Slots<T> {
     }
 
     /// Takes an entry out.
-    pub(super) fn remove(&mut self, position: u32) -> Option<T> {
+    pub(in crate::l7::splice) fn remove(&mut self, position: u32) -> Option<T> {
         let slot = self.entries.get_mut(position as usize)?;
         if matches!(slot.content, Content::Free(_)) {
             return None;
@@ -69,7 +69,7 @@ impl<T> Slots<T> {
 
     /// The entry there, if there is one.
     #[inline]
-    pub(super) fn get(&self, position: u32) -> Option<&T> {
+    pub(in crate::l7::splice) fn get(&self, position: u32) -> Option<&T> {
         match self.entries.get(position as usize) {
             Some(Slot { content: Content::Entry(entry), .. }) => Some(entry),
             _ => None,
@@ -78,7 +78,7 @@ impl<T> Slots<T> {
 
     /// The entry there, if there is one, to be changed.
     #[inline]
-    pub(super) fn get_mut(&mut self, position: u32) -> Option<&mut T> {
+    pub(in crate::l7::splice) fn get_mut(&mut self, position: u32) -> Option<&mut T> {
         match self.entries.get_mut(position as usize) {
             Some(Slot { content: Content::Entry(entry), .. }) => Some(entry),
             _ => None,
@@ -86,17 +86,17 @@ impl<T> Slots<T> {
     }
 
     /// How many entries have come and gone there.
-    pub(super) fn generation(&self, position: u32) -> u32 {
+    pub(in crate::l7::splice) fn generation(&self, position: u32) -> u32 {
         self.entries.get(position as usize).map_or(0, |slot| slot.generation)
     }
 
     /// Entries, if there are any, lie at positions below this one.
-    pub(super) fn reach(&self) -> u32 {
+    pub(in crate::l7::splice) fn reach(&self) -> u32 {
         self.entries.len() as u32
     }
 
     /// All entries, by position.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(in crate::l7::splice) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.entries).filter_map(|(position, slot)| match &slot.content {
             Content::Entry(entry) => Some((position, entry)),
             Content::Free(_) => None,

@@ -1,16 +1,16 @@
 //! What Hairpin sends of its own: acknowledgements, what it owns, resets.
 
-use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Message};
 use super::numbers::{before, beyond, later};
-use super::peer::{Heard, Peer};
 use super::segment::{Abilities, Own};
-use super::{Context, Splices};
 use crate::frame::FrameIo;
 use crate::l7::cookie;
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Message};
+use crate::l7::splice::state::peer::{Heard, Peer};
+use crate::l7::splice::{Context, End, Splices};
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 
 /// Bytes of a client's that are taken in before they can go on.
-pub(super) const RECEIVE_WINDOW: u32 = 65_535;
+pub(in crate::l7::splice) const RECEIVE_WINDOW: u32 = 65_535;
 /// Payload of one frame at most; a super-packet is 64 KiB with its headers.
 const PAYLOAD_MAX: u32 = 65_000;
 
@@ -35,7 +35,7 @@ fn payload_max<IO: FrameIo>(cx: &Context<'_, IO>, own: &Own) -> u32 {
 }
 
 /// Sends a segment of our own, or counts that it could not be sent.
-pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&[u8]; 2]) {
+pub(in crate::l7::splice) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&[u8]; 2]) {
     let Some(mut frame) = cx.io.allocate() else { return cx.drop(crate::worker::Drop::NoFrame) };
     if own.write(&mut frame, payload) {
         cx.send(frame);
@@ -47,7 +47,12 @@ pub(super) fn emit<IO: FrameIo>(cx: &mut Context<'_, IO>, own: &Own, payload: [&
 impl ClientConn {
     /// Beside this acknowledgement number, what the backend is shown of a window of the client's, in bytes: no more than
     /// its hold until the response's head is read, nothing more then until it is let go.
-    pub(super) fn window_for(&self, backend_conn: &BackendConn, acknowledgement: u32, window: u32) -> u32 {
+    pub(in crate::l7::splice) fn window_for(
+        &self,
+        backend_conn: &BackendConn,
+        acknowledgement: u32,
+        window: u32,
+    ) -> u32 {
         match self.exchange.response {
             Message::Head => window.min(backend_conn.hold),
             _ if self.state != ClientConnState::Spliced => window.min(backend_conn.hold),
@@ -121,102 +126,65 @@ impl Splices {
         }
     }
 
-    /// Acknowledges to a client what we have.
-    pub(super) fn acknowledge_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        let own = self.own_of_client(client_conn, ACK, client_conn.peer.sent);
+    /// A segment of Hairpin's own to an end, without payload.
+    fn own(&self, end: End, flags: u8, sequence: u32) -> Option<Own> {
+        Some(match end {
+            End::Client(position) => self.own_of_client(self.client_conns.get(position)?, flags, sequence),
+            End::Backend(position) => self.own_of_backend(self.backend_conns.get(position)?, flags, sequence),
+        })
+    }
+
+    /// Acknowledges to an end what was received.
+    pub(in crate::l7::splice) fn acknowledge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End) {
+        let Some(sent) = self.peer(end).map(|peer| peer.sent) else { return };
+        let Some(own) = self.own(end, ACK, sent) else { return };
         emit(cx, &own, [&[], &[]]);
-        if let Some(client_conn) = self.client_conns.get_mut(position) {
-            client_conn.peer.tell(own.acknowledgement, own.window);
+        if let Some(peer) = self.peer_mut(end) {
+            peer.tell(own.acknowledgement, own.window);
         }
     }
 
-    /// Acknowledges with a number that the client has acknowledged already: it answers with the one it expects.
-    pub(super) fn acknowledge_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        let own = self.own_of_client(client_conn, ACK, client_conn.peer.acknowledged.wrapping_sub(1));
-        emit(cx, &own, [&[], &[]]);
-    }
-
-    /// Acknowledges to a backend what we have.
-    pub(super) fn acknowledge_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
-        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.sent);
-        emit(cx, &own, [&[], &[]]);
-        if let Some(backend_conn) = self.backend_conns.get_mut(position) {
-            backend_conn.peer.tell(own.acknowledgement, own.window);
+    /// Sends an end an acknowledgement whose sequence number the end has acknowledged already: it answers with its present
+    /// numbers (RFC 9293, 3.10.7.4).
+    pub(in crate::l7::splice) fn acknowledge_below<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
+        let Some(acknowledged) = self.peer(end).map(|peer| peer.acknowledged) else { return };
+        if let Some(own) = self.own(end, ACK, acknowledged.wrapping_sub(1)) {
+            emit(cx, &own, [&[], &[]]);
         }
     }
 
-    /// Sends a backend an acknowledgement of one number less than the last, which it answers with its present numbers.
-    pub(super) fn acknowledge_backend_below<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
-        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.acknowledged.wrapping_sub(1));
-        emit(cx, &own, [&[], &[]]);
+    /// Sends an end what Hairpin owns, from the first byte that is not acknowledged, as far as its window goes.
+    pub(in crate::l7::splice) fn send_all<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End) {
+        self.send_part(cx, end, Part::All);
     }
 
-    /// Sends what we own to a client, from the first byte it has not acknowledged on, as far as its window goes.
-    pub(super) fn send_owned_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.send_to_client(cx, position, Part::All);
-    }
-
-    /// Sends what we own to a client, all or the part not sent yet, if what the client has just said calls for it.
-    pub(super) fn go_on_to_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
+    /// Sends an end what Hairpin owns, all or the part not sent yet, if what the end has just said calls for it.
+    pub(in crate::l7::splice) fn send_more<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End, heard: Heard) {
         if heard.again {
             cx.statistics.http.retransmitted += 1;
-            self.send_to_client(cx, position, Part::All);
+            self.send_part(cx, end, Part::All);
         } else if heard.more {
-            self.send_to_client(cx, position, Part::Unsent);
+            self.send_part(cx, end, Part::Unsent);
         } else if heard.progress {
-            let due =
-                self.client_conns.get(position).and_then(|client_conn| Some(client_conn.peer.owned.as_ref()?.due));
-            due.into_iter().for_each(|due| self.stamp_client(position, due));
+            self.stamp_owned(end);
         }
     }
 
-    fn send_to_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        let own = self.own_of_client(client_conn, ACK, client_conn.peer.sent);
-        if let Some(end) = self.send_owned(cx, &client_conn.peer, own, part)
-            && let Some(client_conn) = self.client_conns.get_mut(position)
-        {
-            client_conn.peer.has_sent(end);
-            client_conn.peer.tell(own.acknowledgement, own.window);
-            let due = client_conn.peer.owned.as_ref().map(|owned| owned.due);
-            due.into_iter().for_each(|due| self.stamp_client(position, due));
-        }
+    /// Has the timer of what Hairpin owns to an end run.
+    fn stamp_owned(&mut self, end: End) {
+        let due = self.peer(end).and_then(|peer| Some(peer.owned.as_ref()?.due));
+        due.into_iter().for_each(|due| self.stamp(end, due));
     }
 
-    /// Sends what we own to a backend, from the first byte it has not acknowledged on, as far as its window goes.
-    pub(super) fn send_owned_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.send_to_backend(cx, position, Part::All);
-    }
-
-    /// Sends what we own to a backend, all or the part not sent yet, if what the backend has just said calls for it.
-    pub(super) fn go_on_to_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, heard: Heard) {
-        if heard.again {
-            cx.statistics.http.retransmitted += 1;
-            self.send_to_backend(cx, position, Part::All);
-        } else if heard.more {
-            self.send_to_backend(cx, position, Part::Unsent);
-        } else if heard.progress {
-            let due =
-                self.backend_conns.get(position).and_then(|backend_conn| Some(backend_conn.peer.owned.as_ref()?.due));
-            due.into_iter().for_each(|due| self.stamp_backend(position, due));
+    fn send_part<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End, part: Part) {
+        let Some(peer) = self.peer(end) else { return };
+        let Some(own) = self.own(end, ACK, peer.sent) else { return };
+        let Some(last) = self.send_owned(cx, peer, own, part) else { return };
+        if let Some(peer) = self.peer_mut(end) {
+            peer.has_sent(last);
+            peer.tell(own.acknowledgement, own.window);
         }
-    }
-
-    fn send_to_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, part: Part) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
-        let own = self.own_of_backend(backend_conn, ACK, backend_conn.peer.sent);
-        if let Some(end) = self.send_owned(cx, &backend_conn.peer, own, part)
-            && let Some(backend_conn) = self.backend_conns.get_mut(position)
-        {
-            backend_conn.peer.has_sent(end);
-            backend_conn.peer.tell(own.acknowledgement, own.window);
-            let due = backend_conn.peer.owned.as_ref().map(|owned| owned.due);
-            due.into_iter().for_each(|due| self.stamp_backend(position, due));
-        }
+        self.stamp_owned(end);
     }
 
     /// Sends it in as few frames as it fits into; returns one past the last number sent.
@@ -254,39 +222,33 @@ impl Splices {
         Some(last)
     }
 
-    /// Resets a client's connection.
-    pub(super) fn reset_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        // The number the client expects next is the last that it has acknowledged, or one that is on its way.
-        let sequence = later(client_conn.peer.acknowledged, client_conn.peer.sent);
-        let own = self.own_of_client(client_conn, RST | ACK, sequence);
+    /// Resets an end's connection.
+    pub(in crate::l7::splice) fn send_reset<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
+        let Some(peer) = self.peer(end) else { return };
+        // The number that the end expects next is the last that it has acknowledged, or one that is on its way.
+        let sequence = later(peer.acknowledged, peer.sent);
+        let Some(own) = self.own(end, RST | ACK, sequence) else { return };
         emit(cx, &own, [&[], &[]]);
-        if before(client_conn.peer.acknowledged, sequence) {
-            emit(cx, &Own { sequence: client_conn.peer.acknowledged, ..own }, [&[], &[]]);
-        }
-    }
-
-    /// Resets a backend's connection.
-    pub(super) fn reset_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
-        let sequence = later(backend_conn.peer.acknowledged, backend_conn.peer.sent);
-        let own = self.own_of_backend(backend_conn, RST | ACK, sequence);
-        emit(cx, &own, [&[], &[]]);
-        if before(backend_conn.peer.acknowledged, sequence) {
-            emit(cx, &Own { sequence: backend_conn.peer.acknowledged, ..own }, [&[], &[]]);
+        if before(peer.acknowledged, sequence) {
+            emit(cx, &Own { sequence: peer.acknowledged, ..own }, [&[], &[]]);
         }
     }
 
     /// Resets what the backend takes a connection for, whether that is one of ours or not. Without ACK, for nothing of the
     /// backend's is acknowledged: what counts is `sequence`, the number that it expects.
-    pub(super) fn reset_unopened<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, sequence: u32) {
+    pub(in crate::l7::splice) fn reset_unopened<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        sequence: u32,
+    ) {
         let Some(backend_conn) = self.backend_conns.get(position) else { return };
         let own = Own { acknowledgement: 0, window: 0, ..self.own_of_backend(backend_conn, RST, sequence) };
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Sends a connection's SYN to its backend.
-    pub(super) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(backend_conn) = self.backend_conns.get(position) else { return };
         debug_assert_eq!(backend_conn.state, BackendConnState::Connecting);
         let own = Own {

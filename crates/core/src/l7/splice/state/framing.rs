@@ -14,8 +14,8 @@
 
 use super::buffers::{Buffer, Buffers, SIZES};
 use super::entry::{ClientConn, Message};
-use super::numbers::{before, beyond};
 use crate::l7::body::Chunks;
+use crate::l7::splice::tcp::numbers::{before, beyond};
 
 /// Bytes of records at most.
 const BYTES_MAX: usize = SIZES[2];
@@ -38,7 +38,7 @@ const SETTLE_ABOVE: usize = 512;
 
 /// The records of a request, in the client's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Framing {
+pub(in crate::l7::splice) struct Framing {
     records: Option<Buffer>,
     /// Where in them the last one begins.
     last: usize,
@@ -60,7 +60,7 @@ struct Run<'a> {
 impl Framing {
     /// Notes what of `bytes`, which come next and begin with number `start`, is not in a chunk. `false`: there is no room,
     /// and nothing is noted. What the backend has `acknowledged` is forgotten first, from time to time.
-    pub(super) fn note(
+    pub(in crate::l7::splice) fn note(
         &mut self,
         buffers: &mut Buffers,
         chunks: Chunks,
@@ -138,12 +138,12 @@ impl Framing {
     }
 
     /// Whether the chunks are so small, or may be, that their records take much of what a client may send.
-    pub(super) fn is_dense(&self) -> bool {
+    pub(in crate::l7::splice) fn is_dense(&self) -> bool {
         self.read < DENSE_UNTIL || self.noted > self.read / DENSE_RATIO
     }
 
     /// Whether `bytes`, which begin with number `start`, are what was read, as far as that is known.
-    pub(super) fn agrees(&self, buffers: &Buffers, start: u32, bytes: &[u8]) -> bool {
+    pub(in crate::l7::splice) fn agrees(&self, buffers: &Buffers, start: u32, bytes: &[u8]) -> bool {
         let Some(records) = self.records.as_ref().filter(|_| !bytes.is_empty()) else { return true };
         runs(buffers.bytes(records)).all(|run| {
             let ahead = run.start.wrapping_sub(start) as i32 as isize;
@@ -155,7 +155,7 @@ impl Framing {
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&mut self, buffers: &mut Buffers) {
+    pub(in crate::l7::splice) fn clear(&mut self, buffers: &mut Buffers) {
         self.release(buffers);
         *self = Framing::default();
     }
@@ -184,7 +184,7 @@ impl Framing {
 impl ClientConn {
     /// Beside this acknowledgement number, what the client is shown of its backend's window at most, in bytes: of a body of
     /// many small chunks no more than can be remembered of it.
-    pub(super) fn most_for_client(&self, acknowledgement: u32) -> u32 {
+    pub(in crate::l7::splice) fn most_for_client(&self, acknowledgement: u32) -> u32 {
         match self.exchange.request {
             Message::Chunked(_) if self.framing.is_dense() => DENSE_WINDOW.max(beyond(acknowledgement, self.peer.edge)),
             _ => u32::MAX,

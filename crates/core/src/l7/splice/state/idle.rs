@@ -10,7 +10,7 @@ use alloc::vec;
 const NONE: u32 = u32::MAX;
 
 /// The lists' ends; the lists themselves go through the entries.
-pub(super) struct Idle {
+pub(in crate::l7::splice) struct Idle {
     youngest: Box<[[u32; Size::COUNT]]>,
     oldest: Box<[[u32; Size::COUNT]]>,
     counts: Box<[u16]>,
@@ -19,34 +19,34 @@ pub(super) struct Idle {
 
 impl Idle {
     /// For backends with numbers below `backends`.
-    pub(super) fn new(backends: usize) -> Idle {
+    pub(in crate::l7::splice) fn new(backends: usize) -> Idle {
         let ends = || vec![[NONE; Size::COUNT]; backends].into();
         Idle { youngest: ends(), oldest: ends(), counts: vec![0; backends].into(), total: 0 }
     }
 
     /// How many a backend has.
-    pub(super) fn count(&self, number: u16) -> u16 {
+    pub(in crate::l7::splice) fn count(&self, number: u16) -> u16 {
         self.counts.get(usize::from(number)).copied().unwrap_or(0)
     }
 
     /// How many all of them have.
-    pub(super) fn total(&self) -> u32 {
+    pub(in crate::l7::splice) fn total(&self) -> u32 {
         self.total
     }
 
     /// The youngest of a backend's of this size.
-    pub(super) fn youngest(&self, number: u16, size: Size) -> Option<u32> {
+    pub(in crate::l7::splice) fn youngest(&self, number: u16, size: Size) -> Option<u32> {
         let youngest = self.youngest.get(usize::from(number))?[size as usize];
         (youngest != NONE).then_some(youngest)
     }
 
     /// One of a backend's, of whatever size.
-    pub(super) fn any(&self, number: u16) -> Option<u32> {
+    pub(in crate::l7::splice) fn any(&self, number: u16) -> Option<u32> {
         self.youngest.get(usize::from(number))?.iter().copied().find(|&position| position != NONE)
     }
 
     /// That of a backend's which has been idle longest.
-    pub(super) fn oldest(&self, backend_conns: &Slots<BackendConn>, number: u16) -> Option<u32> {
+    pub(in crate::l7::splice) fn oldest(&self, backend_conns: &Slots<BackendConn>, number: u16) -> Option<u32> {
         let oldest = self.oldest.get(usize::from(number))?.iter().copied();
         oldest
             .filter(|&position| position != NONE)
@@ -54,7 +54,7 @@ impl Idle {
     }
 
     /// Adds one.
-    pub(super) fn push(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
+    pub(in crate::l7::splice) fn push(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
         let Some(backend_conn) = backend_conns.get(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
@@ -72,7 +72,7 @@ impl Idle {
     }
 
     /// Takes one out that is in.
-    pub(super) fn remove(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
+    pub(in crate::l7::splice) fn remove(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
         let Some(backend_conn) = backend_conns.get_mut(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let (next, previous) = (backend_conn.next_idle.take(), backend_conn.previous_idle.take());

@@ -1,13 +1,8 @@
 //! Responses' heads: found, edited, and delivered.
 
 use super::connect::{facts, no_route, route_of};
-use super::downward::Arrived;
-use super::entry::Message;
+use super::delivery::Arrived;
 use super::last::Head;
-use super::numbers::{before, beyond, later};
-use super::peer::{Heard, Owned, Peer};
-use super::segment::{Segment, has_room, replace_payload};
-use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
@@ -15,6 +10,10 @@ use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed, Version};
 use crate::l7::sequence::SequenceMap;
+use crate::l7::splice::state::peer::{Heard, Owned, Peer};
+use crate::l7::splice::tcp::numbers::{before, beyond, later};
+use crate::l7::splice::tcp::segment::{Segment, has_room, replace_payload};
+use crate::l7::splice::{Context, End, HEAD_ROOM, Refused, Splices};
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::worker::Drop;
 
@@ -35,12 +34,16 @@ enum Seen {
 
 impl Splices {
     /// Bytes of a response whose head is not complete.
-    pub(super) fn response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
+    pub(in crate::l7::splice) fn response<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        arrived: Arrived<'_, IO::Frame>,
+    ) {
         let Arrived { frame, at, segment, position, backend_conn } = arrived;
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
-            return self.acknowledge_backend(cx, backend_conn);
+            return self.acknowledge(cx, End::Backend(backend_conn));
         }
         if !self.takes_more(position, HEAD_ROOM) {
             // It is sent again, and there is room when the client has acknowledged what is before it.
@@ -50,7 +53,7 @@ impl Splices {
         let skip = beyond(segment.sequence, entry.peer.expected) as usize;
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
-            return self.acknowledge_backend(cx, backend_conn);
+            return self.acknowledge(cx, End::Backend(backend_conn));
         };
         if entry.input.is_none() {
             let seen = self.see(cx, position, Some(fresh), backend_conn);
@@ -78,7 +81,7 @@ impl Splices {
             return self.lost_backend(cx, backend_conn);
         }
         if entry.input.is_some() {
-            self.acknowledge_backend(cx, backend_conn);
+            self.acknowledge(cx, End::Backend(backend_conn));
         }
     }
 
@@ -206,7 +209,7 @@ impl Splices {
         if !self.keep_for_client(cx, position, output, length) {
             return false;
         }
-        self.go_on_to_client(cx, position, Heard { more: true, ..Heard::default() });
+        self.send_more(cx, End::Client(position), Heard { more: true, ..Heard::default() });
         true
     }
 
@@ -341,7 +344,7 @@ impl Splices {
             || !has_room(&mut frame, at.payload + written + rest)
             || self.client_conns.get(position).is_none_or(|client_conn| is_crowded(&client_conn.peer, out, written))
         {
-            self.go_on_to_client(cx, position, Heard { more: true, ..Heard::default() });
+            self.send_more(cx, End::Client(position), Heard { more: true, ..Heard::default() });
             return self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None);
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
@@ -350,7 +353,7 @@ impl Splices {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         let admitted =
             exchange.response.admit(&mut exchange.response_end, &mut entry.peer.expected, body_start, payload);
-        let Ok(admitted) = admitted else { return self.break_off(cx, position) };
+        let Ok(admitted) = admitted else { return self.abandon(cx, position) };
         exchange.close_backend |= admitted < rest;
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
         let mut flags = ACK | PSH;
@@ -381,50 +384,12 @@ impl Splices {
         self.offer(cx, position);
     }
 
-    /// A final response is on its way.
-    pub(super) fn answered<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        position: u32,
-        message: Length,
-        status: u16,
-    ) {
-        let class = usize::from(status / 100).saturating_sub(1).min(4);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        cx.responded(client_conn.exchange.backend, class);
-        cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
-        if message == Length::Tunnel {
-            client_conn.exchange.request = Message::Endless;
-            client_conn.exchange.request_end = None;
-        }
-        if matches!(client_conn.exchange.response, Message::Endless) {
-            client_conn.exchange.close_backend = true;
-            client_conn.exchange.close_client = true;
-        }
-        client_conn.deadline = cx.now + super::timers::body_timeout(cx.snapshot, client_conn);
-        self.begin_taking(cx, position);
-        if message == Length::Tunnel {
-            self.unread(position);
-        }
-    }
-
-    /// What was read of a client's is not read in order any more: it comes again, and goes through. (Bytes that a client
-    /// sends before it knows of a tunnel are few, and not acknowledged yet.)
-    fn unread(&mut self, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let start = client_conn.input_start();
-        if let Some(input) = client_conn.input.take() {
-            self.buffers.release(input);
-            client_conn.peer.expected = start;
-        }
-    }
-
     /// What the backend says is no response: the client gets 502, or sees its connection break if a part is there.
     fn bad_response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         if client_conn.exchange.has_begun {
             cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
-            return self.break_off(cx, position);
+            return self.abandon(cx, position);
         }
         client_conn.peer.expected = later(client_conn.peer.expected, client_conn.exchange.request_floor);
         self.refuse(cx, position, 502, Refused::BadResponse);

@@ -1,111 +1,21 @@
 //! What a client sends.
 
-use super::close::Fate;
-use super::entry::{BackendConnState, ClientConn, Inadmissible, Message};
-use super::numbers::{before, beyond, earlier, follow, later};
+use super::delivery::trim;
 use super::read::USELESS;
-use super::segment::{Segment, replace_payload};
-use super::{ClientConnState, Context, Refused, Splices};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l4::connection::OffloadState;
-use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
+use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState, Inadmissible, Message};
+use crate::l7::splice::tcp::numbers::{before, beyond, earlier, follow, later};
+use crate::l7::splice::tcp::segment::Segment;
+use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
 
-/// How far from what a client has sent a number may be that is not of an older connection between the same ends.
-const NEAR: u32 = 1 << 24;
-/// [`NEAR`] while the engine carries packets that software does not see: a guard's longest range more.
-const NEAR_OFFLOADED: u32 = NEAR + (1 << 30);
-
 impl Splices {
-    /// A packet of a client.
-    pub(super) fn handle_client<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        position: u32,
-    ) {
-        let segment = Segment::of(frame.bytes(), at);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
-        if at.ttl <= 1 {
-            return cx.drop(Drop::TimeToLive);
-        }
-        let service = client_conn.service;
-        if segment.has(SYN) {
-            return self.new_flow(cx, frame, at, service);
-        }
-        let resets = client_conn.state == ClientConnState::Resetting;
-        let near = if client_conn.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
-        let apart = segment.sequence.wrapping_sub(client_conn.peer.highest).wrapping_add(near);
-        let is_near = apart <= 2 * near;
-        if segment.has(RST) {
-            return if is_near { self.reset_by_client(cx, &segment, position) } else { cx.drop(USELESS) };
-        }
-        if !segment.has(ACK) {
-            return cx.drop(USELESS);
-        }
-        // The number that the ends of a new connection agree on may be near the old one's: the client closed, and soon took
-        // the same port again (RFC 6528: its numbers go on with a clock).
-        let peer = &client_conn.peer;
-        let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
-            && (client_conn.rules != 0 || !before(peer.sent, segment.acknowledgement));
-        if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
-            return self.another(cx, frame, at, &segment, position);
-        }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
-        let before = (client_conn.peer.acknowledged, client_conn.peer.window);
-        let heard = match is_near {
-            true => client_conn.peer.hear(cx.now, &segment, &mut self.buffers),
-            false => None,
-        };
-        let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
-        client_conn.has_heard(cx.now, cx.snapshot, before);
-        client_conn.last_seen = cx.now;
-        self.go_on_to_client(cx, position, heard);
-        match self.client_conns.get(position).map(|client_conn| client_conn.state) {
-            Some(ClientConnState::Resetting) => self.answer_with_reset(cx, &segment, position),
-            Some(ClientConnState::Spliced) => self.upward(cx, frame, at, &segment, position),
-            Some(_) => self.behind(cx, frame, at, &segment, position),
-            None => {}
-        }
-    }
-
-    /// Whether a segment is the first with data of another connection that we have offered between a client connection's
-    /// ends. The network may bring that of the client connection's own a second time, at any time.
-    fn begins<IO: FrameIo>(&self, cx: &Context<'_, IO>, at: &Transport, segment: &Segment, position: u32) -> bool {
-        let own = self.client_conns.get(position).map(|client_conn| client_conn.first);
-        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
-        segment.payload > 0
-            && own != Some((segment.sequence, segment.acknowledgement))
-            && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
-            && !self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement))
-    }
-
-    /// A packet whose numbers are not the client connection's: the client may have begun another connection between the
-    /// same ends.
-    fn another<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        position: u32,
-    ) {
-        let begins = self.begins(cx, at, segment, position);
-        let Some(service) = self.client_conns.get(position).map(|client_conn| client_conn.service).filter(|_| begins)
-        else {
-            return cx.drop(USELESS);
-        };
-        self.detach(cx, position, Fate::Reset);
-        self.remove_client(cx, position);
-        self.first(cx, frame, at, service);
-    }
-
     /// A client's segment when no exchange is under way. That the client got something twice (RFC 2883) is for the backend to
     /// know, also when all is acknowledged: without it, it would take its probe for the cure of a loss, and slow down.
-    fn behind<IO: FrameIo>(
+    pub(in crate::l7::splice) fn behind<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
@@ -149,12 +59,12 @@ impl Splices {
                 matches!(backend_conn.state, BackendConnState::Idle | BackendConnState::Attached)
             });
         if reports && is_there {
-            self.acknowledge_backend(cx, backend_conn);
+            self.acknowledge(cx, End::Backend(backend_conn));
         }
     }
 
     /// A client's segment while client and backend connection are spliced.
-    fn upward<IO: FrameIo>(
+    pub(in crate::l7::splice) fn upward<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
@@ -185,7 +95,7 @@ impl Splices {
                 sequence = earlier(sequence, backend_conn.peer.sent);
             }
             if is_probe {
-                return self.acknowledge_client(cx, position);
+                return self.acknowledge(cx, End::Client(position));
             }
             if client_conn.peer.holds(segment.acknowledgement) {
                 return;
@@ -244,7 +154,7 @@ impl Splices {
         if !client_conn.framing.agrees(&self.buffers, start, &mine[..had]) {
             // Or it asks whether we are there, with a byte that means nothing (RFC 9293, 3.8.4).
             cx.drop(USELESS);
-            return self.acknowledge_client(cx, position);
+            return self.acknowledge(cx, End::Client(position));
         }
         if let (Message::Chunked(chunks), false) = (&exchange.request, before(client_conn.peer.expected, start)) {
             let fresh = (start.wrapping_add(had as u32), &mine[had..]);
@@ -254,7 +164,7 @@ impl Splices {
             });
             if !client_conn.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
                 cx.statistics.http.unrecorded += 1;
-                return self.acknowledge_client(cx, position);
+                return self.acknowledge(cx, End::Client(position));
             }
         }
         let admitted = exchange.request.admit(&mut exchange.request_end, &mut client_conn.peer.expected, start, mine);
@@ -262,7 +172,7 @@ impl Splices {
             Ok(admitted) => admitted,
             Err(Inadmissible::OutOfOrder) => {
                 cx.statistics.http.out_of_order += 1;
-                return self.acknowledge_client(cx, position);
+                return self.acknowledge(cx, End::Client(position));
             }
             Err(Inadmissible::Broken(why)) => {
                 let (status, why) = Refused::of_chunks(why);
@@ -270,7 +180,7 @@ impl Splices {
                     return self.refuse(cx, position, status, why);
                 }
                 cx.statistics.http.refused[why as usize] += 1;
-                return self.break_off(cx, position);
+                return self.abandon(cx, position);
             }
         };
         client_conn.peer.highest = later(client_conn.peer.highest, start.wrapping_add(admitted as u32));
@@ -314,7 +224,7 @@ impl Splices {
             // At the body's end it has overtaken the rest of it, and comes again; before that, there will be no rest.
             let exchange = &client_conn.exchange;
             if exchange.request.end(exchange.request_end).is_none_or(|end| before(segment.payload_end(), end)) {
-                return self.break_off(cx, position);
+                return self.abandon(cx, position);
             }
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
@@ -327,7 +237,7 @@ impl Splices {
         if client_conn.peer.expected != had_before {
             // What comes again is no progress.
             client_conn.deadline =
-                client_conn.deadline.max(cx.now + super::timers::body_timeout(cx.snapshot, client_conn));
+                client_conn.deadline.max(cx.now + crate::l7::splice::timers::body_timeout(cx.snapshot, client_conn));
         }
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
@@ -367,50 +277,8 @@ impl Splices {
             return self.conclude(cx, position);
         }
         if asks {
-            self.acknowledge_client(cx, position);
+            self.acknowledge(cx, End::Client(position));
         }
         self.conclude(cx, position);
     }
-
-    /// Acknowledges to a backend connection what its last exchange has left unacknowledged, if nothing else does.
-    pub(super) fn settle_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
-        else {
-            return;
-        };
-        if self
-            .backend_conns
-            .get(backend_conn)
-            .is_some_and(|backend_conn| before(backend_conn.peer.told, backend_conn.peer.expected))
-        {
-            self.acknowledge_backend(cx, backend_conn);
-        }
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        if client_conn.is_between_exchanges()
-            && client_conn.waiting() == 0
-            && client_conn.offload_state == OffloadState::Software
-        {
-            // A client that has nothing to ask now, or has closed, needs no backend.
-            self.detach(cx, position, Fate::Keep);
-        }
-    }
-}
-
-/// Keeps only a part of a segment's payload.
-pub(super) fn trim<F: Frame>(
-    frame: &mut F,
-    at: &Transport,
-    segment: &Segment,
-    (from, to): (usize, usize),
-) -> Option<(Transport, Segment)> {
-    if from == 0 && to == segment.payload as usize {
-        return Some((*at, *segment));
-    }
-    let at = replace_payload(frame, at, (from, to), &[])?;
-    let payload = (at.end - at.payload) as u32;
-    let gso_size = u32::from(frame.meta().gso_size);
-    if payload <= gso_size {
-        frame.meta_mut().gso_size = 0;
-    }
-    Some((at, Segment { payload, ..*segment }))
 }

@@ -1,34 +1,34 @@
 //! A request on its way from a client's input to what is ours to send to its backend.
 
-use super::buffers::Buffer;
 use super::connect::{facts, route_of};
-use super::entry::{ClientConn, Message};
-use super::numbers::before;
-use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed};
 use crate::l7::proxy_protocol;
+use crate::l7::splice::state::buffers::Buffer;
+use crate::l7::splice::state::entry::{ClientConn, Message};
+use crate::l7::splice::tcp::numbers::before;
+use crate::l7::splice::{Context, HEAD_ROOM, Refused, Splices};
 
 /// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
-pub(super) struct Ready {
+pub(in crate::l7::splice) struct Ready {
     /// Bytes of the new head, with what stands before it.
-    pub(super) written: usize,
+    pub(in crate::l7::splice) written: usize,
     /// Bytes of input that it stands for.
-    pub(super) used: usize,
+    pub(in crate::l7::splice) used: usize,
     /// Of the input behind it, so many go with it as they are.
-    pub(super) body: usize,
-    pub(super) request: Message,
+    pub(in crate::l7::splice) body: usize,
+    pub(in crate::l7::splice) request: Message,
     /// More of it is there, and has no room.
-    pub(super) is_cut: bool,
+    pub(in crate::l7::splice) is_cut: bool,
 }
 
 impl Splices {
     /// Makes a request that is ready one of ours to send: where it lies, unless there is another behind it. What has no room
     /// then is forgotten, to be sent again. `None`: the client was told that it was received.
-    pub(super) fn own_request(&mut self, position: u32, ready: &Ready) -> Option<Buffer> {
+    pub(in crate::l7::splice) fn own_request(&mut self, position: u32, ready: &Ready) -> Option<Buffer> {
         let Splices { client_conns, buffers, scratch, .. } = self;
         let client_conn = client_conns.get_mut(position)?;
         let (taken, written) = (ready.used + ready.body, &scratch[..ready.written]);
@@ -54,7 +54,7 @@ impl Splices {
 
     /// Writes the head that goes on into the scratch buffer, and finds out how much goes with it. If it cannot, or the body's
     /// framing is broken: the status that the client gets.
-    pub(super) fn prepare<IO: FrameIo>(
+    pub(in crate::l7::splice) fn prepare<IO: FrameIo>(
         &mut self,
         cx: &Context<'_, IO>,
         position: u32,

@@ -4,13 +4,13 @@
 //! sees neither: every half of the limit the rules go, and the client is asked for a packet. What it may have taken
 //! until then is unknown and counts for it, so no client is reset early.
 
-use super::entry::{ClientConn, ClientConnState, Message};
-use super::timers::{OFFLOADED_FOR, body_timeout};
-use super::{Context, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Message};
+use crate::l7::splice::timers::{OFFLOADED_FOR, body_timeout};
+use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::time::{Duration, Time};
 
 /// How long a client may take nothing. `None`: a service without such a limit.
@@ -23,7 +23,7 @@ fn limit(snapshot: &Snapshot, client_conn: &ClientConn) -> Option<Duration> {
 
 impl ClientConn {
     /// Whether its exchange may last although nothing moves: as long as the client may take nothing.
-    pub(super) fn outlasts(&self, snapshot: &Snapshot) -> bool {
+    pub(in crate::l7::splice) fn outlasts(&self, snapshot: &Snapshot) -> bool {
         self.is_sent_to() && self.is_waited_for() && limit(snapshot, self).is_some()
     }
 
@@ -39,7 +39,12 @@ impl ClientConn {
     }
 
     /// A segment of the client's was heard, which had acknowledged `acknowledged` and had such a window before.
-    pub(super) fn has_heard(&mut self, now: Time, snapshot: &Snapshot, (acknowledged, window): (u32, u32)) {
+    pub(in crate::l7::splice) fn has_heard(
+        &mut self,
+        now: Time,
+        snapshot: &Snapshot,
+        (acknowledged, window): (u32, u32),
+    ) {
         if self.state == ClientConnState::Resetting {
             return;
         }
@@ -55,7 +60,7 @@ impl ClientConn {
     }
 
     /// The client is about to be sent something, and has taken all before: it has its time from now on.
-    pub(super) fn is_sent_more(&mut self, now: Time) {
+    pub(in crate::l7::splice) fn is_sent_more(&mut self, now: Time) {
         if self.peer.acknowledged == self.peer.sent && self.peer.window > 0 {
             self.taken = now;
         }
@@ -64,7 +69,7 @@ impl ClientConn {
 
 impl Splices {
     /// A response begins.
-    pub(super) fn begin_taking<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn begin_taking<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.taken = cx.now;
         if let Some(limit) = limit(cx.snapshot, client_conn) {
@@ -74,7 +79,11 @@ impl Splices {
 
     /// Looks whether a client takes its response; says when to look again. One that has taken nothing for too long is
     /// reset.
-    pub(super) fn judge_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Option<Time> {
+    pub(in crate::l7::splice) fn judge_client<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+    ) -> Option<Time> {
         let client_conn = self.client_conns.get_mut(position).filter(|client_conn| client_conn.is_sent_to())?;
         let limit = limit(cx.snapshot, client_conn)?;
         let again = cx.now + limit / 2;
@@ -92,7 +101,7 @@ impl Splices {
             // Whether it took something until its rules went is not known.
             client_conn.asks = 0;
             client_conn.taken = client_conn.looked;
-            self.acknowledge_below(cx, position);
+            self.acknowledge_below(cx, End::Client(position));
             return Some(again);
         }
         cx.statistics.http.refused[Refused::SendTimeout as usize] += 1;
@@ -102,7 +111,7 @@ impl Splices {
 
     /// An exchange that the engine carries has lasted: its rules go, and what its ends send next tells whether it goes on.
     /// A client that only receives is asked.
-    pub(super) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         if let Some(client_conn) = self.client_conns.get_mut(position) {
             client_conn.deadline = cx.now + OFFLOADED_FOR;
             if client_conn.is_sent_to() {

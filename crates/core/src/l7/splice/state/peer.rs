@@ -1,9 +1,9 @@
 //! One of the two TCP ends of a splice, as we see it, and what of our own it has to get.
 
 use super::buffers::{Buffer, Buffers};
-use super::numbers::{before, later};
-use super::segment::{Abilities, Segment};
 use crate::l7::cookie;
+use crate::l7::splice::tcp::numbers::{before, later};
+use crate::l7::splice::tcp::segment::{Abilities, Segment};
 use crate::time::{Duration, Time};
 
 /// How long the first acknowledgement of what we sent is awaited; doubled each time (RFC 6298, 5.5).
@@ -17,93 +17,93 @@ const DUPLICATES: u8 = 3;
 
 /// Bytes, and perhaps FIN, that Hairpin itself has put into a stream and keeps until they are acknowledged.
 #[derive(Debug)]
-pub(super) struct Owned {
+pub(in crate::l7::splice) struct Owned {
     /// `None`: nothing but FIN.
-    pub(super) buffer: Option<Buffer>,
+    pub(in crate::l7::splice) buffer: Option<Buffer>,
     /// The number of the first byte.
-    pub(super) start: u32,
+    pub(in crate::l7::splice) start: u32,
     /// Bytes.
-    pub(super) length: u32,
+    pub(in crate::l7::splice) length: u32,
     /// Whether FIN follows.
-    pub(super) fin: bool,
+    pub(in crate::l7::splice) fin: bool,
     /// One past the last number of it that was sent.
-    pub(super) sent: u32,
+    pub(in crate::l7::splice) sent: u32,
     /// When it is sent again.
-    pub(super) due: Time,
-    pub(super) tries: u8,
+    pub(in crate::l7::splice) due: Time,
+    pub(in crate::l7::splice) tries: u8,
     /// How often it is sent again at most.
-    pub(super) tries_max: u8,
+    pub(in crate::l7::splice) tries_max: u8,
     duplicates: u8,
 }
 
 impl Owned {
-    pub(super) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
+    pub(in crate::l7::splice) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len() as u32);
         let due = now + RETRANSMIT_AFTER;
         Owned { buffer, start, length, fin, sent: start, due, tries: 0, tries_max: RETRANSMITS_MAX, duplicates: 0 }
     }
 
     /// One past its last number.
-    pub(super) fn end(&self) -> u32 {
+    pub(in crate::l7::splice) fn end(&self) -> u32 {
         self.start.wrapping_add(self.length).wrapping_add(u32::from(self.fin))
     }
 }
 
 /// A TCP end.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(in crate::l7::splice) struct Peer {
     /// One past the last number seen from it, wherever its segments have come through software.
-    pub(super) highest: u32,
+    pub(in crate::l7::splice) highest: u32,
     /// The next number expected of it, while software reads what it sends in order.
-    pub(super) expected: u32,
+    pub(in crate::l7::splice) expected: u32,
     /// The highest acknowledgement number it was sent.
-    pub(super) told: u32,
+    pub(in crate::l7::splice) told: u32,
     /// One past the highest number it was sent.
-    pub(super) sent: u32,
+    pub(in crate::l7::splice) sent: u32,
     /// One past the highest number that an engine may have carried to it; of no meaning below `sent`.
-    pub(super) reach: u32,
+    pub(in crate::l7::splice) reach: u32,
     /// The highest acknowledgement number it has sent.
-    pub(super) acknowledged: u32,
+    pub(in crate::l7::splice) acknowledged: u32,
     /// Bytes it was ready to take beyond `acknowledged` when it last said so.
-    pub(super) window: u32,
+    pub(in crate::l7::splice) window: u32,
     /// What its window fields are shifted by.
-    pub(super) scale: u8,
+    pub(in crate::l7::splice) scale: u8,
     /// What ours to it are.
-    pub(super) announced: u8,
+    pub(in crate::l7::splice) announced: u8,
     /// The window field it was last sent.
-    pub(super) shown: u16,
+    pub(in crate::l7::splice) shown: u16,
     /// Its numbers before this one were within a window that it was shown.
-    pub(super) edge: u32,
+    pub(in crate::l7::splice) edge: u32,
     /// The longest segment it takes.
-    pub(super) mss: u16,
+    pub(in crate::l7::splice) mss: u16,
     /// The way to it takes less than the two ends have agreed on, by our own link or by what a router says: the engine,
     /// which cuts nothing, has no part in it any more.
-    pub(super) is_narrow: bool,
+    pub(in crate::l7::splice) is_narrow: bool,
     /// Whether selective acknowledgements were agreed on.
-    pub(super) sack: bool,
+    pub(in crate::l7::splice) sack: bool,
     /// It has sent FIN, and we have seen all before it.
-    pub(super) has_closed: bool,
+    pub(in crate::l7::splice) has_closed: bool,
     /// It was sent FIN, by whomever.
-    pub(super) was_closed: bool,
-    pub(super) owned: Option<Owned>,
+    pub(in crate::l7::splice) was_closed: bool,
+    pub(in crate::l7::splice) owned: Option<Owned>,
 }
 
 /// What an acknowledgement has brought about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(in crate::l7::splice) struct Heard {
     /// All that we own is there.
-    pub(super) delivered: bool,
+    pub(in crate::l7::splice) delivered: bool,
     /// What we own is to be sent again from here.
-    pub(super) again: bool,
+    pub(in crate::l7::splice) again: bool,
     /// A part of what we own is there: the rest has its time anew.
-    pub(super) progress: bool,
+    pub(in crate::l7::splice) progress: bool,
     /// There is room now for bytes that we own and have not sent yet.
-    pub(super) more: bool,
+    pub(in crate::l7::splice) more: bool,
 }
 
 impl Peer {
     /// One that sends its first byte of data as `expected` and gets ours as `sent`.
-    pub(super) fn new(expected: u32, sent: u32, abilities: &Abilities) -> Peer {
+    pub(in crate::l7::splice) fn new(expected: u32, sent: u32, abilities: &Abilities) -> Peer {
         Peer {
             highest: expected,
             expected,
@@ -127,7 +127,7 @@ impl Peer {
 
     /// Takes what a segment of it says of our numbers. `false`: it acknowledges what was never sent, or is too old to
     /// mean anything; the segment is to be dropped.
-    pub(super) fn hear(&mut self, now: Time, segment: &Segment, buffers: &mut Buffers) -> Option<Heard> {
+    pub(in crate::l7::splice) fn hear(&mut self, now: Time, segment: &Segment, buffers: &mut Buffers) -> Option<Heard> {
         let ack = segment.acknowledgement;
         // A peer that could acknowledge what was never sent would have its exchange taken for over, and its backend's
         // connection left to others with numbers that the backend does not know.
@@ -171,7 +171,7 @@ impl Peer {
     }
 
     /// Of what we own, all before `end` has been sent.
-    pub(super) fn has_sent(&mut self, end: u32) {
+    pub(in crate::l7::splice) fn has_sent(&mut self, end: u32) {
         self.sent = later(self.sent, end);
         if let Some(owned) = &mut self.owned {
             owned.sent = later(owned.sent, end);
@@ -179,32 +179,32 @@ impl Peer {
     }
 
     /// Lets go of what we own.
-    pub(super) fn disown(&mut self, buffers: &mut Buffers) {
+    pub(in crate::l7::splice) fn disown(&mut self, buffers: &mut Buffers) {
         if let Some(buffer) = self.owned.take().and_then(|owned| owned.buffer) {
             buffers.release(buffer);
         }
     }
 
     /// Whether all that it was sent is acknowledged, FIN included, as far as software knows.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(in crate::l7::splice) fn is_settled(&self) -> bool {
         self.acknowledged == self.sent && self.owned.is_none()
     }
 
     /// Whether a segment to it that begins with this number may not have arrived yet, by software or by the engine.
-    pub(super) fn may_be_on_its_way(&self, sequence: u32) -> bool {
+    pub(in crate::l7::splice) fn may_be_on_its_way(&self, sequence: u32) -> bool {
         let end = later(self.sent, self.reach);
         !before(sequence, self.acknowledged) && !before(end, sequence)
     }
 
     /// Whether `acknowledgement` is within what we own and FIN and data before it must be waited for.
-    pub(super) fn holds(&self, acknowledgement: u32) -> bool {
+    pub(in crate::l7::splice) fn holds(&self, acknowledgement: u32) -> bool {
         self.owned
             .as_ref()
             .is_some_and(|owned| !before(acknowledgement, owned.start) && before(acknowledgement, owned.end()))
     }
 
     /// Puts off the next time that what we own is sent again. `false`: it was sent too often.
-    pub(super) fn backend_off(&mut self, now: Time) -> bool {
+    pub(in crate::l7::splice) fn backend_off(&mut self, now: Time) -> bool {
         let Some(owned) = &mut self.owned else { return true };
         owned.tries += 1;
         owned.due = now + (RETRANSMIT_AFTER * (1 << owned.tries.min(10))).min(RETRANSMIT_AFTER_MAX);
@@ -212,12 +212,12 @@ impl Peer {
     }
 
     /// The window field that tells it of so many bytes.
-    pub(super) fn field(&self, window: u32) -> u16 {
+    pub(in crate::l7::splice) fn field(&self, window: u32) -> u16 {
         u16::try_from(window >> self.announced).unwrap_or(u16::MAX)
     }
 
     /// Notes that it was told this acknowledgement number and window.
-    pub(super) fn tell(&mut self, acknowledgement: u32, shown: u16) {
+    pub(in crate::l7::splice) fn tell(&mut self, acknowledgement: u32, shown: u16) {
         self.told = later(self.told, acknowledgement);
         self.shown = shown;
         self.edge = later(self.edge, acknowledgement.wrapping_add(u32::from(shown) << self.announced));

@@ -3,14 +3,14 @@
 
 use super::buffers::Buffer;
 use super::framing::Framing;
-use super::numbers::{before, beyond, follow, later};
 use super::peer::Peer;
-use super::rules::OFFLOAD_RANGE_MAX;
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::sequence::SequenceMap;
+use crate::l7::splice::rules::OFFLOAD_RANGE_MAX;
+use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
 use crate::time::Time;
 
 /// Where a client connection is in its life.
@@ -69,7 +69,7 @@ pub enum BackendConnState {
 
 /// What of a message is still to come from its sender.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Message {
+pub(in crate::l7::splice) enum Message {
     /// Its head.
     Head,
     /// So many bytes from this number on.
@@ -84,7 +84,7 @@ pub(super) enum Message {
 
 impl Message {
     /// A body of this length that begins with number `start`.
-    pub(super) fn of(length: Length, start: u32) -> Message {
+    pub(in crate::l7::splice) fn of(length: Length, start: u32) -> Message {
         match length {
             Length::None | Length::Bytes(0) => Message::Done,
             Length::Bytes(left) => Message::Bytes { next: start, left },
@@ -93,12 +93,12 @@ impl Message {
         }
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::l7::splice) fn is_done(&self) -> bool {
         matches!(self, Message::Done)
     }
 
     /// Where it ends, as far as that is known: `end` says it of one that is done.
-    pub(super) fn end(&self, end: Option<u32>) -> Option<u32> {
+    pub(in crate::l7::splice) fn end(&self, end: Option<u32>) -> Option<u32> {
         match *self {
             Message::Done => end,
             // Beyond that, numbers cannot be told apart.
@@ -109,7 +109,7 @@ impl Message {
 
     /// Follows it through the bytes of a segment that begin with number `start`, none of them before its body. Returns
     /// how many of them belong to it. `end` is noted when it is done, and `expected` is the next number in order.
-    pub(super) fn admit(
+    pub(in crate::l7::splice) fn admit(
         &mut self,
         end: &mut Option<u32>,
         expected: &mut u32,
@@ -167,7 +167,7 @@ impl Message {
 
 /// Why bytes of a message cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inadmissible {
+pub(in crate::l7::splice) enum Inadmissible {
     /// They have to be read in order, and something before them is missing.
     OutOfOrder,
     /// They are no chunks, or too many.
@@ -176,48 +176,48 @@ pub(super) enum Inadmissible {
 
 /// A request and its response.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
-    pub(super) method: Method,
-    pub(super) version: Version,
+pub(in crate::l7::splice) struct Exchange {
+    pub(in crate::l7::splice) method: Method,
+    pub(in crate::l7::splice) version: Version,
     /// The route it took, as long as the configuration is the one it took it by.
-    pub(super) route: u16,
-    pub(super) generation: u32,
+    pub(in crate::l7::splice) route: u16,
+    pub(in crate::l7::splice) generation: u32,
     /// What is still to come of the request, in the client's numbers.
-    pub(super) request: Message,
+    pub(in crate::l7::splice) request: Message,
     /// What is still to come of the response, in the backend's numbers.
-    pub(super) response: Message,
+    pub(in crate::l7::splice) response: Message,
     /// All the client's numbers before this one are ours or done with.
-    pub(super) request_floor: u32,
+    pub(in crate::l7::splice) request_floor: u32,
     /// All the backend's numbers before this one are ours or done with.
-    pub(super) response_floor: u32,
+    pub(in crate::l7::splice) response_floor: u32,
     /// One past the last number of the request, once all of it has been seen.
-    pub(super) request_end: Option<u32>,
+    pub(in crate::l7::splice) request_end: Option<u32>,
     /// One past the last number of the response, once all of it has been seen.
-    pub(super) response_end: Option<u32>,
+    pub(in crate::l7::splice) response_end: Option<u32>,
     /// The client's connection ends with it.
-    pub(super) close_client: bool,
+    pub(in crate::l7::splice) close_client: bool,
     /// The backend's does.
-    pub(super) close_backend: bool,
+    pub(in crate::l7::splice) close_backend: bool,
     /// Something of the response has gone to the client.
-    pub(super) has_begun: bool,
+    pub(in crate::l7::splice) has_begun: bool,
     /// Backends that have been tried for it.
-    pub(super) tries: u8,
+    pub(in crate::l7::splice) tries: u8,
     /// Its client has said which backend it is to be.
-    pub(super) is_stuck: bool,
+    pub(in crate::l7::splice) is_stuck: bool,
     /// Whether it may be sent a second time (RFC 9110, 9.2.2).
-    pub(super) is_idempotent: bool,
+    pub(in crate::l7::splice) is_idempotent: bool,
     /// It asks for another protocol: 101 may answer it.
-    pub(super) upgrade: bool,
+    pub(in crate::l7::splice) upgrade: bool,
     /// The backend's number.
-    pub(super) backend: u16,
+    pub(in crate::l7::splice) backend: u16,
     /// The group it was chosen from.
-    pub(super) group: u16,
+    pub(in crate::l7::splice) group: u16,
     /// The cookie the response is to set.
-    pub(super) sticky: Option<u64>,
+    pub(in crate::l7::splice) sticky: Option<u64>,
     /// When its head was complete.
-    pub(super) started: Time,
+    pub(in crate::l7::splice) started: Time,
     /// How long until it had a connection, in microseconds.
-    pub(super) chosen_in_us: u32,
+    pub(in crate::l7::splice) chosen_in_us: u32,
 }
 
 impl Default for Exchange {
@@ -251,7 +251,7 @@ impl Default for Exchange {
 
 impl Exchange {
     /// The head of its response has ended where the body begins, at a number of the backend's.
-    pub(super) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
+    pub(in crate::l7::splice) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
         self.response = Message::of(length, start);
         self.response_end = self.response.is_done().then_some(start);
         self.close_backend |= closes;
@@ -260,74 +260,74 @@ impl Exchange {
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct ClientConn {
+pub(in crate::l7::splice) struct ClientConn {
     /// Client to VIP.
-    pub(super) key: FlowKey,
-    pub(super) service: u16,
+    pub(in crate::l7::splice) key: FlowKey,
+    pub(in crate::l7::splice) service: u16,
     /// The interface its packets come in on.
-    pub(super) port: u16,
-    pub(super) state: ClientConnState,
+    pub(in crate::l7::splice) port: u16,
+    pub(in crate::l7::splice) state: ClientConnState,
     /// The numbers it began with: the client's first, and ours.
-    pub(super) first: (u32, u32),
-    pub(super) peer: Peer,
+    pub(in crate::l7::splice) first: (u32, u32),
+    pub(in crate::l7::splice) peer: Peer,
     /// Bytes of requests that are read and not used yet: those before `peer.expected`.
-    pub(super) input: Option<Buffer>,
-    pub(super) backend_conn: Option<u32>,
-    pub(super) exchange: Exchange,
+    pub(in crate::l7::splice) input: Option<Buffer>,
+    pub(in crate::l7::splice) backend_conn: Option<u32>,
+    pub(in crate::l7::splice) exchange: Exchange,
     /// From the client's numbers to the backend connection's.
-    pub(super) up: SequenceMap,
+    pub(in crate::l7::splice) up: SequenceMap,
     /// From the backend connection's numbers to the client's.
-    pub(super) down: SequenceMap,
-    pub(super) requests: u32,
+    pub(in crate::l7::splice) down: SequenceMap,
+    pub(in crate::l7::splice) requests: u32,
     /// It is one of its service's connections: not over yet.
-    pub(super) is_open: bool,
+    pub(in crate::l7::splice) is_open: bool,
     /// When its state has lasted too long.
-    pub(super) deadline: Time,
+    pub(in crate::l7::splice) deadline: Time,
     /// When it will be looked at.
-    pub(super) stamped: Time,
-    pub(super) last_seen: Time,
-    pub(super) carried: [Volume; 2],
+    pub(in crate::l7::splice) stamped: Time,
+    pub(in crate::l7::splice) last_seen: Time,
+    pub(in crate::l7::splice) carried: [Volume; 2],
     /// What of that the engine has.
-    pub(super) carried_by_engine: [Volume; 2],
-    pub(super) created: Time,
+    pub(in crate::l7::splice) carried_by_engine: [Volume; 2],
+    pub(in crate::l7::splice) created: Time,
     /// Where its pair of rules is.
-    pub(super) offload_state: OffloadState,
+    pub(in crate::l7::splice) offload_state: OffloadState,
     /// The key of the backend connection's flow that has a rule.
-    pub(super) rule_key: FlowKey,
+    pub(in crate::l7::splice) rule_key: FlowKey,
     /// Which the engine holds: bit 0 of the client's flow, bit 1 of the backend connection's.
-    pub(super) rules: u8,
+    pub(in crate::l7::splice) rules: u8,
     /// Which it was last asked to hold.
-    pub(super) wanted: u8,
-    pub(super) answers_due: u8,
-    pub(super) offer_after: Time,
+    pub(in crate::l7::splice) wanted: u8,
+    pub(in crate::l7::splice) answers_due: u8,
+    pub(in crate::l7::splice) offer_after: Time,
     /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
     /// it stands for: to be sent once more.
-    pub(super) again: Option<(Buffer, u32)>,
+    pub(in crate::l7::splice) again: Option<(Buffer, u32)>,
     /// What of the request at hand must not be another when it comes again.
-    pub(super) framing: Framing,
+    pub(in crate::l7::splice) framing: Framing,
     /// Before that, no reset of it is asked about again.
-    pub(super) challenge_after: Time,
+    pub(in crate::l7::splice) challenge_after: Time,
     /// How often its client was asked for a packet, to answer it with RST or to see what it has taken.
-    pub(super) asks: u8,
+    pub(in crate::l7::splice) asks: u8,
     /// When its client last took something of a response, or began to be sent one.
-    pub(super) taken: Time,
+    pub(in crate::l7::splice) taken: Time,
     /// When rules of it last went so that its client could be asked.
-    pub(super) looked: Time,
+    pub(in crate::l7::splice) looked: Time,
     /// The number that its client was last reset with.
-    pub(super) reset_with: Option<u32>,
+    pub(in crate::l7::splice) reset_with: Option<u32>,
     /// The offload range that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends
     /// them.
-    pub(super) offload_range: Option<(Direction, u32, u32)>,
+    pub(in crate::l7::splice) offload_range: Option<(Direction, u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
-    pub(super) holds: bool,
+    pub(in crate::l7::splice) holds: bool,
     /// The backend connection that it had last and left to others, and that backend connection's generation.
-    pub(super) left: Option<(u32, u32)>,
+    pub(in crate::l7::splice) left: Option<(u32, u32)>,
 }
 
 impl ClientConn {
     /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may
     /// acknowledge so much more.
-    pub(super) fn catch_up_downwards(&mut self, backend_conn: &mut BackendConn) {
+    pub(in crate::l7::splice) fn catch_up_downwards(&mut self, backend_conn: &mut BackendConn) {
         let (exchange, acknowledged) = (&mut self.exchange, self.peer.acknowledged);
         let through = acknowledged.wrapping_sub(self.down.delta_at_end());
         let ahead = match &mut exchange.response {
@@ -354,100 +354,100 @@ impl ClientConn {
     }
 
     /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
-    pub(super) fn is_between_exchanges(&self) -> bool {
+    pub(in crate::l7::splice) fn is_between_exchanges(&self) -> bool {
         matches!(self.state, ClientConnState::Reading | ClientConnState::Closing | ClientConnState::TimeWait)
     }
 
     /// Whether the request is complete, and its backend has acknowledged all of it.
-    pub(super) fn is_request_received(&self, backend_conn: &BackendConn) -> bool {
+    pub(in crate::l7::splice) fn is_request_received(&self, backend_conn: &BackendConn) -> bool {
         let end = self.exchange.request_end.filter(|_| self.exchange.request.is_done());
         end.is_some_and(|end| !before(backend_conn.peer.acknowledged, end.wrapping_add(self.up.delta_at_end())))
     }
 
     /// How many bytes wait to be used.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::l7::splice) fn waiting(&self) -> usize {
         self.input.as_ref().map_or(0, Buffer::len)
     }
 
     /// Whether the engine may carry bytes of the client's that software does not see.
-    pub(super) fn uploads_by_engine(&self) -> bool {
+    pub(in crate::l7::splice) fn uploads_by_engine(&self) -> bool {
         let all = !self.is_carried_down_only();
         self.rules != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
     }
 
     /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
-    pub(super) fn is_carried_down_only(&self) -> bool {
+    pub(in crate::l7::splice) fn is_carried_down_only(&self) -> bool {
         self.offload_state != OffloadState::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
     /// Whether the engine may carry bytes of the backend's that software does not see.
-    pub(super) fn downloads_by_engine(&self) -> bool {
+    pub(in crate::l7::splice) fn downloads_by_engine(&self) -> bool {
         self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
     }
 
     /// The client's number of the first byte that waits.
-    pub(super) fn input_start(&self) -> u32 {
+    pub(in crate::l7::splice) fn input_start(&self) -> u32 {
         self.peer.expected.wrapping_sub(self.waiting() as u32)
     }
 }
 
 /// A connection to a backend.
 #[derive(Debug)]
-pub(super) struct BackendConn {
+pub(in crate::l7::splice) struct BackendConn {
     /// Backend to pool.
-    pub(super) key: FlowKey,
+    pub(in crate::l7::splice) key: FlowKey,
     /// The backend's number.
-    pub(super) number: u16,
-    pub(super) port: u16,
-    pub(super) state: BackendConnState,
-    pub(super) peer: Peer,
+    pub(in crate::l7::splice) number: u16,
+    pub(in crate::l7::splice) port: u16,
+    pub(in crate::l7::splice) state: BackendConnState,
+    pub(in crate::l7::splice) peer: Peer,
     /// A response's head that is not complete yet: the bytes before `peer.expected`.
-    pub(super) input: Option<Buffer>,
-    pub(super) client_conn: Option<u32>,
+    pub(in crate::l7::splice) input: Option<Buffer>,
+    pub(in crate::l7::splice) client_conn: Option<u32>,
     /// Requests it was sent.
-    pub(super) requests: u32,
+    pub(in crate::l7::splice) requests: u32,
     /// The next idle one of the same backend.
-    pub(super) next_idle: Option<u32>,
-    pub(super) previous_idle: Option<u32>,
-    pub(super) deadline: Time,
-    pub(super) stamped: Time,
+    pub(in crate::l7::splice) next_idle: Option<u32>,
+    pub(in crate::l7::splice) previous_idle: Option<u32>,
+    pub(in crate::l7::splice) deadline: Time,
+    pub(in crate::l7::splice) stamped: Time,
     /// SYNs sent; of one that is reset, how often its backend was asked for a packet, and the number it was reset with.
-    pub(super) tries: u8,
-    pub(super) reset_with: Option<u32>,
+    pub(in crate::l7::splice) tries: u8,
+    pub(in crate::l7::splice) reset_with: Option<u32>,
     /// When the SYN is sent again.
-    pub(super) again: Time,
+    pub(in crate::l7::splice) again: Time,
     /// It closed before we did, so TIME_WAIT is its.
-    pub(super) closed_first: bool,
+    pub(in crate::l7::splice) closed_first: bool,
     /// It is to end, whatever it is doing: its backend was taken away.
-    pub(super) is_unwanted: bool,
+    pub(in crate::l7::splice) is_unwanted: bool,
     /// It gets no more requests, and is closed when the engine has let go of it.
-    pub(super) is_spent: bool,
+    pub(in crate::l7::splice) is_spent: bool,
     /// It counts towards its backend's load.
-    pub(super) is_counted: bool,
+    pub(in crate::l7::splice) is_counted: bool,
     /// Idle ones there may be of its backend.
-    pub(super) idle_max: u16,
+    pub(in crate::l7::splice) idle_max: u16,
     /// The MSS that its backend was told: it sends no longer segments.
-    pub(super) asked: u16,
-    pub(super) created: Time,
+    pub(in crate::l7::splice) asked: u16,
+    pub(in crate::l7::splice) created: Time,
     /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
     /// come before the engine carries it.
-    pub(super) hold: u32,
+    pub(in crate::l7::splice) hold: u32,
 }
 
 impl BackendConn {
     /// Whom the backend sees.
-    pub(super) fn own_end(&self) -> Endpoint {
+    pub(in crate::l7::splice) fn own_end(&self) -> Endpoint {
         self.key.destination
     }
 
     /// Whether its backend may have closed it before the request at hand reached it, as any connection that was idle
     /// (RFC 9112, 9.3.1): nothing of that is acknowledged.
-    pub(super) fn is_stale(&self) -> bool {
+    pub(in crate::l7::splice) fn is_stale(&self) -> bool {
         self.requests > 1 && self.peer.owned.as_ref().is_some_and(|owned| self.peer.acknowledged == owned.start)
     }
 
     /// Where the backend listens.
-    pub(super) fn target(&self) -> Endpoint {
+    pub(in crate::l7::splice) fn target(&self) -> Endpoint {
         self.key.source
     }
 }

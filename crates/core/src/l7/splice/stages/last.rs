@@ -5,15 +5,15 @@
 //! itself; the backend is others' at once. Of others FIN goes with the last segment that the backend has sent, and is ours
 //! to send again once all before it is acknowledged.
 
-use super::buffers::SIZES;
-use super::close::Fate;
-use super::downward::Arrived;
-use super::numbers::{beyond, later};
-use super::{Context, Splices};
+use super::delivery::Arrived;
+use super::remove::Fate;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::connection::OffloadState;
 use crate::l7::body::Length;
+use crate::l7::splice::state::buffers::SIZES;
+use crate::l7::splice::tcp::numbers::{beyond, later};
+use crate::l7::splice::{Context, Splices};
 use crate::wire::tcp::FIN;
 use crate::worker::volume;
 
@@ -22,38 +22,19 @@ const BYTES_MAX: usize = SIZES[0];
 
 /// A response's head, and what is known of its body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
+pub(in crate::l7::splice) struct Head {
     /// Bytes of it, as the backend has sent it, behind so many bytes of the segment that are not of it.
-    pub(super) length: usize,
-    pub(super) skip: usize,
+    pub(in crate::l7::splice) length: usize,
+    pub(in crate::l7::splice) skip: usize,
     /// Bytes of the one that is in the scratch buffer in its place; `None`: it stays as it is.
-    pub(super) written: Option<usize>,
-    pub(super) body: Length,
+    pub(in crate::l7::splice) written: Option<usize>,
+    pub(in crate::l7::splice) body: Length,
     /// The backend's connection ends with it.
-    pub(super) closes: bool,
-    pub(super) status: u16,
+    pub(in crate::l7::splice) closes: bool,
+    pub(in crate::l7::splice) status: u16,
 }
 
 impl Splices {
-    /// FIN, if there is nothing for the client behind the number `end` of its backend's, to which a segment goes that is about
-    /// to be passed on; nothing otherwise.
-    pub(super) fn last_flag(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
-        let (Some(client_conn), Some(entry)) =
-            (self.client_conns.get_mut(position), self.backend_conns.get(backend_conn))
-        else {
-            return 0;
-        };
-        let exchange = &client_conn.exchange;
-        let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end == Some(end);
-        let is_quiet =
-            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_carried_down_only();
-        if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
-            return 0;
-        }
-        client_conn.peer.was_closed = true;
-        FIN
-    }
-
     /// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
     fn is_last<F: Frame>(&self, arrived: &Arrived<'_, F>, head: &Head) -> bool {
         let Arrived { segment, position, backend_conn, .. } = arrived;
@@ -85,7 +66,7 @@ impl Splices {
     }
 
     /// Takes such a response in, and delivers it. `false`: it is not one, or there is no buffer for it; nothing has changed.
-    pub(super) fn take_last<IO: FrameIo>(
+    pub(in crate::l7::splice) fn take_last<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         arrived: &Arrived<'_, IO::Frame>,

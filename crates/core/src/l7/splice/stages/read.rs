@@ -1,26 +1,25 @@
 //! Reading requests: bytes in order into a buffer, heads out of it, and what becomes of them.
 
-use super::buffers::INPUT_MAX;
-use super::entry::{ClientConn, ClientConnState, Exchange};
-use super::numbers::{before, beyond, later};
-use super::segment::Segment;
-use super::{Context, HEAD_ROOM, Refused, Splices};
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
-use crate::l7::client_hello;
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::date::Date;
-use crate::l7::edit;
 use crate::l7::head::{self, Method, Parsed, Refusal, Request, Version};
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
+use crate::l7::splice::state::buffers::INPUT_MAX;
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
+use crate::l7::splice::tcp::numbers::{before, beyond, later};
+use crate::l7::splice::tcp::segment::Segment;
+use crate::l7::splice::{Context, End, HEAD_ROOM, Next, Refused, Splices};
+use crate::l7::{client_hello, edit};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
 use crate::wire::tcp::FIN;
 use crate::worker::Drop;
 
 /// How long a client has to close when we have, and to read what it was sent.
-pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+pub(in crate::l7::splice) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is to be done about a client connection's input.
 enum Found {
@@ -55,7 +54,7 @@ fn pick(groups: &[(Group, u16)], turn: &mut u32) -> Option<Group> {
 
 impl Splices {
     /// How long a client connection may take over a head.
-    pub(super) fn head_timeout<IO: FrameIo>(&self, cx: &Context<'_, IO>, service: u16) -> Duration {
+    pub(in crate::l7::splice) fn head_timeout<IO: FrameIo>(&self, cx: &Context<'_, IO>, service: u16) -> Duration {
         match cx.kind(service) {
             Kind::Http(http) => http.limits.head_timeout,
             Kind::Tls(tls) => tls.hello_timeout,
@@ -64,7 +63,7 @@ impl Splices {
     }
 
     /// A segment of a client whose bytes are ours: taken in order.
-    pub(super) fn take<IO: FrameIo>(
+    pub(in crate::l7::splice) fn take<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
@@ -75,9 +74,10 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         if before(client_conn.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
-            self.acknowledge_client(cx, position);
+            self.acknowledge(cx, End::Client(position));
             // What it acknowledges counts all the same.
-            return self.closing(cx, position);
+            let next = self.closing(cx, position);
+            return self.follow(cx, next);
         }
         let had = beyond(segment.sequence, client_conn.peer.expected);
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
@@ -110,7 +110,8 @@ impl Splices {
         match state {
             ClientConnState::Reading => self.read(cx, position),
             ClientConnState::Closing | ClientConnState::TimeWait | ClientConnState::Replying => {
-                self.closing(cx, position)
+                let next = self.closing(cx, position);
+                self.follow(cx, next);
             }
             _ => {}
         }
@@ -118,12 +119,19 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get(position) else { return };
         let ours = !matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting) || asks;
         if (is_news || asks) && ours && (before(client_conn.peer.told, client_conn.peer.expected) || had > 0) {
-            self.acknowledge_client(cx, position);
+            self.acknowledge(cx, End::Client(position));
+        }
+    }
+
+    /// Goes on with what a stage says comes next.
+    pub(in crate::l7::splice) fn follow<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, next: Next) {
+        if let Next::Read(position) = next {
+            self.read(cx, position);
         }
     }
 
     /// Uses what has been read, as far as it goes.
-    pub(super) fn read<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn read<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         while let Some(client_conn) = self.client_conns.get(position) {
             if client_conn.state != ClientConnState::Reading {
                 return;
@@ -152,7 +160,8 @@ impl Splices {
                 }
                 Found::Forward { group, exchange, sticky } => {
                     cx.count_request(service);
-                    self.begin(cx, position, group, exchange, sticky);
+                    // Where the request is to be read anew, this loop does so.
+                    let (Next::Done | Next::Read(_)) = self.begin(cx, position, group, exchange, sticky);
                 }
                 Found::Reply { length, head, close, why } => {
                     cx.count_request(service);
@@ -165,18 +174,6 @@ impl Splices {
                 Found::Refuse { status, why } => self.refuse(cx, position, status, why),
                 Found::Reset => self.abandon(cx, position),
             }
-        }
-    }
-
-    /// Takes the first bytes of a client connection's input away.
-    pub(super) fn consume(&mut self, position: u32, count: usize) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let Some(mut input) = client_conn.input.take() else { return };
-        if count < input.len() {
-            self.buffers.consume(&mut input, count);
-            client_conn.input = Some(input);
-        } else {
-            self.buffers.release(input);
         }
     }
 
@@ -273,25 +270,6 @@ impl Splices {
         };
         group.map_or(Found::Reset, |group| Found::Forward { group, exchange, sticky: None })
     }
-
-    /// Answers the request at hand with an error and closes: what follows it cannot be told from its body.
-    pub(super) fn refuse<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, status: u16, why: Refused) {
-        cx.statistics.http.refused[why as usize] += 1;
-        let Some(client_conn) = self.client_conns.get(position) else { return };
-        if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
-            return self.abandon(cx, position);
-        }
-        let head_only = client_conn.exchange.method == Method::Head && client_conn.state != ClientConnState::Reading;
-        let answer = Reply { status, date: self.date, location: None, body: &[], head_only, close: true };
-        match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
-            Ok(length) => {
-                let all = client_conn.waiting();
-                self.consume(position, all);
-                self.reply(cx, position, length, true);
-            }
-            Err(_) => self.abandon(cx, position),
-        }
-    }
 }
 
 fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration {
@@ -304,7 +282,11 @@ fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration
 
 /// Adds bytes to a client connection's input as far as there is room; returns how many. The client sends the others again:
 /// it may have been shown more room than there is here, that of the backend of its last request.
-pub(super) fn store(buffers: &mut super::Buffers, client_conn: &mut ClientConn, bytes: &[u8]) -> usize {
+pub(in crate::l7::splice) fn store(
+    buffers: &mut crate::l7::splice::Buffers,
+    client_conn: &mut ClientConn,
+    bytes: &[u8],
+) -> usize {
     let bytes = &bytes[..bytes.len().min(INPUT_MAX.saturating_sub(client_conn.waiting()))];
     if bytes.is_empty() {
         return 0;
@@ -351,7 +333,7 @@ fn write_reply(
 }
 
 /// Why a frame that a client connection cannot use is dropped.
-pub(super) const USELESS: Drop = Drop::Unknown;
+pub(in crate::l7::splice) const USELESS: Drop = Drop::Unknown;
 
 /// Whether another request, or a part of one, follows a body in what lies behind its head.
 fn has_another(body: Length, behind: &[u8]) -> bool {

@@ -1,19 +1,20 @@
 //! How a client's connection begins: a SYN is answered by a cookie and forgotten; the first data that comes with it makes
 //! a client connection.
 
-use super::close::Fate;
-use super::entry::{ClientConn, ClientConnState, Exchange};
-use super::framing::Framing;
-use super::peer::Peer;
-use super::segment::{Abilities, Own, Segment, phantoms};
-use super::send::emit;
-use super::{Context, Splices, port_of};
+use super::read::USELESS;
+use super::remove::Fate;
 use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
 use crate::l4::connection::{OffloadState, Volume};
 use crate::l7::cookie;
 use crate::l7::sequence::SequenceMap;
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
+use crate::l7::splice::state::framing::Framing;
+use crate::l7::splice::state::peer::Peer;
+use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
+use crate::l7::splice::tcp::send::emit;
+use crate::l7::splice::{Context, Splices, port_of};
 use crate::time::Time;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -49,7 +50,7 @@ impl Splices {
     }
 
     /// The first data of a connection, if the cookie is right.
-    pub(super) fn first<IO: FrameIo>(
+    pub(in crate::l7::splice) fn first<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: IO::Frame,
@@ -133,9 +134,46 @@ impl Splices {
         self.take(cx, frame, at, &segment, position);
     }
 
+    /// Whether a segment is the first with data of another connection that we have offered between a client connection's
+    /// ends. The network may bring that of the client connection's own a second time, at any time.
+    pub(in crate::l7::splice) fn begins<IO: FrameIo>(
+        &self,
+        cx: &Context<'_, IO>,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) -> bool {
+        let own = self.client_conns.get(position).map(|client_conn| client_conn.first);
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        segment.payload > 0
+            && own != Some((segment.sequence, segment.acknowledgement))
+            && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
+            && !self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement))
+    }
+
+    /// A packet whose numbers are not the client connection's: the client may have begun another connection between the
+    /// same ends.
+    pub(in crate::l7::splice) fn another<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        let begins = self.begins(cx, at, segment, position);
+        let Some(service) = self.client_conns.get(position).map(|client_conn| client_conn.service).filter(|_| begins)
+        else {
+            return cx.drop(USELESS);
+        };
+        self.detach(cx, position, Fate::Reset);
+        self.remove_client(cx, position);
+        self.first(cx, frame, at, service);
+    }
+
     /// FIN of a client that has sent nothing before it, and waits for an answer. If the cookie is right it gets one, and
     /// nothing is kept of it.
-    pub(super) fn farewell<IO: FrameIo>(
+    pub(in crate::l7::splice) fn farewell<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         frame: &IO::Frame,

@@ -26,18 +26,18 @@ struct Seen {
 }
 
 /// What was seen.
-pub(super) struct Unmatched {
+pub(in crate::l7::splice) struct Unmatched {
     seen: Box<[Seen]>,
     hasher: Hasher,
 }
 
 impl Unmatched {
-    pub(super) fn new(hasher: Hasher) -> Unmatched {
+    pub(in crate::l7::splice) fn new(hasher: Hasher) -> Unmatched {
         Unmatched { seen: vec![Seen::default(); PLACES].into(), hasher }
     }
 
     /// Notes data of a connection, which acknowledges this number: says whether it has come for long enough.
-    pub(super) fn has_lasted(&mut self, now: Time, key: &FlowKey, acknowledgement: u32) -> bool {
+    pub(in crate::l7::splice) fn has_lasted(&mut self, now: Time, key: &FlowKey, acknowledgement: u32) -> bool {
         let mixed = (key.hash(&self.hasher).0 ^ u64::from(acknowledgement)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let fingerprint = mixed.max(1);
         let seen = &mut self.seen[(mixed >> 32) as usize & (PLACES - 1)];

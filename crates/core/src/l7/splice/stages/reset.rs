@@ -8,24 +8,29 @@
 //! the RST answers the next such question with a RST of its own, and is forgotten. The same goes for backends in the
 //! middle of an upload.
 
-use super::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
-use super::numbers::{before, beyond};
-use super::segment::{Own, Segment};
-use super::send::emit;
-use super::{Context, Splices};
+use super::remove::Fate;
 use crate::frame::FrameIo;
 use crate::l4::connection::OffloadState;
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::tcp::numbers::{before, beyond};
+use crate::l7::splice::tcp::segment::{Own, Segment};
+use crate::l7::splice::tcp::send::emit;
+use crate::l7::splice::{Context, End, Splices};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
+use arrayvec::ArrayVec;
 
 /// How long after the first question a client is asked again; doubled each time.
-const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+pub(in crate::l7::splice) const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Questions to a client at most: it is forgotten 3.1 s after the first.
 const ASKS_MAX: u8 = 5;
 
+/// Connections reset per call at most when a process ends.
+const ABANDONED_MAX: usize = 16;
+
 impl ClientConn {
     /// Whether the engine may have carried more to the client than software knows.
-    pub(super) fn is_ahead_of_software(&self) -> bool {
+    pub(in crate::l7::splice) fn is_ahead_of_software(&self) -> bool {
         before(self.peer.sent, self.peer.reach)
     }
 }
@@ -33,15 +38,51 @@ impl ClientConn {
 impl BackendConn {
     /// Whether the engine may have carried more to the backend than software knows. One number beyond that may be the
     /// acknowledgement of the engine's last byte.
-    fn is_ahead_of_software(&self) -> bool {
+    pub(in crate::l7::splice) fn is_ahead_of_software(&self) -> bool {
         beyond(self.peer.sent, self.peer.reach) > 1
     }
 }
 
 impl Splices {
+    /// Resets a client's connection, and the backend's with it.
+    pub(in crate::l7::splice) fn abandon<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Fate::Reset);
+        self.send_reset(cx, End::Client(position));
+        match self.client_conns.get(position).is_some_and(ClientConn::is_ahead_of_software) {
+            true => self.begin_reset(cx, position),
+            false => self.remove_client(cx, position),
+        }
+    }
+
+    /// Resets a bounded number of connections, each once, for a process that ends; says whether there are more. Those
+    /// whose clients are still asked for a packet stay for a while ([`ClientConnState::Resetting`]).
+    pub(crate) fn abandon_some<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
+        self.is_ending = true;
+        let end = self.abandoned.saturating_add(ABANDONED_MAX as u32).min(self.client_conns.reach());
+        for position in self.abandoned..end {
+            let state = self.client_conns.get(position).map(|client_conn| client_conn.state);
+            if state.is_some_and(|state| !matches!(state, ClientConnState::Resetting | ClientConnState::PendingRemoval))
+            {
+                self.abandon(cx, position);
+            }
+        }
+        self.abandoned = end;
+        let rest = self
+            .backend_conns
+            .iter()
+            .filter(|(_, backend_conn)| backend_conn.state != BackendConnState::Resetting)
+            .map(|(at, _)| at);
+        let rest: ArrayVec<u32, ABANDONED_MAX> = rest.take(ABANDONED_MAX).collect();
+        for &backend_conn in &rest {
+            self.send_reset(cx, End::Backend(backend_conn));
+            self.remove_backend(cx, backend_conn, true);
+        }
+        self.abandoned < self.client_conns.reach() || rest.is_full()
+    }
+
     /// Begins to answer all that a client sends with RST, and asks it for a packet as soon as the engine holds no rule
     /// of it.
-    pub(super) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.release_buffers(position);
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.state = ClientConnState::Resetting;
@@ -53,7 +94,7 @@ impl Splices {
     }
 
     /// Asks a client that is to be reset for a packet, or forgets it if it was asked often enough.
-    pub(super) fn ask<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    pub(in crate::l7::splice) fn ask<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.remove_rules(cx, position);
         let Some(client_conn) = self.client_conns.get(position) else { return };
         if client_conn.asks == ASKS_MAX {
@@ -62,7 +103,7 @@ impl Splices {
         // What it sends while the engine has rules of it may go to its backend.
         let may_ask = client_conn.offload_state == OffloadState::Software;
         if may_ask {
-            self.acknowledge_below(cx, position);
+            self.acknowledge_below(cx, End::Client(position));
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.deadline = cx.now + ASK_AGAIN_AFTER * (1 << client_conn.asks);
@@ -72,7 +113,7 @@ impl Splices {
     }
 
     /// Answers a packet of a client that is to be reset: once for each number that it expects, and now and then again.
-    pub(super) fn answer_with_reset<IO: FrameIo>(
+    pub(in crate::l7::splice) fn answer_with_reset<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         segment: &Segment,
@@ -99,29 +140,8 @@ impl Splices {
         emit(cx, &own, [&[], &[]]);
     }
 
-    /// Resets a backend's connection and forgets it, as soon as its backend has been told.
-    pub(super) fn drop_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        self.reset_backend(cx, backend_conn);
-        let ahead = |entry: &BackendConn| entry.state == BackendConnState::Attached && entry.is_ahead_of_software();
-        if !self.backend_conns.get(backend_conn).is_some_and(ahead) {
-            return self.remove_backend(cx, backend_conn, true);
-        }
-        self.count_backend(cx, backend_conn, false);
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
-        entry.peer.disown(&mut self.buffers);
-        if let Some(input) = entry.input.take() {
-            self.buffers.release(input);
-        }
-        entry.state = BackendConnState::Resetting;
-        (entry.tries, entry.reset_with, entry.again) = (0, None, cx.now);
-        // Until then the engine's rules have gone: what it sends before goes to its client.
-        entry.deadline = cx.now + ASK_AGAIN_AFTER;
-        let deadline = entry.deadline;
-        self.stamp_backend(backend_conn, deadline);
-    }
-
     /// Asks a backend that is to be reset for a packet, or forgets its connection if it was asked often enough.
-    pub(super) fn ask_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+    pub(in crate::l7::splice) fn ask_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         if entry.tries == ASKS_MAX {
             return self.remove_backend(cx, backend_conn, true);
@@ -130,11 +150,11 @@ impl Splices {
         entry.deadline = cx.now + ASK_AGAIN_AFTER * (1 << entry.tries);
         let deadline = entry.deadline;
         self.stamp_backend(backend_conn, deadline);
-        self.acknowledge_backend_below(cx, backend_conn);
+        self.acknowledge_below(cx, End::Backend(backend_conn));
     }
 
     /// A packet of a backend that is to be reset.
-    pub(super) fn answer_backend_with_reset<IO: FrameIo>(
+    pub(in crate::l7::splice) fn answer_backend_with_reset<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         segment: &Segment,
@@ -152,14 +172,5 @@ impl Splices {
         }
         (entry.reset_with, entry.again) = (Some(number), cx.now + ASK_AGAIN_AFTER);
         self.reset_unopened(cx, backend_conn, number);
-    }
-
-    /// Lets go of all buffers of a client connection.
-    pub(super) fn release_buffers(&mut self, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        client_conn.peer.disown(&mut self.buffers);
-        let kept = [client_conn.input.take(), client_conn.again.take().map(|(buffer, _)| buffer)];
-        kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
-        client_conn.framing.clear(&mut self.buffers);
     }
 }

@@ -1,0 +1,193 @@
+//! A response on its way to the client: what follows its head.
+
+use crate::flow::Direction;
+use crate::frame::{Frame, FrameIo};
+use crate::l7::body::Length;
+use crate::l7::splice::state::entry::{Inadmissible, Message};
+use crate::l7::splice::tcp::numbers::{beyond, follow, later};
+use crate::l7::splice::tcp::segment::{Segment, replace_payload};
+use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::wire::Transport;
+use crate::wire::tcp::{ACK, FIN, PSH};
+use crate::worker::Drop;
+
+/// A backend's segment while client and backend connection are spliced.
+pub(in crate::l7::splice) struct Arrived<'a, F> {
+    pub(in crate::l7::splice) frame: F,
+    /// Where things are in the frame.
+    pub(in crate::l7::splice) at: &'a Transport,
+    pub(in crate::l7::splice) segment: &'a Segment,
+    /// The client connection's position, and the backend connection's.
+    pub(in crate::l7::splice) position: u32,
+    pub(in crate::l7::splice) backend_conn: u32,
+}
+
+impl Splices {
+    /// A final response is on its way.
+    pub(in crate::l7::splice) fn answered<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        message: Length,
+        status: u16,
+    ) {
+        let class = usize::from(status / 100).saturating_sub(1).min(4);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        cx.responded(client_conn.exchange.backend, class);
+        cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
+        if message == Length::Tunnel {
+            client_conn.exchange.request = Message::Endless;
+            client_conn.exchange.request_end = None;
+        }
+        if matches!(client_conn.exchange.response, Message::Endless) {
+            client_conn.exchange.close_backend = true;
+            client_conn.exchange.close_client = true;
+        }
+        client_conn.deadline = cx.now + crate::l7::splice::timers::body_timeout(cx.snapshot, client_conn);
+        self.begin_taking(cx, position);
+        if message == Length::Tunnel {
+            self.unread(position);
+        }
+    }
+
+    /// A part of a response behind its head, or (`head`: its bytes) from its head on.
+    pub(in crate::l7::splice) fn body_downward<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        arrived: Arrived<'_, IO::Frame>,
+        head: Option<u32>,
+    ) {
+        let Arrived { mut frame, at, segment, position, backend_conn } = arrived;
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
+        else {
+            return;
+        };
+        let exchange = &mut client_conn.exchange;
+        let skip = beyond(segment.sequence, exchange.response_floor).min(segment.payload);
+        let start = segment.sequence.wrapping_add(skip);
+        let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
+        let head = head.unwrap_or(0);
+        let mine = &payload[(skip + head) as usize..];
+        let first = start.wrapping_add(head);
+        let admitted = exchange.response.admit(&mut exchange.response_end, &mut entry.peer.expected, first, mine);
+        let admitted = match admitted {
+            Ok(admitted) => admitted + head as usize,
+            Err(Inadmissible::OutOfOrder) => {
+                cx.statistics.http.out_of_order += 1;
+                return self.acknowledge(cx, End::Backend(backend_conn));
+            }
+            Err(Inadmissible::Broken(_)) => {
+                cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
+                return self.abandon(cx, position);
+            }
+        };
+        let all = admitted == mine.len() + head as usize;
+        exchange.close_backend |= !all;
+        entry.peer.highest = later(entry.peer.highest, start.wrapping_add(admitted as u32));
+        follow(&mut exchange.response_floor, entry.peer.highest);
+        let out = start.wrapping_add(client_conn.down.delta_at_end());
+        let mut flags = ACK | segment.flags & PSH;
+        let closes = segment.has(FIN) && all;
+        if closes {
+            flags |= self.closed_by_backend(position, backend_conn, segment.payload_end());
+        }
+        if admitted == 0 && flags & FIN == 0 {
+            // All of it is ours, or was there before.
+            self.acknowledge(cx, End::Backend(backend_conn));
+            return self.conclude(cx, position);
+        }
+        if flags & FIN == 0 {
+            flags |= self.last_flag(position, backend_conn, start.wrapping_add(admitted as u32));
+        }
+        let cut = (skip as usize, skip as usize + admitted);
+        let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            let timeout = crate::l7::splice::timers::body_timeout(cx.snapshot, client_conn);
+            client_conn.deadline = client_conn.deadline.max(cx.now + timeout);
+        }
+        self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
+        if closes {
+            // Who closes has to see what is acknowledged.
+            self.remove_rules(cx, position);
+            return self.conclude(cx, position);
+        }
+        self.offer(cx, position);
+    }
+
+    /// The backend's FIN has come, with number `end`, behind all it had to say. Returns the flag that goes to the client.
+    pub(in crate::l7::splice) fn closed_by_backend(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
+        else {
+            return 0;
+        };
+        entry.peer.has_closed = true;
+        entry.closed_first = !entry.peer.was_closed;
+        let exchange = &mut client_conn.exchange;
+        exchange.close_backend = true;
+        if exchange.response.end(exchange.response_end) == Some(end) {
+            // Where the response ends, whether all of it has come by here or not.
+            (exchange.response, exchange.response_end) = (Message::Done, Some(end));
+        }
+        if exchange.response.is_done() {
+            // Acknowledged when the client has it all.
+            return 0;
+        }
+        // Its end is the response's, or it was cut short: then the client is to see that. What is not of this request still
+        // does not go to the backend, which may go on reading.
+        exchange.response = Message::Endless;
+        exchange.close_client = true;
+        client_conn.peer.was_closed = true;
+        FIN
+    }
+
+    /// FIN, if there is nothing for the client behind the number `end` of its backend's, to which a segment goes that is about
+    /// to be passed on; nothing otherwise.
+    pub(in crate::l7::splice) fn last_flag(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
+        let (Some(client_conn), Some(entry)) =
+            (self.client_conns.get_mut(position), self.backend_conns.get(backend_conn))
+        else {
+            return 0;
+        };
+        let exchange = &client_conn.exchange;
+        let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end == Some(end);
+        let is_quiet =
+            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_carried_down_only();
+        if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
+            return 0;
+        }
+        client_conn.peer.was_closed = true;
+        FIN
+    }
+
+    /// What was read of a client's is not read in order any more: it comes again, and goes through. (Bytes that a client
+    /// sends before it knows of a tunnel are few, and not acknowledged yet.)
+    fn unread(&mut self, position: u32) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let start = client_conn.input_start();
+        if let Some(input) = client_conn.input.take() {
+            self.buffers.release(input);
+            client_conn.peer.expected = start;
+        }
+    }
+}
+
+/// Keeps only a part of a segment's payload.
+pub(in crate::l7::splice) fn trim<F: Frame>(
+    frame: &mut F,
+    at: &Transport,
+    segment: &Segment,
+    (from, to): (usize, usize),
+) -> Option<(Transport, Segment)> {
+    if from == 0 && to == segment.payload as usize {
+        return Some((*at, *segment));
+    }
+    let at = replace_payload(frame, at, (from, to), &[])?;
+    let payload = (at.end - at.payload) as u32;
+    let gso_size = u32::from(frame.meta().gso_size);
+    if payload <= gso_size {
+        frame.meta_mut().gso_size = 0;
+    }
+    Some((at, Segment { payload, ..*segment }))
+}

@@ -1,0 +1,119 @@
+//! What a backend sends.
+
+use super::delivery::Arrived;
+use super::read::USELESS;
+use crate::flow::Direction;
+use crate::frame::{Frame, FrameIo};
+use crate::l7::splice::state::entry::Message;
+use crate::l7::splice::tcp::numbers::{before, earlier, later};
+use crate::l7::splice::tcp::segment::{Abilities, Segment};
+use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::wire::Transport;
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+
+impl Splices {
+    /// An answer to our SYN.
+    pub(in crate::l7::splice) fn handshake<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: &IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        backend_conn: u32,
+    ) {
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let answers = segment.has(ACK) && segment.acknowledgement == entry.peer.sent;
+        match segment.flags & (SYN | RST) {
+            SYN if answers => {
+                let abilities = Abilities::of(frame.bytes(), at);
+                if self.would_rather(cx, backend_conn, &abilities) {
+                    let next = self.skip_backend(cx, backend_conn);
+                    return self.follow(cx, next);
+                }
+                let expected = segment.sequence.wrapping_add(1);
+                let next = self.connected(cx, backend_conn, expected, &abilities, segment.window);
+                self.follow(cx, next);
+            }
+            RST if answers => {
+                let next = self.unconnected(cx, backend_conn, Refused::Unreachable);
+                self.follow(cx, next);
+            }
+            0 if segment.has(ACK) => {
+                // It remembers an older connection between the same ends: RST, and our SYN comes again (RFC 9293, 3.5.1).
+                self.reset_unopened(cx, backend_conn, segment.acknowledgement);
+            }
+            _ => cx.drop(USELESS),
+        }
+    }
+
+    /// A backend's segment while client and backend connection are spliced.
+    pub(in crate::l7::splice) fn downward<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        arrived: Arrived<'_, IO::Frame>,
+    ) {
+        let Arrived { frame, at, segment, position, backend_conn } = arrived;
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        if segment.has(RST) {
+            let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+            // What the engine has carried, software does not know of; this number tells.
+            let carried = client_conn.downloads_by_engine();
+            let window = if carried { (1 << 24) + (1 << 30) } else { 1 << 24 };
+            let is_near = segment.sequence.wrapping_sub(entry.peer.told).wrapping_add(window) <= 2 * window;
+            if is_near && carried {
+                let out = segment.sequence.wrapping_add(client_conn.down.delta_at_end());
+                client_conn.peer.sent = later(client_conn.peer.sent, out);
+            }
+            return if is_near { self.lost_backend(cx, backend_conn) } else { cx.drop(USELESS) };
+        }
+        let Some(heard) = entry.peer.hear(cx.now, segment, &mut self.buffers) else { return cx.drop(USELESS) };
+        let acknowledged = entry.peer.acknowledged;
+        self.send_more(cx, End::Backend(backend_conn), heard);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.last_seen = cx.now;
+        client_conn.up.settle(acknowledged);
+        if segment.payload == 0 && !segment.has(FIN) {
+            return self.acknowledgement_downward(cx, Arrived { frame, at, segment, position, backend_conn });
+        }
+        match client_conn.exchange.response {
+            Message::Head if segment.payload > 0 => {
+                self.response(cx, Arrived { frame, at, segment, position, backend_conn })
+            }
+            Message::Head => {
+                let is_next =
+                    self.backend_conns.get(backend_conn).is_some_and(|entry| entry.peer.expected == segment.sequence);
+                if is_next { self.lost_backend(cx, backend_conn) } else { cx.drop(USELESS) }
+            }
+            _ => self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None),
+        }
+    }
+
+    fn acknowledgement_downward<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
+        let Arrived { frame, at, segment, position, backend_conn } = arrived;
+        let (Some(client_conn), Some(entry)) = (self.client_conns.get(position), self.backend_conns.get(backend_conn))
+        else {
+            return;
+        };
+        let floor = client_conn.exchange.response_floor;
+        // Of a head that is not complete, the client knows nothing.
+        let gathered = entry.input.is_some() && before(segment.sequence, entry.peer.expected);
+        if before(segment.sequence, floor) || gathered {
+            // A keep-alive probe, or an old one.
+            return self.acknowledge(cx, End::Backend(backend_conn));
+        }
+        if entry.peer.holds(segment.acknowledgement) {
+            return;
+        }
+        let mut sequence = segment.sequence.wrapping_add(client_conn.down.delta_at_end());
+        if client_conn.peer.was_closed {
+            // FIN has a number, and may be ours.
+            sequence = later(sequence, client_conn.peer.sent);
+        }
+        if matches!(client_conn.exchange.response, Message::Head | Message::Chunked(_) | Message::Done) {
+            // What of a message that is read in order lies behind a gap has not gone on.
+            sequence = earlier(sequence, client_conn.peer.sent);
+        }
+        self.pass(cx, frame, at, segment, (position, Direction::FromBackend), (sequence, ACK));
+        self.conclude(cx, position);
+    }
+}

@@ -1,0 +1,227 @@
+//! Taking connections apart: a backend connection leaves its client connection, is kept for others, closed or reset, and
+//! what is over is forgotten.
+
+use super::read::CLOSING_TIMEOUT;
+use super::reset::ASK_AGAIN_AFTER;
+use crate::config::BackendState as BackendAllowed;
+use crate::config::Snapshot;
+use crate::flow::Direction;
+use crate::frame::FrameIo;
+use crate::l4::connection::OffloadState;
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConnState};
+use crate::l7::splice::state::peer::Owned;
+use crate::l7::splice::tcp::numbers::before;
+use crate::l7::splice::{Context, End, Splices};
+use crate::table::ageing::Ageing;
+use crate::time::{Duration, Time};
+
+/// How long an idle connection to a backend is kept.
+pub(in crate::l7::splice) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What becomes of a backend connection whose client connection lets go of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::l7::splice) enum Fate {
+    /// Others may have it.
+    Keep,
+    /// It is closed.
+    Close,
+    /// It is in the middle of something: reset.
+    Reset,
+}
+
+impl Splices {
+    /// Takes the backend connection from a client connection.
+    pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(backend_conn) = client_conn.backend_conn.take() else { return };
+        let ruled = client_conn.offload_state != OffloadState::Software;
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        entry.client_conn = None;
+        let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
+        match fate {
+            // The engine may still lead the client's packets to it.
+            Fate::Keep if open && !ruled => {
+                client_conn.left = Some((backend_conn, self.backend_conns.generation(backend_conn)));
+                self.rest(cx, backend_conn);
+            }
+            Fate::Keep | Fate::Close if entry.state == BackendConnState::Attached => {
+                self.close_backend(cx, backend_conn)
+            }
+            _ => self.drop_backend(cx, backend_conn),
+        }
+    }
+
+    /// Puts a backend connection among the idle ones, if there is room.
+    pub(in crate::l7::splice) fn rest<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let number = entry.number;
+        if before(entry.peer.told, entry.peer.expected) {
+            self.acknowledge(cx, End::Backend(backend_conn));
+        }
+        let enabled = |state| state == BackendAllowed::Enabled;
+        let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
+        if !entry.peer.is_settled() || entry.input.is_some() || limit == 0 {
+            return self.close_backend(cx, backend_conn);
+        }
+        if self.idle.count(number) >= limit
+            && let Some(oldest) = self.idle.oldest(&self.backend_conns, number)
+        {
+            self.close_backend(cx, oldest);
+        }
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        entry.state = BackendConnState::Idle;
+        self.count_backend(cx, backend_conn, false);
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        entry.deadline = cx.now + IDLE_TIMEOUT;
+        let deadline = entry.deadline;
+        self.idle.push(&mut self.backend_conns, backend_conn);
+        self.stamp_backend(backend_conn, deadline);
+    }
+
+    /// Closes a connection to a backend in order.
+    pub(in crate::l7::splice) fn close_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        if entry.state == BackendConnState::Idle {
+            self.idle.remove(&mut self.backend_conns, backend_conn);
+        }
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        if entry.peer.owned.is_some() || !entry.peer.is_settled() {
+            self.send_reset(cx, End::Backend(backend_conn));
+            return self.remove_backend(cx, backend_conn, true);
+        }
+        entry.peer.owned = Some(Owned::new(cx.now, entry.peer.sent, None, true));
+        entry.peer.was_closed = true;
+        entry.state = BackendConnState::Closing;
+        entry.deadline = cx.now + CLOSING_TIMEOUT;
+        let deadline = entry.deadline;
+        self.stamp_backend(backend_conn, deadline);
+        self.send_all(cx, End::Backend(backend_conn));
+    }
+
+    /// Counts a backend connection towards its backend's load, or takes it off.
+    pub(in crate::l7::splice) fn count_backend<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        backend_conn: u32,
+        there: bool,
+    ) {
+        let Some(entry) = self.backend_conns.get_mut(backend_conn).filter(|entry| entry.is_counted != there) else {
+            return;
+        };
+        entry.is_counted = there;
+        match there {
+            true => cx.loads.add(u32::from(entry.number)),
+            false => cx.loads.take(u32::from(entry.number)),
+        }
+    }
+
+    /// Forgets a backend connection. Its port rests if the backend may still remember it.
+    pub(in crate::l7::splice) fn remove_backend<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        backend_conn: u32,
+        rest: bool,
+    ) {
+        if self.backend_conns.get(backend_conn).is_some_and(|entry| entry.state == BackendConnState::Idle) {
+            self.idle.remove(&mut self.backend_conns, backend_conn);
+        }
+        self.count_backend(cx, backend_conn, false);
+        let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return };
+        self.unindex(&entry.key, backend_conn, Direction::FromBackend);
+        self.stamps.ended(self.fronts_max + backend_conn);
+        entry.peer.disown(&mut self.buffers);
+        if let Some(input) = entry.input.take() {
+            self.buffers.release(input);
+        }
+        let source = entry.own_end();
+        cx.known.remove(cx.steering.hash(&source));
+        cx.ports.release(cx.now, u32::from(entry.number), source, rest);
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
+            backend.connections_now = backend.connections_now.saturating_sub(1);
+            // One in TIME_WAIT has been counted out.
+            backend.open_now = backend.open_now.saturating_sub((entry.state != BackendConnState::TimeWait).into());
+        }
+        self.tell(&mut cx.statistics.http);
+    }
+
+    /// Forgets a client connection, as soon as the engine holds no rule of it.
+    pub(in crate::l7::splice) fn remove_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Fate::Keep);
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let (key, was, first) = (client_conn.key, client_conn.state, client_conn.first);
+        client_conn.state = ClientConnState::PendingRemoval;
+        cx.count_out(client_conn);
+        let offload_state = client_conn.offload_state;
+        self.release_buffers(position);
+        if was != ClientConnState::PendingRemoval {
+            self.unindex(&key, position, Direction::FromClient);
+            self.ended.add(cx.now, &key, first);
+            cx.known.remove(cx.steering.hash(&key.source));
+        }
+        if offload_state != OffloadState::Software {
+            return self.remove_rules(cx, position);
+        }
+        self.release_client(position);
+        self.tell(&mut cx.statistics.http);
+    }
+
+    /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.
+    pub(crate) fn end_backend(&mut self, now: Time, number: u16) {
+        for backend_conn in 0..self.backend_conns.reach() {
+            let wanted =
+                |entry: &&mut BackendConn| entry.number == number && entry.state != BackendConnState::Resetting;
+            let Some(entry) = self.backend_conns.get_mut(backend_conn).filter(wanted) else { continue };
+            entry.is_unwanted = true;
+            entry.deadline = now;
+            self.stamp_backend(backend_conn, now);
+        }
+    }
+
+    /// Closes the idle connections of all backends that get no more requests.
+    pub(crate) fn end_idle(&mut self, now: Time, snapshot: &Snapshot) {
+        for backend_conn in 0..self.backend_conns.reach() {
+            let Some(entry) =
+                self.backend_conns.get_mut(backend_conn).filter(|entry| entry.state == BackendConnState::Idle)
+            else {
+                continue;
+            };
+            let enabled = |state| state == BackendAllowed::Enabled;
+            if !snapshot.backend(entry.number).is_some_and(|(_, backend)| enabled(backend.state)) {
+                entry.deadline = now;
+                self.stamp_backend(backend_conn, now);
+            }
+        }
+    }
+
+    /// Resets a backend's connection and forgets it, as soon as its backend has been told.
+    pub(in crate::l7::splice) fn drop_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
+        self.send_reset(cx, End::Backend(backend_conn));
+        let ahead = |entry: &BackendConn| entry.state == BackendConnState::Attached && entry.is_ahead_of_software();
+        if !self.backend_conns.get(backend_conn).is_some_and(ahead) {
+            return self.remove_backend(cx, backend_conn, true);
+        }
+        self.count_backend(cx, backend_conn, false);
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        entry.peer.disown(&mut self.buffers);
+        if let Some(input) = entry.input.take() {
+            self.buffers.release(input);
+        }
+        entry.state = BackendConnState::Resetting;
+        (entry.tries, entry.reset_with, entry.again) = (0, None, cx.now);
+        // Until then the engine's rules have gone: what it sends before goes to its client.
+        entry.deadline = cx.now + ASK_AGAIN_AFTER;
+        let deadline = entry.deadline;
+        self.stamp_backend(backend_conn, deadline);
+    }
+
+    /// Lets go of all buffers of a client connection.
+    pub(in crate::l7::splice) fn release_buffers(&mut self, position: u32) {
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        client_conn.peer.disown(&mut self.buffers);
+        let kept = [client_conn.input.take(), client_conn.again.take().map(|(buffer, _)| buffer)];
+        kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
+        client_conn.framing.clear(&mut self.buffers);
+    }
+}

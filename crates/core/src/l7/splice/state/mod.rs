@@ -1,0 +1,11 @@
+//! State: connections, exchanges, messages, buffers, and the lists they are in. Nothing here sends a segment.
+
+pub(super) mod buffers;
+pub(super) mod ended;
+pub(super) mod entry;
+pub(super) mod framing;
+pub(super) mod idle;
+pub(super) mod peer;
+pub(super) mod sizes;
+pub(super) mod slots;
+pub(super) mod unmatched;
