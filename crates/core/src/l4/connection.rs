@@ -7,7 +7,7 @@
 //!
 //! Never changed after insertion: `client`, `vip`, `backend`, `source`, `protocol`, `service`, `backend_number`.
 //! The others change one by one, in any order. What that can look like, and what it means:
-//! - `offload_state`, `rules`, `answers_due`, `kept`: any combination. What the engine really holds decides, not these.
+//! - `pair` (each of its bytes) and `kept`: any combination. What the engine really holds decides, not these.
 //! - `state` with flags of before or after: [`Flags::COUNTED`] there or missing in any state (it follows from the state),
 //!   [`Flags::PROVEN`] missing in an established one (it is then among those that give way when the table is full),
 //!   [`Flags::REVIVED`] and [`Flags::BACKEND_CLOSED_FIRST`] in any: they only choose a timeout or let a port rest.
@@ -21,6 +21,7 @@
 
 use crate::engine::Counters;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
+use crate::offload::RulePair;
 use crate::rewrite::Rewrite;
 use crate::time::Time;
 
@@ -97,22 +98,8 @@ impl State {
     }
 }
 
-/// Where a connection's pair of rules is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum OffloadState {
-    /// The engine holds nothing.
-    Software,
-    /// Asked for; not all answers are in.
-    Installing,
-    /// The engine holds all rules of it.
-    Offloaded,
-    /// Their removal is asked for; not all answers are in.
-    Removing,
-}
-
 /// Why a connection is not with the engine, or was not when that was last decided. Meaningful while the offload state says
-/// [`OffloadState::Software`] or [`OffloadState::Removing`].
+/// [`Software`](crate::offload::OffloadState::Software) or [`Removing`](crate::offload::OffloadState::Removing).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kept {
@@ -245,14 +232,12 @@ pub struct Connection {
     pub protocol: Protocol,
     /// Where it is in its life.
     pub state: State,
-    /// Where its rules are in theirs.
-    pub offload_state: OffloadState,
-    /// Why it has none.
+    /// Why the engine has none of its rules.
     pub kept: Kept,
+    /// Its rules, as far as is known what the engine holds.
+    pub pair: RulePair,
     /// Facts.
     pub flags: Flags,
-    /// Its backend's number in the snapshot.
-    pub backend_number: u16,
     /// When a packet was last seen, in software or by the engine as far as it has told.
     pub last_seen: Time,
     /// What software carried, and rules that are gone: [from client, from backend].
@@ -262,15 +247,13 @@ pub struct Connection {
     pub proof: u32,
     /// Its service's number in the snapshot.
     pub service: u16,
-    /// Answers of the engine that are still to come.
-    pub answers_due: u8,
-    /// Which rules the engine holds: bit 0 from the client, bit 1 from the backend.
-    pub rules: u8,
+    /// Its backend's number in the snapshot.
+    pub backend_number: u16,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
     pub changed: Time,
-    /// Not to be offered to the engine before. While the offload state says [`OffloadState::Installing`]: when its rules
+    /// Not to be offered to the engine before. While the offload state says [`Installing`](crate::offload::OffloadState::Installing): when its rules
     /// were asked for.
     pub offer_after: Time,
     /// What the rules in force had carried when the engine was last asked.
@@ -297,13 +280,11 @@ impl Connection {
             source,
             protocol,
             state,
-            offload_state: OffloadState::Software,
             kept: Kept::Nothing,
+            pair: RulePair::default(),
             flags: Flags::default(),
             service: 0,
             backend_number: 0,
-            answers_due: 0,
-            rules: 0,
             proof: 0,
             created: now,
             changed: now,
@@ -365,7 +346,7 @@ impl Connection {
         self.last_seen = self.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
     }
 
-    /// Takes the word of a caller that has looked that the engine holds these rules of it (bits as in `rules`), and
+    /// Takes the word of a caller that has looked that the engine holds these rules of it (bits as of [`RulePair::held`]), and
     /// that no answers are due. What other rules had carried when they were last sampled is all that will be known of
     /// them.
     pub fn holds(&mut self, rules: u8) {
@@ -375,14 +356,11 @@ impl Connection {
                 self.carried[direction].add(packets, bytes);
             }
         }
-        self.rules = rules;
-        self.answers_due = 0;
-        self.offload_state = if rules == 0 { OffloadState::Software } else { OffloadState::Offloaded };
+        self.pair = RulePair::holding(rules);
     }
 
     /// Takes the last counters of a rule that is gone.
     pub fn settled(&mut self, direction: Direction, counters: Option<&Counters>) {
-        self.rules &= !(1 << direction as u8);
         self.offloaded[direction as usize] = Volume::default();
         if let Some(last) = counters {
             self.carried[direction as usize].add(last.packets, last.bytes);

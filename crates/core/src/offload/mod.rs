@@ -14,6 +14,7 @@ mod any;
 mod auto;
 mod fastest_flow;
 mod heavy_hitter;
+mod pair;
 mod price;
 mod rates;
 mod sizes;
@@ -26,6 +27,8 @@ pub use any::{AnyPolicy, Choice};
 pub use auto::{Auto, Costs};
 pub use fastest_flow::FastestFlow;
 pub use heavy_hitter::{Combine, HeavyHitter};
+pub(crate) use pair::BOTH;
+pub use pair::{Answer, OffloadState, RulePair};
 pub use tree::{BUILT_IN, DecisionTree, Tree};
 
 use crate::flow::{Direction, Endpoint, Protocol};

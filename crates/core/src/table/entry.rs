@@ -2,7 +2,8 @@
 
 use super::slab::Slot;
 use crate::flow::{Address, Protocol};
-use crate::l4::connection::{Connection, Kept, OffloadState, State};
+use crate::l4::connection::{Connection, Kept, State};
+use crate::offload::{OffloadState, RulePair};
 use core::mem::offset_of;
 
 /// A type of which a slab may be adopted.
@@ -35,16 +36,14 @@ macro_rules! with_fields {
             source,
             protocol,
             state,
-            offload_state,
             kept,
+            pair,
             flags,
-            backend_number,
             last_seen,
             carried,
             proof,
             service,
-            answers_due,
-            rules,
+            backend_number,
             created,
             changed,
             offer_after,
@@ -105,9 +104,9 @@ unsafe impl Adoptable for Connection {
         let Ok(bytes) = <&[u8; size_of::<Connection>()]>::try_from(bytes) else { return false };
         let state = bytes[offset_of!(Connection, state)];
         let is_pass = state == State::Pass as u8;
+        let pair = offset_of!(Connection, pair);
         let enums = [Protocol::Tcp as u8, Protocol::Udp as u8].contains(&bytes[offset_of!(Connection, protocol)])
             && state <= State::Pass as u8
-            && bytes[offset_of!(Connection, offload_state)] <= OffloadState::Removing as u8
             && bytes[offset_of!(Connection, kept)] <= Kept::Failed as u8;
         let is_udp = bytes[offset_of!(Connection, protocol)] == Protocol::Udp as u8;
         let is_udp_state = [State::UdpNew as u8, State::UdpEstablished as u8].contains(&state);
@@ -121,14 +120,14 @@ unsafe impl Adoptable for Connection {
         enums
             && (is_pass || is_udp == is_udp_state)
             && ends.iter().all(|&at| is_ipv4(at) == is_ipv4(ENDS[0]))
-            && bytes[offset_of!(Connection, answers_due)] <= 2
-            && bytes[offset_of!(Connection, rules)] <= 3
+            && RulePair::is_valid([bytes[pair], bytes[pair + 1], bytes[pair + 2]])
     }
 }
 
 const _: () = {
     // The address is what an end begins with, and the discriminants have no gaps.
     assert!(offset_of!(crate::flow::Endpoint, address) == 0);
+    assert!(size_of::<RulePair>() == 3);
     assert!(State::Pass as u8 == 9 && OffloadState::Removing as u8 == 3 && Kept::Failed as u8 == 5);
 };
 

@@ -25,8 +25,9 @@ use super::lifecycle::QUEUE_FULL_FOR;
 use super::{Flows, Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
-use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, Kept, State};
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -297,7 +298,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     fn take_in(&mut self, now: Time, position: Position, held: u8, adopted: &mut Adopted) {
         let misses = self.is_missteered(self.slab.at(position));
         let connection = self.slab.at_mut(position);
-        let was_offered = matches!(connection.offload_state, OffloadState::Installing | OffloadState::Offloaded);
+        let was_offered = matches!(connection.pair.state(), OffloadState::Installing | OffloadState::Offloaded);
         connection.holds(held);
         let gone = held == 0 && was_offered;
         if held != 0 || gone || misses {
@@ -354,8 +355,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
             self.count_in(position);
         }
-        self.rules.add(connection.source.address.is_ipv4(), connection.rules.count_ones());
-        if connection.rules == 0 {
+        self.rules.add(connection.source.address.is_ipv4(), connection.pair.held().count_ones());
+        if connection.pair.held() == 0 {
             self.release(now, position);
         } else {
             self.unfinished.take_back.push_back((position, self.slab.generation(position)));
@@ -389,7 +390,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     fn take_back(&mut self, now: Time, (position, generation): (Position, u32)) {
         let there = self.slab.contains(position) && self.slab.generation(position) == generation;
-        if !there || self.slab.at(position).offload_state != OffloadState::Offloaded {
+        if !there || self.slab.at(position).pair.state() != OffloadState::Offloaded {
             return; // ended meanwhile, its rules with it
         }
         if !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL) {

@@ -7,8 +7,9 @@ use super::lifecycle::QUEUE_FULL_FOR;
 use super::{SAMPLES_MAX, Worker};
 use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
 use crate::flow::{Direction, FlowKey};
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::ageing::{Ageing, Deadlines};
 use crate::table::slab::Slab;
 use crate::table::{Position, Table};
@@ -110,7 +111,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.stamps.due(now, &Stamped(&self.slab), &mut due);
         for position in due {
             let connection = self.slab.at(position);
-            match connection.offload_state {
+            match connection.pair.state() {
                 _ if connection.flags.has(Flags::SEVERED) => self.severed_due(now, position),
                 OffloadState::Software
                     if connection.flags.has(Flags::MISSTEERED) && now < self.deadline(connection) =>
@@ -130,11 +131,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn poll_samples(&mut self, asked: &mut Asked) {
         while asked.remaining_capacity() >= 2 {
             let Some(position) = self.sampling.pop_front() else { return };
-            if !self.slab.contains(position) || self.slab.at(position).offload_state != OffloadState::Offloaded {
+            if !self.slab.contains(position) || self.slab.at(position).pair.state() != OffloadState::Offloaded {
                 continue; // overtaken by events, and stamped again or on its way out
             }
             for direction in [Direction::FromClient, Direction::FromBackend] {
-                if self.slab.at(position).rules & (1 << direction as u8) != 0 {
+                if self.slab.at(position).pair.holds(direction) {
                     asked.push((self.rule_id(position, direction), self.slab.at(position).key(direction)));
                 }
             }

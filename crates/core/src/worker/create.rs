@@ -4,8 +4,9 @@ use super::{Drop, Worker, passive, value};
 use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::Time;
@@ -237,7 +238,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// connection with the same keys must not ask for its rules before the removal of these is asked for.
     pub(super) fn begin_removal(&mut self, now: Time, position: Position) -> bool {
         let connection = *self.slab.at(position);
-        match connection.offload_state {
+        match connection.pair.state() {
             OffloadState::Software => {}
             OffloadState::Offloaded if self.queue_has_room() => {}
             _ => return false,
@@ -249,7 +250,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.count(position, false);
         self.forget_half_open(position);
         self.slab.at_mut(position).flags.set(Flags::PENDING_REMOVAL);
-        if connection.offload_state == OffloadState::Software {
+        if connection.pair.state() == OffloadState::Software {
             self.release(now, position);
         } else {
             self.stamps.ended(position);

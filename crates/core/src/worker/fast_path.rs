@@ -8,7 +8,8 @@ use super::packets::volume_of;
 use super::{Flows, Worker};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::{BATCH_MAX, Batch, Frame};
-use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, Kept, State};
+use crate::offload::OffloadState;
 use crate::offload::{OffloadPolicy, Reason};
 use crate::rewrite::Rewrite;
 use crate::table::Table;
@@ -40,7 +41,7 @@ fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> b
 fn is_kept(connection: &Connection) -> bool {
     let doubts = connection.flags.0 & (Flags::MISSTEERED | Flags::REPORTED | Flags::JUDGED);
     matches!(connection.state, State::Established | State::UdpEstablished)
-        && connection.offload_state == OffloadState::Software
+        && connection.pair.state() == OffloadState::Software
         && connection.kept == Kept::Policy
         && (doubts == 0 || doubts == Flags::JUDGED)
 }
@@ -98,7 +99,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let (checksum, (packets, bytes)) = (meta.checksum, volume_of(meta, plain));
         // Of a policy that keeps everything nothing new is to be heard.
         let kept = is_kept(connection) && !self.policy.offloads();
-        let offered = connection.offload_state == OffloadState::Software && !kept;
+        let offered = connection.pair.state() == OffloadState::Software && !kept;
         let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
         connection.last_seen = now;
         connection.carried[direction as usize].add(packets, bytes);

@@ -1,14 +1,12 @@
-//! A connection's pair of rules: Software -> Installing -> Offloaded -> Removing -> Software.
-//!
-//! The pair is asked for together and goes together. A connection's slot outlives its rules: it is released only in
-//! Software (invariant 2).
+//! The rules of layer 4's connections: when both directions' are asked for and removed, and what the engine's answers mean.
+//! Their life cycle is [`RulePair`](crate::offload::RulePair)'s.
 
 use super::{OPS_MAX, Worker};
 use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
 use crate::flow::{Direction, FlowKey};
-use crate::l4::connection::{Flags, Kept, OffloadState, State};
+use crate::l4::connection::{Flags, Kept, State};
 use crate::l7::splice::RULE_BIT;
-use crate::offload::OffloadPolicy;
+use crate::offload::{Answer, BOTH, OffloadPolicy, OffloadState};
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -17,8 +15,6 @@ use crate::time::{Duration, Time};
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// How long before what found the queue full, or the engine's answers outstanding, is tried again.
 pub(super) const QUEUE_FULL_FOR: Duration = Duration::from_millis(100);
-
-const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether both requests about a connection fit into the queue to the engine.
@@ -55,7 +51,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 ..Rule::default()
             }));
         }
-        self.asked(now, position, 2);
+        self.asked(now, position, 0b11);
     }
 
     /// Asks for the one rule of a Pass entry.
@@ -67,38 +63,29 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let id = self.rule_id(position, Direction::FromBackend);
         let key = self.slab.at(position).key(Direction::FromBackend);
         self.ops.push_back(RuleOp::Install(Rule { id, key, fate: Fate::Pass, ..Rule::default() }));
-        self.asked(now, position, 1);
+        self.asked(now, position, 0b10);
     }
 
-    /// Notes that so many rules have been asked for.
-    fn asked(&mut self, now: Time, position: Position, rules: u8) {
+    /// Notes that the rules `wanted` have been asked for.
+    fn asked(&mut self, now: Time, position: Position, wanted: u8) {
         let connection = self.slab.at_mut(position);
         connection.kept = Kept::Nothing;
         connection.offer_after = now;
-        connection.offload_state = OffloadState::Installing;
-        connection.answers_due = rules;
+        let fresh = connection.pair.ask(wanted);
         let ipv4 = connection.source.address.is_ipv4();
-        self.rules.add(ipv4, u32::from(rules));
+        self.rules.add(ipv4, fresh);
     }
 
     /// Asks for the removal of what rules a connection has in force. The queue may be a little over its bound for
     /// this: at most by as many as the engine can answer at a time.
     pub(super) fn remove_rules(&mut self, now: Time, position: Position) {
-        let rules = self.slab.at(position).rules;
-        let mut asked = 0;
-        for direction in BOTH {
-            if rules & (1 << direction as u8) != 0 {
-                let id = self.rule_id(position, direction);
-                let key = self.slab.at(position).key(direction);
-                self.ops.push_back(RuleOp::Remove { id, key });
-                asked += 1;
-            }
-        }
-        let connection = self.slab.at_mut(position);
-        connection.answers_due = asked;
-        connection.offload_state = OffloadState::Removing;
-        if asked == 0 {
-            self.settle(now, position);
+        let ids = BOTH.map(|direction| self.rule_id(position, direction));
+        let Worker { slab, ops, .. } = self;
+        let connection = slab.at_mut(position);
+        let keys = BOTH.map(|direction| connection.key(direction));
+        let name = |direction: Direction| (ids[direction as usize], keys[direction as usize]);
+        if connection.pair.remove(name, |op| ops.push_back(op)) == 0 {
+            self.settle(now, position, OffloadState::Removing);
         }
     }
 
@@ -109,7 +96,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Not after a RST, which a single forged packet is.
     pub(super) fn wind_up(&mut self, now: Time, position: Position) {
         let connection = self.slab.at(position);
-        match connection.offload_state {
+        match connection.pair.state() {
             OffloadState::Software => self.tell_end(now, position),
             OffloadState::Offloaded if connection.flags.has(Flags::MISSTEERED) => {}
             OffloadState::Offloaded if self.is_tight(connection.source.address.is_ipv4()) && self.queue_has_room() => {
@@ -168,38 +155,45 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         self.statistics.offload.rules = u64::from(self.rules.own());
         let connection = self.slab.at_mut(position);
-        match completion {
+        let was = connection.pair.state();
+        let answer = match completion {
             Completion::Installed(_) => {
                 self.statistics.offload.latency.add(now.since(connection.offer_after));
-                connection.rules |= 1 << direction as u8;
+                Answer::Installed
             }
-            Completion::Rejected(_, Refusal::Full) => {
-                connection.kept = Kept::EngineFull;
-                self.policy.on_refused(now);
+            Completion::Rejected(_, refusal) => {
+                connection.kept = match refusal {
+                    Refusal::Full => Kept::EngineFull,
+                    Refusal::Unsupported => Kept::Unsupported,
+                    Refusal::Failed => Kept::Failed,
+                };
+                if *refusal == Refusal::Full {
+                    self.policy.on_refused(now);
+                }
+                Answer::Rejected
             }
-            Completion::Rejected(_, Refusal::Unsupported) => connection.kept = Kept::Unsupported,
-            Completion::Rejected(_, Refusal::Failed) => connection.kept = Kept::Failed,
-            Completion::Removed(_, counters) => connection.settled(direction, counters.as_ref()),
-        }
-        connection.answers_due = connection.answers_due.saturating_sub(1);
-        if connection.answers_due == 0 {
-            self.settle(now, position);
+            Completion::Removed(_, counters) => {
+                connection.settled(direction, counters.as_ref());
+                Answer::Removed
+            }
+        };
+        if connection.pair.answer(direction, answer) {
+            self.settle(now, position, was);
         }
     }
 
-    /// All answers about a connection are in: what is it now, and what next?
-    fn settle(&mut self, now: Time, position: Position) {
+    /// All answers about a connection whose rules were in the state `was` are in: what is it now, and what next?
+    fn settle(&mut self, now: Time, position: Position, was: OffloadState) {
         let connection = self.slab.at_mut(position);
         let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
         let pending_removal = connection.flags.has(Flags::PENDING_REMOVAL);
-        if connection.offload_state == OffloadState::Installing && connection.rules == whole {
+        if was == OffloadState::Installing && connection.pair.held() == whole {
             self.policy.on_installed(now, now.since(connection.offer_after));
         }
         if connection.kept != Kept::Nothing {
             connection.offer_after = now + REFUSED_FOR;
         }
-        if connection.rules == 0 {
-            connection.offload_state = OffloadState::Software;
+        if connection.pair.held() == 0 {
             if pending_removal {
                 self.release(now, position);
             } else if connection.flags.has(Flags::MISSTEERED) {
@@ -210,9 +204,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.wind_up(now, position);
             }
         } else {
-            connection.offload_state = OffloadState::Offloaded;
-            // a pair of which one was refused is no use
-            if pending_removal || connection.rules != whole {
+            // A pair of which one was refused is no use.
+            if pending_removal || connection.pair.held() != whole {
                 self.remove_rules(now, position);
             } else if connection.state == State::Closed {
                 self.wind_up(now, position);

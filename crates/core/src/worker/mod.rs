@@ -281,7 +281,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let connection = self.slab.at(position);
             [Direction::FromClient, Direction::FromBackend]
                 .into_iter()
-                .filter(|&direction| connection.rules & (1 << direction as u8) != 0)
+                .filter(|&direction| connection.pair.holds(direction))
                 .map(|direction| connection.key(direction))
         });
         of_connections.chain(self.splices.rules_known())

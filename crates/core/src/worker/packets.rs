@@ -5,9 +5,10 @@ use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
 use crate::l4::answer::{self, Notice};
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::l4::{icmp, tcp};
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
 use crate::wire::plain::{self, Ends, Network, Plain};
@@ -388,7 +389,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 }
             }
         };
-        if next == State::SynReceived && connection.offload_state != OffloadState::Software {
+        if next == State::SynReceived && connection.pair.state() != OffloadState::Software {
             // started anew while its rules may be in force: the client's ACK may not come by here
             self.prove(position);
             self.succeeded(position);

@@ -14,9 +14,10 @@
 use super::Worker;
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Checksum, Frame};
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::l4::tcp;
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -131,7 +132,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// An ICMP error says that a packet did not reach the backend.
     pub(super) fn note_report(&mut self, now: Time, position: Position, kind: ErrorKind) {
         let connection = self.slab.at_mut(position);
-        let unanswered = connection.offload_state == OffloadState::Software && is_unanswered(connection);
+        let unanswered = connection.pair.state() == OffloadState::Software && is_unanswered(connection);
         if connection.flags.has(Flags::JUDGED) || !unanswered {
             return;
         }

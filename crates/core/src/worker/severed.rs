@@ -13,9 +13,10 @@ use super::{Drop, Worker};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::answer;
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::l7::splice::Context;
 use crate::offload::OffloadPolicy;
+use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -44,7 +45,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Begins to tell both ends of a connection that it is over. `false`, and nothing happens, while the engine owes
     /// answers about it or the queue to the engine is full.
     pub(super) fn sever(&mut self, now: Time, position: Position) -> bool {
-        let offload_state = self.slab.at(position).offload_state;
+        let offload_state = self.slab.at(position).pair.state();
         match offload_state {
             OffloadState::Software => {}
             OffloadState::Offloaded if self.queue_has_room() => {}
@@ -68,7 +69,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = *self.slab.at(position);
         let asked = connection.proof >= ASKS_MAX;
         let over = now >= self.deadline(&connection) || asked && connection.flags.has(Flags::CLIENT_GONE);
-        let next = match connection.offload_state {
+        let next = match connection.pair.state() {
             OffloadState::Software if over => {
                 self.begin_removal(now, position);
                 return;

@@ -3,7 +3,8 @@
 
 use super::{OPS_MAX, SAMPLES_MAX, Worker};
 use crate::flow::{Direction, FlowKey};
-use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, Kept, State};
+use crate::offload::OffloadState;
 use crate::offload::{Costs, EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -58,7 +59,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let open = matches!(connection.state, State::Established | State::UdpEstablished)
             || misses && connection.state.is_established();
         let in_doubt = connection.flags.0 & (Flags::REPORTED | Flags::JUDGED) == Flags::REPORTED;
-        if !open || in_doubt || connection.offload_state != OffloadState::Software {
+        if !open || in_doubt || connection.pair.state() != OffloadState::Software {
             return;
         }
         if !misses && !self.policy.offloads() {
@@ -111,7 +112,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             if self.sampling.len() >= SAMPLES_MAX {
                 break;
             }
-            if self.slab.contains(position) && self.slab.at(position).offload_state == OffloadState::Offloaded {
+            if self.slab.contains(position) && self.slab.at(position).pair.state() == OffloadState::Offloaded {
                 self.sampling.push_back(position);
             }
         }
@@ -124,7 +125,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let connection = self.slab.at(position);
         let open = matches!(connection.state, State::Established | State::UdpEstablished);
-        let may_go = connection.offload_state == OffloadState::Offloaded && !connection.flags.has(Flags::MISSTEERED);
+        let may_go = connection.pair.state() == OffloadState::Offloaded && !connection.flags.has(Flags::MISSTEERED);
         if !open || !may_go || connection.flags.has(Flags::PENDING_REMOVAL) || !self.queue_has_room() {
             return;
         }

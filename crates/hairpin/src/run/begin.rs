@@ -352,7 +352,7 @@ pub(crate) fn reconcile(
     for_each(table, |connection| {
         for direction in [Direction::FromClient, Direction::FromBackend] {
             let key = connection.key(direction);
-            if connection.rules & (1 << direction as u8) != 0 && held.contains(&key) {
+            if connection.pair.holds(direction) && held.contains(&key) {
                 owned.insert(key);
                 if resteered {
                     owners.push((key, hairpin_core::worker::home(connection, steering) as u8));

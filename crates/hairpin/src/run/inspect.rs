@@ -13,7 +13,8 @@ use filter::Filter;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
-use hairpin_core::l4::connection::{Connection, Kept, OffloadState, State};
+use hairpin_core::l4::connection::{Connection, Kept, State};
+use hairpin_core::offload::OffloadState;
 use hairpin_core::table::slab::View;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
@@ -140,7 +141,7 @@ impl Inspector {
         let mut last_seen = connection.last_seen;
         for direction in [Direction::FromClient, Direction::FromBackend] {
             let way = direction as usize;
-            if connection.rules & (1 << direction as u8) != 0
+            if connection.pair.holds(direction)
                 && let Some(counters) = self.counters(&connection.key(direction), now)?
             {
                 packets_offloaded[way] = counters.packets;
@@ -164,7 +165,7 @@ impl Inspector {
             source: (connection.source != connection.client).then(|| connection.source.to_string()),
             state: connection.state.name().to_string(),
             worker: worker as u16,
-            offloaded: connection.offload_state == OffloadState::Offloaded && !self.only_marks(),
+            offloaded: connection.pair.state() == OffloadState::Offloaded && !self.only_marks(),
             offload: self.reason(connection).to_string(),
             packets,
             bytes,
@@ -188,7 +189,7 @@ impl Inspector {
 
     /// Why a connection is, or is not, with the engine.
     fn reason(&self, connection: &Connection) -> &'static str {
-        match (connection.offload_state, connection.state) {
+        match (connection.pair.state(), connection.state) {
             (OffloadState::Offloaded, _) if self.only_marks() => "a worker carries it, by the card's marks",
             (OffloadState::Offloaded, _) => "offloaded",
             (OffloadState::Installing, _) => "being handed to the engine",
@@ -219,7 +220,7 @@ impl Inspector {
                 match view.read(position) {
                     Some((_, connection)) if connection.state == State::Pass => {}
                     Some((_, connection))
-                        if connection.offload_state == OffloadState::Offloaded && !self.only_marks() =>
+                        if connection.pair.state() == OffloadState::Offloaded && !self.only_marks() =>
                     {
                         offloaded += 1
                     }

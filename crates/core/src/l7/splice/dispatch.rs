@@ -65,7 +65,7 @@ impl Splices {
         // the same port again (RFC 6528: its numbers go on with a clock).
         let peer = &client_conn.peer;
         let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
-            && (client_conn.rules != 0 || !before(peer.sent, segment.acknowledgement));
+            && (client_conn.pair.held() != 0 || !before(peer.sent, segment.acknowledgement));
         if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
             return self.another(cx, frame, at, &segment, position);
         }

@@ -14,11 +14,11 @@ use super::{Context, End, Splices, value};
 use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState, Message};
 use crate::l7::splice::state::sizes::{fit, fits};
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
+use crate::offload::{Answer, BOTH, OffloadState};
 use crate::rewrite::Rewrite;
 use crate::time::{Duration, Time};
 
@@ -34,8 +34,6 @@ const HOLD_MAX: u64 = 512 << 10;
 const HOLD_HEAD: u32 = 2048;
 /// How long after a refusal the engine is not asked again about a client connection.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
-
-const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
 /// Which directions of an exchange an engine carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +75,7 @@ impl Splices {
     /// Offers what is left of a large body to the engine.
     pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get(position) else { return };
-        if client_conn.offload_state != OffloadState::Software && client_conn.offload_state != OffloadState::Offloaded
+        if client_conn.pair.state() != OffloadState::Software && client_conn.pair.state() != OffloadState::Offloaded
             || client_conn.state != ClientConnState::Spliced
         {
             return;
@@ -88,7 +86,7 @@ impl Splices {
             return;
         };
         // Rules that lead to another backend connection go first.
-        let same_backend = client_conn.rules == 0 || client_conn.rule_key == backend_conn.key;
+        let same_backend = client_conn.pair.held() == 0 || client_conn.rule_key == backend_conn.key;
         // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
         // software would send it again and again, and give up.
         let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
@@ -160,10 +158,8 @@ impl Splices {
         }
         if let Some(client_conn) = self.client_conns.get_mut(position) {
             client_conn.peer.reach = later(client_conn.peer.sent, reaches[0]);
-            self.rules[usize::from(!client_conn.key.is_ipv4())] += (wanted & !client_conn.rules).count_ones();
-            client_conn.offload_state = OffloadState::Installing;
+            self.rules[usize::from(!client_conn.key.is_ipv4())] += client_conn.pair.ask(wanted);
             client_conn.wanted = wanted;
-            client_conn.answers_due = wanted.count_ones() as u8;
             if ways == Ways::Down {
                 // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
                 // numbers that are not translated.
@@ -237,26 +233,20 @@ impl Splices {
     /// Asks for the removal of what rules a client connection has in force.
     pub(super) fn remove_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get(position) else { return };
-        if client_conn.offload_state != OffloadState::Offloaded {
+        if client_conn.pair.state() != OffloadState::Offloaded {
             return;
         }
-        let keys = [client_conn.key, client_conn.rule_key];
-        let rules = client_conn.rules;
-        let mut asked = 0;
-        for direction in BOTH {
-            if rules & (1 << direction as u8) != 0 {
-                let id = self.rule_id(position, direction);
-                cx.ops.push_back(RuleOp::Remove { id, key: keys[direction as usize] });
-                asked += 1;
-            }
-        }
-        if let Some(client_conn) = self.client_conns.get_mut(position) {
-            client_conn.answers_due = asked;
-            client_conn.offload_state = OffloadState::Removing;
-        }
-        if asked == 0 {
+        if self.ask_removal(position, &mut |op| cx.ops.push_back(op)) == 0 {
             self.settle_rules(position);
         }
+    }
+
+    /// Asks for the removal of what rules a client connection has in force; returns how many.
+    fn ask_removal(&mut self, position: u32, ops: &mut impl FnMut(RuleOp)) -> u8 {
+        let ids = BOTH.map(|direction| self.rule_id(position, direction));
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return 0 };
+        let keys = [client_conn.key, client_conn.rule_key];
+        client_conn.pair.remove(|direction| (ids[direction as usize], keys[direction as usize]), ops)
     }
 
     /// Takes an answer of the engine about a splice's rule. Returns whether the rule is held.
@@ -268,58 +258,48 @@ impl Splices {
             return;
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let bit = 1 << direction as u8;
         let rules = &mut self.rules[usize::from(!client_conn.key.is_ipv4())];
-        match completion {
-            Completion::Installed(_) => client_conn.rules |= bit,
+        let answer = match completion {
+            Completion::Installed(_) => Answer::Installed,
             Completion::Rejected(_, refusal) => {
                 // One that was to be updated is in force as it was.
-                if client_conn.rules & bit == 0 {
+                if !client_conn.pair.holds(direction) {
                     *rules = rules.saturating_sub(1);
                 }
                 client_conn.offload_range = None;
                 let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
                 client_conn.offer_after = now + wait;
+                Answer::Rejected
             }
             Completion::Removed(_, counters) => {
                 *rules = rules.saturating_sub(1);
-                client_conn.rules &= !bit;
                 client_conn.offload_range = None;
                 if let Some(counters) = counters {
                     client_conn.carried[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.carried_by_engine[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.last_seen = client_conn.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
                 }
+                Answer::Removed
             }
-        }
-        client_conn.answers_due = client_conn.answers_due.saturating_sub(1);
-        if client_conn.answers_due > 0 {
+        };
+        if !client_conn.pair.answer(direction, answer) {
             return;
         }
-        if client_conn.rules == 0 {
-            client_conn.offload_state = OffloadState::Software;
-            self.lift(position);
+        let is_held = client_conn.pair.held() != 0;
+        self.lift(position);
+        if !is_held {
             return self.settle_rules(position);
         }
-        client_conn.offload_state = OffloadState::Offloaded;
-        self.lift(position);
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let is_endless = matches!(client_conn.exchange.response, Message::Endless);
-        let unwanted = client_conn.rules != client_conn.wanted
+        let unwanted = client_conn.pair.held() != client_conn.wanted
             || client_conn.is_carried_down_only() && client_conn.state != ClientConnState::Spliced
             || is_endless && (client_conn.peer.has_closed || client_conn.peer.was_closed)
             || matches!(client_conn.state, ClientConnState::PendingRemoval | ClientConnState::Waiting)
             || client_conn.peer.was_closed && client_conn.is_between_exchanges()
             || client_conn.backend_conn.is_none();
         if unwanted {
-            let (keys, rules) = ([client_conn.key, client_conn.rule_key], client_conn.rules);
-            client_conn.offload_state = OffloadState::Removing;
-            client_conn.answers_due = rules.count_ones() as u8;
-            for direction in BOTH {
-                if rules & (1 << direction as u8) != 0 {
-                    ops(RuleOp::Remove { id: self.rule_id(position, direction), key: keys[direction as usize] });
-                }
-            }
+            self.ask_removal(position, ops);
         }
     }
 
@@ -338,8 +318,7 @@ impl Splices {
 
     /// The engine holds nothing of a client connection any more.
     fn settle_rules(&mut self, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        client_conn.offload_state = OffloadState::Software;
+        let Some(client_conn) = self.client_conns.get(position) else { return };
         match client_conn.state {
             ClientConnState::PendingRemoval => self.release_client(position),
             ClientConnState::Waiting => self.ready.push_back(position),
@@ -359,7 +338,7 @@ impl Splices {
     pub(crate) fn rules_known(&self) -> impl Iterator<Item = FlowKey> {
         self.client_conns.iter().flat_map(|(_, client_conn)| {
             let keys = [(client_conn.key, 1), (client_conn.rule_key, 2)];
-            keys.into_iter().filter(|&(_, bit)| client_conn.rules & bit != 0).map(|(key, _)| key)
+            keys.into_iter().filter(|&(_, bit)| client_conn.pair.held() & bit != 0).map(|(key, _)| key)
         })
     }
 }

@@ -3,10 +3,10 @@
 use super::{Context, End, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::l7::splice::stages::remove::Fate;
 use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState, Message};
+use crate::offload::OffloadState;
 use crate::table::Position;
 use crate::table::ageing::Ageing;
 use crate::table::ageing::Deadlines;
@@ -71,7 +71,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get(position) else { return };
         if client_conn.state == ClientConnState::Spliced
             && client_conn.asks > 0
-            && client_conn.offload_state == OffloadState::Software
+            && client_conn.pair.state() == OffloadState::Software
         {
             return self.acknowledge_below(cx, End::Client(position));
         }
@@ -85,8 +85,8 @@ impl Splices {
             return self.ask(cx, position);
         }
         if client_conn.state == ClientConnState::Waiting
-            && client_conn.offload_state == OffloadState::Software
-            && client_conn.answers_due == 0
+            && client_conn.pair.state() == OffloadState::Software
+            && client_conn.pair.answers_due() == 0
         {
             let connecting = client_conn
                 .backend_conn
@@ -136,7 +136,7 @@ impl Splices {
             }
             // Its backend connection has a deadline of its own; this is for a request that waits for the engine.
             ClientConnState::Waiting => client_conn.deadline = cx.now + Duration::from_secs(1),
-            ClientConnState::Spliced if client_conn.offload_state != OffloadState::Software => {
+            ClientConnState::Spliced if client_conn.pair.state() != OffloadState::Software => {
                 self.look_at_rules(cx, position)
             }
             ClientConnState::Spliced if client_conn.outlasts(cx.snapshot) => {

@@ -10,13 +10,14 @@ use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
 use crate::flow::{Direction, Endpoint, FlowKey};
-use crate::l4::connection::{OffloadState, Volume};
+use crate::l4::connection::Volume;
 use crate::l7::config::{Group, Kind};
 use crate::l7::head::{Method, Version};
 use crate::l7::splice::stages::read::CLOSING_TIMEOUT;
 use crate::l7::splice::stages::remove::IDLE_TIMEOUT;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
 use crate::l7::splice::state::sizes::fit;
+use crate::offload::OffloadState;
 use crate::time::{Duration, Time};
 use alloc::vec::Vec;
 
@@ -228,7 +229,7 @@ impl Splices {
         let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
         let exchange = &client_conn.exchange;
         let under_way = matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting);
-        let rule = |direction, key| (client_conn.rules & (1 << direction as u8) != 0).then_some(key);
+        let rule = |direction, key| (client_conn.pair.holds(direction)).then_some(key);
         SplicedConnection {
             place,
             client: Some((client_conn.key.source, client_conn.key.destination)),
@@ -294,7 +295,7 @@ fn view_of_backend(terms: &Terms<'_>, place: u32, backend_conn: &BackendConn) ->
 }
 
 fn path(terms: &Terms<'_>, client_conn: &ClientConn, backend_conn: Option<&BackendConn>) -> SplicedPath {
-    match client_conn.offload_state {
+    match client_conn.pair.state() {
         OffloadState::Offloaded => return SplicedPath::Offloaded,
         OffloadState::Installing => return SplicedPath::Installing,
         OffloadState::Removing => return SplicedPath::Removing,

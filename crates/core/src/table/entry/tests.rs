@@ -47,10 +47,10 @@ fn one_wrong_field_is_enough() {
     let wrong = [
         (offset_of!(Connection, protocol), 7),
         (offset_of!(Connection, state), 10),
-        (offset_of!(Connection, offload_state), 4),
         (offset_of!(Connection, kept), 6),
-        (offset_of!(Connection, answers_due), 3),
-        (offset_of!(Connection, rules), 4),
+        (offset_of!(Connection, pair), 4),
+        (offset_of!(Connection, pair) + 1, 4),
+        (offset_of!(Connection, pair) + 2, 3),
         (offset_of!(Connection, client) + 10, 0),
         (offset_of!(Connection, vip) + 11, 0),
         (offset_of!(Connection, backend), 1),
@@ -92,8 +92,8 @@ proptest! {
         for end in [0, 18, 36, 54] {
             bytes[end..end + 16].fill(1);
         }
-        bytes[offset_of!(Connection, answers_due)] &= 3;
-        bytes[offset_of!(Connection, rules)] &= 3;
+        bytes[offset_of!(Connection, pair) + 1] &= 3;
+        bytes[offset_of!(Connection, pair) + 2] &= 3;
         if Connection::is_valid(&bytes) {
             // SAFETY: that is what `is_valid` is for; the bytes need not be aligned.
             let connection = unsafe { bytes.as_ptr().cast::<Connection>().read_unaligned() };

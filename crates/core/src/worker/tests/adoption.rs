@@ -5,7 +5,8 @@ use super::stage::{Stage, Way, client, packet};
 use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::frame::VecFrame;
-use crate::l4::connection::{Connection, Flags, Kept, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, Kept, State};
+use crate::offload::{OffloadState, RulePair};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
 use crate::wire::{self, Parsed};
@@ -80,7 +81,7 @@ fn an_offloaded_connection_does_not_notice() {
     assert_eq!((adopted.kept, adopted.offloaded, adopted.invalid), (1, 1, 0));
     assert_eq!(house.engine.keys().copied().collect::<Vec<_>>(), rules, "its rules were never touched");
     let after = house.of(client);
-    assert_eq!((after.offload_state, after.rules, after.state), (OffloadState::Offloaded, 3, State::Established));
+    assert_eq!((after.pair.state(), after.pair.held(), after.state), (OffloadState::Offloaded, 3, State::Established));
     assert_eq!((after.created, after.carried), (before.created, before.carried));
     assert_eq!(house.client_sends(client, ACK | PSH), Some(way));
     assert!(house.backend_sends(way, client, FIN | ACK), "FIN reaches the new worker");
@@ -129,7 +130,7 @@ fn rules_that_are_gone_are_asked_for_again_without_a_packet() {
     house.engine.clear();
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.rules_gone), (1, 1));
-    assert_eq!(house.of(client).offload_state, OffloadState::Offloaded);
+    assert_eq!(house.of(client).pair.state(), OffloadState::Offloaded);
     assert_eq!(house.engine.len(), 2);
     assert_eq!(house.of(client).carried[0].packets, 2 + 7, "what was known of the lost rule's packets is kept");
     house.outlive();
@@ -146,11 +147,11 @@ fn half_a_pair_is_taken_back() {
         house.engine.remove(&key).unwrap();
         let adopted = house.crash(house.as_before());
         assert_eq!((adopted.rules_missing, adopted.offloaded), (1, 0));
-        assert_eq!(house.of(client).offload_state, OffloadState::Software);
+        assert_eq!(house.of(client).pair.state(), OffloadState::Software);
         assert!(house.engine.is_empty());
         assert_eq!(house.client_sends(client, ACK), Some(way));
         house.settle();
-        assert_eq!(house.of(client).offload_state, OffloadState::Offloaded, "and the pair is offered again");
+        assert_eq!(house.of(client).pair.state(), OffloadState::Offloaded, "and the pair is offered again");
         house.outlive();
     }
 }
@@ -168,7 +169,7 @@ fn requests_and_answers_that_were_lost_do_not_matter() {
         (1..cut).for_each(|_| house.answer_one(0));
         let adopted = house.crash(house.as_before());
         assert_eq!((adopted.kept, adopted.offloaded), (1, u64::from(cut > 0)), "cut {cut}");
-        assert_eq!(house.of(client).offload_state, OffloadState::Offloaded);
+        assert_eq!(house.of(client).pair.state(), OffloadState::Offloaded);
         house.outlive();
     }
 }
@@ -261,7 +262,7 @@ fn a_rule_of_the_same_key_from_an_older_connection_is_not_mistaken_for_ones_own(
     assert!(worker.begin_removal(now, position));
     let another = house.snapshot.services[0].backends.iter().find(|backend| backend.endpoint != way.1).unwrap();
     (next.backend, next.backend_number) = (another.endpoint, another.number);
-    (next.offload_state, next.rules) = (OffloadState::Software, 0);
+    next.pair = RulePair::default();
     house.workers[0].slab.insert(next).unwrap();
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.pending_removal, adopted.offloaded), (1, 1, 0));
@@ -303,7 +304,7 @@ fn nonsense_is_dropped_and_counted() {
     let way = house.open(one);
     house.open(other);
     house.settle();
-    house.workers[0].slab.at_mut(1).rules = 200;
+    house.workers[0].slab.at_mut(1).pair = RulePair::holding(200);
     let adopted = house.crash(house.as_before());
     assert_eq!((adopted.kept, adopted.invalid), (1, 1));
     assert_eq!(house.engine.len(), 2, "rules without a connection are gone");
@@ -366,7 +367,7 @@ fn another_number_of_workers_keeps_every_established_connection() {
                     let connection = house.of(client);
                     let misses = connection.flags.has(Flags::MISSTEERED);
                     assert!(
-                        !misses || connection.offload_state == OffloadState::Offloaded,
+                        !misses || connection.pair.state() == OffloadState::Offloaded,
                         "only the engine can carry it"
                     );
                 }
@@ -394,7 +395,7 @@ fn the_engine_is_asked_again_and_again_to_carry_what_only_it_can() {
     let adopted = house.crash(Restart { workers: 4, ..house.as_before() });
     assert!(adopted.missteered > 0);
     let carried =
-        |house: &House| house.connections().filter(|c| c.flags.has(Flags::MISSTEERED) && c.rules == 3).count();
+        |house: &House| house.connections().filter(|c| c.flags.has(Flags::MISSTEERED) && c.pair.held() == 3).count();
     assert_eq!(carried(&house), 0);
     house.room = 1000;
     house.wait(Duration::from_secs(5));
@@ -429,7 +430,7 @@ fn what_is_taken_back_goes_before_anything_new_is_asked_for() {
     house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), false);
     let begun = house.of(key.source);
     assert_eq!(
-        (begun.state, begun.offload_state, begun.kept),
+        (begun.state, begun.pair.state(), begun.kept),
         (State::Established, OffloadState::Software, Kept::QueueFull)
     );
     house.settle();
@@ -437,6 +438,6 @@ fn what_is_taken_back_goes_before_anything_new_is_asked_for() {
     house.wait(Duration::from_millis(200));
     house.packet(packet(key.source, house.vip(), Way::Tcp(ACK)), true);
     house.settle();
-    assert_eq!((house.of(key.source).offload_state, house.engine.len()), (OffloadState::Offloaded, 2));
+    assert_eq!((house.of(key.source).pair.state(), house.engine.len()), (OffloadState::Offloaded, 2));
     house.outlive();
 }

@@ -4,7 +4,8 @@ use super::stage::{Stage, Way, client, end, packet};
 use crate::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Direction, Endpoint};
 use crate::frame::{Egress, Frame};
-use crate::l4::connection::{Connection, Flags, OffloadState, State};
+use crate::l4::connection::{Connection, Flags, State};
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::Which;
@@ -43,7 +44,7 @@ fn connections_go_on_whatever_becomes_of_their_service() {
             stage.reconfigure(services, |_| {});
             assert_eq!(stage.client_sends(client, ACK | PSH).destination, backend);
             assert_eq!(stage.send(packet(backend, source, Way::Tcp(ACK))).sent().destination, client);
-            assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+            assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
             stage.client_sends(client, FIN | ACK);
             stage.send(packet(backend, source, Way::Tcp(FIN | ACK)));
             stage.wait(Duration::from_secs(20));
@@ -175,7 +176,7 @@ fn what_the_engine_owes_answers_about_is_ended_later() {
     let vip = stage.vip();
     let out = stage.client_sends(client, SYN).destination;
     stage.batch(alloc::vec![packet(out, client, Way::Tcp(SYN | ACK)), packet(client, vip, Way::Tcp(ACK))]);
-    assert_eq!(stage.only().offload_state, OffloadState::Installing);
+    assert_eq!(stage.only().pair.state(), OffloadState::Installing);
     stage.end_backend(0, Which::All);
     stage.turn();
     assert_eq!(stage.worker().statistics().ended, 0);

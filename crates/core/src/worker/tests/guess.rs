@@ -5,7 +5,8 @@ use super::stage::{Packet, Stage, Way, client, packet, with_tcp};
 use crate::config::{Forwarding, Service, UnknownPacket};
 use crate::flow::Endpoint;
 use crate::frame::{Egress, Frame};
-use crate::l4::connection::{OffloadState, State};
+use crate::l4::connection::State;
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 
@@ -54,12 +55,12 @@ fn a_download_is_picked_up_from_its_backends_side() {
         for flags in [ACK, ACK | PSH, ACK | FIN] {
             let sent = stage.send(packet(backend, client, Way::Tcp(flags))).sent();
             assert_eq!((sent.source, sent.destination), (stage.vip(), client));
-            assert_eq!((stage.only().state, stage.only().offload_state), (State::SynReceived, OffloadState::Software));
+            assert_eq!((stage.only().state, stage.only().pair.state()), (State::SynReceived, OffloadState::Software));
         }
         let sent = stage.client_sends(client, ACK);
         assert_eq!(sent.destination, backend);
         stage.send(download(backend, client));
-        assert_eq!((stage.only().state, stage.only().offload_state), (State::Established, OffloadState::Offloaded));
+        assert_eq!((stage.only().state, stage.only().pair.state()), (State::Established, OffloadState::Offloaded));
     }
 }
 

@@ -296,7 +296,10 @@ impl House {
             for position in worker.slab.positions() {
                 let connection = worker.slab.at(position);
                 let pending_removal = connection.flags.has(Flags::PENDING_REMOVAL);
-                assert!(!pending_removal || connection.rules != 0, "a connection pending removal stays without a rule");
+                assert!(
+                    !pending_removal || connection.pair.held() != 0,
+                    "a connection pending removal stays without a rule"
+                );
                 if !pending_removal {
                     let ways = if connection.state == State::Pass { &BOTH[1..] } else { &BOTH };
                     index += ways.len();

@@ -5,8 +5,9 @@ use super::fast_path::{Step, frame, heavy, packets, steps};
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::Direction;
 use crate::frame::{Frame, VecFrame};
-use crate::l4::connection::{Flags, OffloadState};
+use crate::l4::connection::Flags;
 use crate::offload::Choice;
+use crate::offload::OffloadState;
 use crate::table::Table;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
@@ -150,7 +151,7 @@ fn a_connection_that_has_ended_gets_no_packets_by_its_mark() {
         .batch([packet(client, stage.vip(), Way::Tcp(ACK | FIN)), packet(backend, client, Way::Tcp(ACK | FIN))].into());
     stage.end_backend(number, Which::All);
     stage.turn();
-    assert!(stage.only().flags.has(Flags::PENDING_REMOVAL) && stage.only().offload_state == OffloadState::Removing);
+    assert!(stage.only().flags.has(Flags::PENDING_REMOVAL) && stage.only().pair.state() == OffloadState::Removing);
     stage.batch([marked(packet(client, stage.vip(), Way::Tcp(SYN)), old)].into());
     let connections: Vec<_> =
         stage.worker().connections().filter(|known| !known.flags.has(Flags::PENDING_REMOVAL)).collect();

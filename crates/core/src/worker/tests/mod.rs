@@ -21,7 +21,8 @@ use super::Drop;
 use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Arrival, Checksum, Egress, Frame};
-use crate::l4::connection::{OffloadState, State};
+use crate::l4::connection::State;
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::wire::{self, Parsed};
@@ -51,7 +52,7 @@ fn an_established_connection_is_offloaded_as_a_pair_and_state_equals_engine() {
         let mut stage = Stage::new(ipv6, |_| {});
         let client = client(ipv6, 1, 40_000);
         let backend = stage.open(client);
-        assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+        assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
         assert_eq!(stage.rules_known(), stage.engine_keys());
         assert_eq!(stage.engine_keys().len(), 2);
         // and the rules say what software does
@@ -107,7 +108,7 @@ fn a_packet_of_no_connection_follows_the_rule() {
     let mut stage = Stage::new(false, |s| s.unknown = UnknownPacket::PickUp);
     let first = stage.send(stray.clone()).sent();
     assert!(stage.backends().contains(&first.destination));
-    assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+    assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
     let mut other = Stage::new(false, |s| s.unknown = UnknownPacket::PickUp);
     assert_eq!(other.send(stray).sent().destination, first.destination, "every instance picks the same");
 }
@@ -119,7 +120,7 @@ fn a_forged_reset_kills_nothing() {
     stage.open(client);
     stage.client_sends(client, RST);
     assert_eq!(stage.only().state, State::Reset);
-    assert_eq!(stage.only().offload_state, OffloadState::Offloaded, "its packets go on in the engine");
+    assert_eq!(stage.only().pair.state(), OffloadState::Offloaded, "its packets go on in the engine");
     for _ in 0..20 {
         stage.wait(Duration::from_secs(1));
         stage.hit(&packet(client, stage.vip(), Way::Tcp(ACK)).key());
@@ -232,9 +233,9 @@ fn a_datagram_and_its_answer_prove_nothing_but_a_second_datagram_does() {
     let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
     let backend = stage.send(packet(client, vip, Way::Udp(20))).sent().destination;
     stage.send(packet(backend, client, Way::Udp(100)));
-    assert_eq!((stage.only().state, stage.only().offload_state), (State::UdpNew, OffloadState::Software));
+    assert_eq!((stage.only().state, stage.only().pair.state()), (State::UdpNew, OffloadState::Software));
     stage.send(packet(client, vip, Way::Udp(20)));
-    assert_eq!((stage.only().state, stage.only().offload_state), (State::UdpEstablished, OffloadState::Offloaded));
+    assert_eq!((stage.only().state, stage.only().pair.state()), (State::UdpEstablished, OffloadState::Offloaded));
 }
 
 #[test]
@@ -243,10 +244,10 @@ fn unanswered_datagrams_are_offloaded_after_a_while() {
     let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
     for _ in 0..7 {
         stage.send(packet(client, vip, Way::Udp(20)));
-        assert_eq!(stage.only().offload_state, OffloadState::Software);
+        assert_eq!(stage.only().pair.state(), OffloadState::Software);
     }
     stage.send(packet(client, vip, Way::Udp(20)));
-    assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+    assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
 }
 
 #[test]
@@ -292,14 +293,14 @@ fn an_engine_that_is_full_leaves_it_to_software() {
     stage.engine.room = 1;
     let client = client(false, 1, 40_000);
     stage.open(client);
-    assert_eq!(stage.only().offload_state, OffloadState::Software, "half a pair is taken back");
+    assert_eq!(stage.only().pair.state(), OffloadState::Software, "half a pair is taken back");
     assert!(stage.engine_keys().is_empty());
     stage.engine.room = 2;
     stage.client_sends(client, ACK);
-    assert_eq!(stage.only().offload_state, OffloadState::Software, "not asked again at once");
+    assert_eq!(stage.only().pair.state(), OffloadState::Software, "not asked again at once");
     stage.wait(Duration::from_secs(2));
     stage.client_sends(client, ACK);
-    assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+    assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
 }
 
 #[test]

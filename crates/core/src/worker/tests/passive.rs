@@ -2,7 +2,8 @@
 
 use super::stage::{Packet, Stage, Way, client, complaint, end, packet, with_tcp};
 use crate::flow::Endpoint;
-use crate::l4::connection::{Kept, OffloadState, State};
+use crate::l4::connection::{Kept, State};
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::worker::{Drop, LATENCY_BUCKETS, Latency};
@@ -141,7 +142,7 @@ fn one_way_datagrams_are_noticed_before_they_are_offloaded() {
         stage.send_frame(complaint(&last, backend));
         last = stage.send(packet(client, syslog, Way::Udp(20))).frames.remove(0);
     }
-    assert_eq!(stage.only().offload_state, OffloadState::Software);
+    assert_eq!(stage.only().pair.state(), OffloadState::Software);
     stage.wait(Duration::from_millis(1200));
     assert_eq!(judged(&stage), (0, 1));
 }
@@ -174,7 +175,7 @@ fn who_never_saw_the_syn_ack_opens_nothing() {
     for (number, flags) in [(256, ACK), (0, ACK), (1 << 20, ACK | PSH), (u32::MAX, FIN | ACK)] {
         let forged = acknowledging(&stage, client, number, flags);
         assert_eq!(stage.send(forged).frames.len(), 1, "the backend is to judge of it");
-        assert_eq!((stage.only().state, stage.only().offload_state), (State::SynReceived, OffloadState::Software));
+        assert_eq!((stage.only().state, stage.only().pair.state()), (State::SynReceived, OffloadState::Software));
     }
     assert_eq!(stage.worker().statistics().half_open_now, 1);
     let real = acknowledging(&stage, client, 257, FIN | ACK);
@@ -191,14 +192,14 @@ fn a_connection_knows_why_it_is_not_offloaded() {
     stage.client_sends(client, SYN);
     assert_eq!(stage.only().kept, Kept::Nothing);
     let backend = stage.open(client);
-    assert_eq!((stage.only().kept, stage.only().offload_state), (Kept::EngineFull, OffloadState::Software));
+    assert_eq!((stage.only().kept, stage.only().pair.state()), (Kept::EngineFull, OffloadState::Software));
     let refused = stage.worker().statistics().offload.refused_full;
     stage.client_sends(client, ACK);
     assert_eq!(stage.worker().statistics().offload.refused_full, refused, "not again within a second");
     stage.engine.room = 100;
     stage.wait(Duration::from_secs(2));
     stage.client_sends(client, ACK);
-    assert_eq!((stage.only().kept, stage.only().offload_state), (Kept::Nothing, OffloadState::Offloaded));
+    assert_eq!((stage.only().kept, stage.only().pair.state()), (Kept::Nothing, OffloadState::Offloaded));
     assert_eq!(stage.only().backend, backend);
 }
 

@@ -2,7 +2,7 @@
 
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::{Direction, Endpoint};
-use crate::l4::connection::OffloadState;
+use crate::offload::OffloadState;
 use crate::offload::{Choice, FirstN, HeavyHitter, Reason};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -15,7 +15,7 @@ fn talk(stage: &mut Stage, talkers: &[(Endpoint, u32)], ticks: u32) {
         for &(client, packets) in talkers {
             for _ in 0..packets {
                 let key = packet(client, stage.vip(), Way::Tcp(ACK | PSH)).key();
-                match stage.connection(client).rules & 1 {
+                match stage.connection(client).pair.held() & 1 {
                     0 => drop(stage.client_sends(client, ACK | PSH)),
                     _ => stage.hit(&key),
                 }
@@ -27,7 +27,7 @@ fn talk(stage: &mut Stage, talkers: &[(Endpoint, u32)], ticks: u32) {
 }
 
 fn offload_state(stage: &Stage, client: Endpoint) -> OffloadState {
-    stage.connection(client).offload_state
+    stage.connection(client).pair.state()
 }
 
 fn packets_of(stage: &Stage, client: Endpoint) -> u64 {

@@ -4,7 +4,8 @@ use super::adoption::snapshot;
 use super::house::House;
 use super::stage::{Stage, Way, client, packet};
 use crate::flow::Endpoint;
-use crate::l4::connection::{OffloadState, State};
+use crate::l4::connection::State;
+use crate::offload::OffloadState;
 use crate::offload::{Choice, Reason};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -33,7 +34,7 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
         let of = |house: &House, worker, offload_state| {
             let is = |place: &usize| {
                 house.steering().worker(&clients[*place]) == worker
-                    && house.of(clients[*place]).offload_state == offload_state
+                    && house.of(clients[*place]).pair.state() == offload_state
             };
             (0..clients.len()).find(is).expect("both workers have some")
         };
@@ -44,7 +45,7 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
         assert_eq!(house.engine.len(), 6);
         house.client_sends(clients[next], ACK);
         house.settle();
-        assert_eq!((house.of(clients[next]).offload_state, house.engine.len()), (OffloadState::Offloaded, 8));
+        assert_eq!((house.of(clients[next]).pair.state(), house.engine.len()), (OffloadState::Offloaded, 8));
         // The process that comes after this one begins with what the engine really holds.
         house.crash(house.as_before());
         house.check();
@@ -59,20 +60,20 @@ fn rules_go_once_both_ends_have_closed_where_room_is_tight_and_stay_for_straggle
         let mut stage = Stage::with_policy(Choice::Always, rules_max);
         let client = client(false, 1, 40_000);
         let backend = stage.open(client);
-        assert_eq!(stage.only().offload_state, OffloadState::Offloaded);
+        assert_eq!(stage.only().pair.state(), OffloadState::Offloaded);
         stage.client_sends(client, FIN | ACK);
         assert_eq!(
-            (stage.only().offload_state, stage.engine_keys().len()),
+            (stage.only().pair.state(), stage.engine_keys().len()),
             (OffloadState::Offloaded, 2),
             "one end may go on sending"
         );
         stage.send(packet(backend, client, Way::Tcp(FIN | ACK)));
         let (offload_state, rules) = if is_tight { (OffloadState::Software, 0) } else { (OffloadState::Offloaded, 2) };
-        assert_eq!((stage.only().state, stage.only().offload_state), (State::Closed, offload_state));
+        assert_eq!((stage.only().state, stage.only().pair.state()), (State::Closed, offload_state));
         assert_eq!((stage.engine_keys().len(), stage.rules_known().len()), (rules, rules));
         // Either way the last acknowledgement reaches the backend.
         assert_eq!(stage.client_sends(client, ACK).destination, backend);
-        assert_eq!(stage.only().offload_state, offload_state, "what has closed is not offered again");
+        assert_eq!(stage.only().pair.state(), offload_state, "what has closed is not offered again");
         stage.wait(Duration::from_secs(20));
         assert_eq!((stage.worker().connections().count(), stage.engine_keys().len()), (0, 0));
         assert_eq!(stage.worker().statistics().offload.removed, 2);
@@ -85,5 +86,5 @@ fn a_reset_alone_takes_no_rules_away_however_tight_room_is() {
     let client = client(false, 1, 40_000);
     stage.open(client);
     stage.client_sends(client, RST);
-    assert_eq!((stage.only().state, stage.only().offload_state), (State::Reset, OffloadState::Offloaded));
+    assert_eq!((stage.only().state, stage.only().pair.state()), (State::Reset, OffloadState::Offloaded));
 }

@@ -3,8 +3,9 @@
 use crate::control::{ClientFilter, Query};
 use hairpin_core::config::{Service, Snapshot};
 use hairpin_core::flow::Endpoint;
-use hairpin_core::l4::connection::{Connection, OffloadState, State};
+use hairpin_core::l4::connection::{Connection, State};
 use hairpin_core::l7::splice::{SplicedConnection, SplicedPath, SplicedState};
+use hairpin_core::offload::OffloadState;
 use std::net::SocketAddr;
 
 /// Names that an error lists at most.
@@ -80,7 +81,7 @@ impl Filter {
             && state
             && self.services.as_ref().is_none_or(|services| services.contains(&connection.service))
             && self.backends.as_ref().is_none_or(|backends| backends.contains(&connection.backend_number))
-            && self.offloaded.is_none_or(|offloaded| (connection.offload_state == OffloadState::Offloaded) == offloaded)
+            && self.offloaded.is_none_or(|offloaded| (connection.pair.state() == OffloadState::Offloaded) == offloaded)
     }
 
     /// Whether one of an HTTP or TLS service is.

@@ -3,13 +3,13 @@
 use super::read::CLOSING_TIMEOUT;
 use super::remove::Fate;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::splice::state::entry::ClientConnState;
 use crate::l7::splice::state::peer::Owned;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::timers::TIME_WAIT;
 use crate::l7::splice::{Context, End, Next, Splices};
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::worker::Drop;
 
@@ -20,7 +20,7 @@ impl Splices {
     /// Closes a client's connection in order. Its backend connection is others' to take, if need be as soon as the engine
     /// has let go of it.
     pub(in crate::l7::splice) fn close_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        match self.client_conns.get(position).map(|client_conn| client_conn.offload_state) {
+        match self.client_conns.get(position).map(|client_conn| client_conn.pair.state()) {
             Some(OffloadState::Software) => self.detach(cx, position, Fate::Keep),
             _ => self.remove_rules(cx, position),
         }

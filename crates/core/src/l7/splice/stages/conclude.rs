@@ -2,11 +2,11 @@
 
 use super::remove::Fate;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::entry::ClientConnState;
 use crate::l7::splice::tcp::numbers::{before, later};
 use crate::l7::splice::{Context, End, Splices};
+use crate::offload::OffloadState;
 use crate::time::Duration;
 
 impl Splices {
@@ -51,7 +51,7 @@ impl Splices {
         let (deadline, client_waits) = (client_conn.deadline, client_conn.waiting() == 0);
         // What has nothing left to say to its backend is others' to take meanwhile.
         let is_quiet =
-            backend_conn.peer.told == backend_conn.peer.expected && client_conn.offload_state == OffloadState::Software;
+            backend_conn.peer.told == backend_conn.peer.expected && client_conn.pair.state() == OffloadState::Software;
         let is_carried = client_conn.is_carried_down_only();
         // While a rule without a guard leads from it to the client, what it acknowledges would get there.
         backend_conn.is_spent |= close_backend && is_carried;
@@ -112,7 +112,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get(position) else { return };
         if client_conn.is_between_exchanges()
             && client_conn.waiting() == 0
-            && client_conn.offload_state == OffloadState::Software
+            && client_conn.pair.state() == OffloadState::Software
         {
             // A client that has nothing to ask now, or has closed, needs no backend.
             self.detach(cx, position, Fate::Keep);

@@ -5,7 +5,6 @@ use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
-use crate::l4::connection::OffloadState;
 use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
 use crate::l7::edit::Facts;
 use crate::l7::head;
@@ -18,6 +17,7 @@ use crate::l7::splice::state::sizes::{self, Size};
 use crate::l7::splice::tcp::numbers::later;
 use crate::l7::splice::tcp::segment::{Abilities, flow};
 use crate::l7::splice::{Context, End, Next, Refused, Splices};
+use crate::offload::OffloadState;
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
 
@@ -112,7 +112,7 @@ impl Splices {
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(in crate::l7::splice) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
-        let (number, is_ruled) = (client_conn.exchange.backend, client_conn.offload_state != OffloadState::Software);
+        let (number, is_ruled) = (client_conn.exchange.backend, client_conn.pair.state() != OffloadState::Software);
         let is_down_only = client_conn.is_carried_down_only();
         if let Some(attached) = client_conn.backend_conn {
             let usable = !is_down_only

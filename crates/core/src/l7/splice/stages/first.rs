@@ -6,7 +6,7 @@ use super::remove::Fate;
 use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
-use crate::l4::connection::{OffloadState, Volume};
+use crate::l4::connection::Volume;
 use crate::l7::cookie;
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
@@ -15,6 +15,7 @@ use crate::l7::splice::state::peer::Peer;
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, Splices, port_of};
+use crate::offload::{OffloadState, RulePair};
 use crate::time::Time;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -93,11 +94,9 @@ impl Splices {
             carried: [Volume::default(); 2],
             carried_by_engine: [Volume::default(); 2],
             created: cx.now,
-            offload_state: OffloadState::Software,
+            pair: RulePair::default(),
             rule_key: at.key,
-            rules: 0,
             wanted: 0,
-            answers_due: 0,
             offer_after: Time::ZERO,
             again: None,
             framing: Framing::default(),
@@ -245,7 +244,7 @@ impl Splices {
             let state = self
                 .client_conns
                 .get(self.hand)
-                .filter(|client_conn| client_conn.offload_state == OffloadState::Software);
+                .filter(|client_conn| client_conn.pair.state() == OffloadState::Software);
             match state.map(|client_conn| client_conn.state) {
                 Some(ClientConnState::TimeWait | ClientConnState::Resetting) => self.remove_client(cx, self.hand),
                 Some(ClientConnState::Reading | ClientConnState::Closing) => {

@@ -9,11 +9,11 @@ use super::delivery::Arrived;
 use super::remove::Fate;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l4::connection::OffloadState;
 use crate::l7::body::Length;
 use crate::l7::splice::state::buffers::SIZES;
 use crate::l7::splice::tcp::numbers::{beyond, later};
 use crate::l7::splice::{Context, Splices};
+use crate::offload::OffloadState;
 use crate::wire::tcp::FIN;
 use crate::worker::volume;
 
@@ -59,7 +59,7 @@ impl Splices {
             && client_conn.is_request_received(entry)
             && !owns
             && client_conn.waiting() == 0
-            && client_conn.offload_state == OffloadState::Software
+            && client_conn.pair.state() == OffloadState::Software
             && start == client_conn.peer.sent
             && !segment.has(FIN)
             && length <= BYTES_MAX.min(takes)

@@ -1,7 +1,6 @@
 //! Backend connections that end by themselves, or are heard of while no exchange is under way.
 
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::buffers::Buffer;
 use crate::l7::splice::state::entry::{BackendConnState, ClientConnState, Message};
@@ -9,6 +8,7 @@ use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::timers::TIME_WAIT;
 use crate::l7::splice::{Context, End, Fault, Refused, Splices};
+use crate::offload::OffloadState;
 use crate::wire::tcp::{FIN, RST};
 use crate::worker::Drop;
 
@@ -22,7 +22,7 @@ impl Splices {
         // While the engine leads to its port, no other connection may have that port.
         let ruled = position
             .and_then(|position| self.client_conns.get(position))
-            .is_some_and(|client_conn| client_conn.rules != 0);
+            .is_some_and(|client_conn| client_conn.pair.held() != 0);
         self.remove_backend(cx, backend_conn, ruled);
         let Some(client_conn) = position.and_then(|position| self.client_conns.get_mut(position)) else { return };
         let Some(position) = position else { return };
@@ -32,7 +32,7 @@ impl Splices {
             client_conn.state = ClientConnState::Waiting;
             client_conn.exchange.backend = number;
             cx.statistics.http.retries += 1;
-            if client_conn.offload_state == OffloadState::Software {
+            if client_conn.pair.state() == OffloadState::Software {
                 let next = self.connect(cx, position);
                 return self.follow(cx, next);
             }

@@ -7,11 +7,11 @@ use crate::config::BackendState as BackendAllowed;
 use crate::config::Snapshot;
 use crate::flow::Direction;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConnState};
 use crate::l7::splice::state::peer::Owned;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::{Context, End, Splices};
+use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
 use crate::time::{Duration, Time};
 
@@ -34,7 +34,7 @@ impl Splices {
     pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let Some(backend_conn) = client_conn.backend_conn.take() else { return };
-        let ruled = client_conn.offload_state != OffloadState::Software;
+        let ruled = client_conn.pair.state() != OffloadState::Software;
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.client_conn = None;
         let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
@@ -153,7 +153,7 @@ impl Splices {
         let (key, was, first) = (client_conn.key, client_conn.state, client_conn.first);
         client_conn.state = ClientConnState::PendingRemoval;
         cx.count_out(client_conn);
-        let offload_state = client_conn.offload_state;
+        let offload_state = client_conn.pair.state();
         self.release_buffers(position);
         if was != ClientConnState::PendingRemoval {
             self.unindex(&key, position, Direction::FromClient);

@@ -10,12 +10,12 @@
 
 use super::remove::Fate;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::tcp::numbers::{before, beyond};
 use crate::l7::splice::tcp::segment::{Own, Segment};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, End, Splices};
+use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
 use arrayvec::ArrayVec;
@@ -101,7 +101,7 @@ impl Splices {
             return self.remove_client(cx, position);
         }
         // What it sends while the engine has rules of it may go to its backend.
-        let may_ask = client_conn.offload_state == OffloadState::Software;
+        let may_ask = client_conn.pair.state() == OffloadState::Software;
         if may_ask {
             self.acknowledge_below(cx, End::Client(position));
         }

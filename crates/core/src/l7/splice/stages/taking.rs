@@ -6,11 +6,11 @@
 
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
-use crate::l4::connection::OffloadState;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Message};
 use crate::l7::splice::timers::{OFFLOADED_FOR, body_timeout};
 use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::offload::OffloadState;
 use crate::time::{Duration, Time};
 
 /// How long a client may take nothing. `None`: a service without such a limit.
@@ -87,7 +87,7 @@ impl Splices {
         let client_conn = self.client_conns.get_mut(position).filter(|client_conn| client_conn.is_sent_to())?;
         let limit = limit(cx.snapshot, client_conn)?;
         let again = cx.now + limit / 2;
-        if client_conn.offload_state != OffloadState::Software {
+        if client_conn.pair.state() != OffloadState::Software {
             if client_conn.taken + limit / 2 <= cx.now {
                 self.look_at_rules(cx, position);
             }

@@ -5,12 +5,13 @@ use super::buffers::Buffer;
 use super::framing::Framing;
 use super::peer::Peer;
 use crate::flow::{Direction, Endpoint, FlowKey};
-use crate::l4::connection::{OffloadState, Volume};
+use crate::l4::connection::Volume;
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::rules::OFFLOAD_RANGE_MAX;
 use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
+use crate::offload::{OffloadState, RulePair};
 use crate::time::Time;
 
 /// Where a client connection is in its life.
@@ -290,15 +291,12 @@ pub(in crate::l7::splice) struct ClientConn {
     /// What of that the engine has.
     pub(in crate::l7::splice) carried_by_engine: [Volume; 2],
     pub(in crate::l7::splice) created: Time,
-    /// Where its pair of rules is.
-    pub(in crate::l7::splice) offload_state: OffloadState,
+    /// Its pair of rules, as far as is known what the engine holds.
+    pub(in crate::l7::splice) pair: RulePair,
     /// The key of the backend connection's flow that has a rule.
     pub(in crate::l7::splice) rule_key: FlowKey,
-    /// Which the engine holds: bit 0 of the client's flow, bit 1 of the backend connection's.
-    pub(in crate::l7::splice) rules: u8,
     /// Which it was last asked to hold.
     pub(in crate::l7::splice) wanted: u8,
-    pub(in crate::l7::splice) answers_due: u8,
     pub(in crate::l7::splice) offer_after: Time,
     /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
     /// it stands for: to be sent once more.
@@ -372,17 +370,17 @@ impl ClientConn {
     /// Whether the engine may carry bytes of the client's that software does not see.
     pub(in crate::l7::splice) fn uploads_by_engine(&self) -> bool {
         let all = !self.is_carried_down_only();
-        self.rules != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
+        self.pair.held() != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
     }
 
     /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
     pub(in crate::l7::splice) fn is_carried_down_only(&self) -> bool {
-        self.offload_state != OffloadState::Software && self.wanted == 1 << Direction::FromBackend as u8
+        self.pair.state() != OffloadState::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
     /// Whether the engine may carry bytes of the backend's that software does not see.
     pub(in crate::l7::splice) fn downloads_by_engine(&self) -> bool {
-        self.rules != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
+        self.pair.held() != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
     }
 
     /// The client's number of the first byte that waits.
