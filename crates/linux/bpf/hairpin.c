@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/* Hairpin's BPF programs. ARCHITECTURE.md, "The linux plane", says how they work together. */
+/* Hairpin's BPF programs. docs/internals/linux-plane.md says how they work together. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/bpf.h>

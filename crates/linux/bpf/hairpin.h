@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* What the BPF programs and the linux crate (src/abi.rs, the same layouts in Rust) share. Network byte order where a
- * type says __be; everything else in the machine's own. ARCHITECTURE.md, "The linux plane", says how it is used. */
+ * type says __be; everything else in the machine's own. docs/internals/linux-plane.md says how it is used. */
 #ifndef HAIRPIN_H
 #define HAIRPIN_H
 

@@ -2,7 +2,7 @@
 //! and the TAP devices through which everything else reaches the workers.
 //!
 //! What is decided here is how packets and rules get into and out of the kernel; which flows are offloaded, and what
-//! becomes of a packet in software, is decided in `hairpin-core`. ARCHITECTURE.md, "The linux plane", is the overview.
+//! becomes of a packet in software, is decided in `hairpin-core`. docs/internals/linux-plane.md is the overview.
 #![warn(missing_docs)]
 
 pub mod abi;
