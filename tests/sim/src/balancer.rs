@@ -3,15 +3,16 @@
 use crate::carrier::Carrier;
 use crate::engine::{Engine, EngineBug, EngineOptions, Outcome};
 use crate::nic::{Nic, Profile};
-use crate::port::{LentFrame, Port};
+use crate::port::Port;
 use crate::segments::{self, transport};
 use crate::trace::{Place, Trace};
 use fastrand::Rng;
 use hairpin_core::balance::Loads;
 use hairpin_core::config::{BACKENDS_MAX, Snapshot};
-use hairpin_core::engine::{Completions, FlowEngine, Samples};
+use hairpin_core::engine::FlowEngine;
+use hairpin_core::event_loop::{EventLoop, Ticket};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
-use hairpin_core::frame::{Arrival, Batch, Egress, Frame, FrameIo, Meta, VecFrame};
+use hairpin_core::frame::{Arrival, Egress, Meta, VecFrame};
 use hairpin_core::l4::answer;
 use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use hairpin_core::table::slab::boxed;
@@ -19,7 +20,7 @@ use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
-use hairpin_core::worker::{Asked, Worker, WorkerOptions};
+use hairpin_core::worker::{Worker, WorkerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -56,8 +57,8 @@ pub struct BalancerOptions {
     pub offload_after: Option<u64>,
     /// How long frames wait for others to be put together with; `None`: they are not put together.
     pub coalesce: Option<Duration>,
-    /// How long a turn of the worker takes.
-    pub turn: Duration,
+    /// How long an iteration of the worker's event loop takes.
+    pub iteration: Duration,
     /// Whether the plane at times takes no frames, and lends none.
     pub blocks: bool,
     /// Connections it can have.
@@ -87,10 +88,8 @@ impl OffloadPolicy for AfterPackets {
 /// Hairpin in the middle of the network.
 pub struct Balancer {
     options: BalancerOptions,
-    /// Its worker.
-    pub worker: Worker<AfterPackets>,
-    /// Its engine.
-    pub engine: Carrier,
+    /// Its worker and its engine, and the event loop that every plane has.
+    pub event_loop: EventLoop<Port, Carrier, AfterPackets, AnyTable>,
     loads: Loads,
     services: BTreeSet<Endpoint>,
     /// Whether numbers change on the way.
@@ -99,16 +98,11 @@ pub struct Balancer {
     own: BTreeSet<Address>,
     /// The backend of each source.
     chosen: BTreeMap<Endpoint, Endpoint>,
-    port: Port,
-    to_send: Batch<LentFrame>,
-    /// The last ticket among the frames in hand.
-    ticket: Option<u64>,
     /// Tickets of frames as they wait, for the engine's hand-over.
     arrived: Vec<VecFrame>,
     coalesce_at: Option<Time>,
-    turn_at: Option<Time>,
+    iterate_at: Option<Time>,
     rested: Time,
-    leaked: Vec<LentFrame>,
     /// What is wrong with what it did.
     pub failures: Vec<String>,
     /// Frames dropped because the worker's queue was full.
@@ -144,26 +138,24 @@ impl Balancer {
         let splices = snapshot.services.iter().any(|service| service.kind.is_spliced());
         let backends = snapshot.services.iter().flat_map(|service| service.backends.iter());
         let own = services.iter().map(|end| end.address).chain(snapshot.pool.addresses.iter().copied()).collect();
+        let engine = match &options.card {
+            None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
+            Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
+        };
+        let port = Port::new(options.blocks.then(|| random.fork()), options.bug == Some(Bug::LeaksFrame));
         Balancer {
-            worker,
-            engine: match &options.card {
-                None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
-                Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
-            },
+            // Virtual time stands still during an iteration: what frames and rules cost is not measured.
+            event_loop: EventLoop::new(worker, port, engine, || Time::ZERO, || Duration::ZERO),
             loads,
             backends: backends.map(|backend| backend.endpoint).collect(),
             services,
             splices,
             own,
             chosen: BTreeMap::new(),
-            port: Port::new(options.blocks.then(|| random.fork())),
-            to_send: Batch::new(),
-            ticket: None,
             arrived: Vec::new(),
             coalesce_at: None,
-            turn_at: None,
+            iterate_at: None,
             rested: Time::ZERO,
-            leaked: Vec::new(),
             failures: Vec::new(),
             overflows: 0,
             payloads: 0,
@@ -173,9 +165,9 @@ impl Balancer {
 
     /// When it next has something to do.
     pub fn next(&self, now: Time) -> Option<Time> {
-        let worker = self.worker.poll_timeout(now).map(|due| due.max(self.rested));
-        let engine = self.engine.next().map(|due| due.max(self.rested));
-        [self.coalesce_at, self.turn_at, worker, engine].into_iter().flatten().min()
+        let worker = self.event_loop.worker.poll_timeout(now).map(|due| due.max(self.rested));
+        let engine = self.event_loop.engine.next().map(|due| due.max(self.rested));
+        [self.coalesce_at, self.iterate_at, worker, engine].into_iter().flatten().min()
     }
 
     /// Frames have come in; what leaves is added to `out`, to be routed.
@@ -192,7 +184,7 @@ impl Balancer {
 
     /// Does what is due.
     pub fn wake(&mut self, now: Time, world: &mut Surroundings<'_>) {
-        self.engine.advance(now);
+        self.event_loop.engine.advance(now);
         if self.coalesce_at.is_some_and(|due| due <= now) {
             self.coalesce_at = None;
             for frame in segments::coalesce(std::mem::take(&mut self.arrived)) {
@@ -201,15 +193,15 @@ impl Balancer {
         }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
         let rested = now >= self.rested;
-        let asked = due(self.worker.poll_timeout(now)) || due(self.engine.next());
-        if rested && (due(self.turn_at) || asked) {
-            self.turn(now, world);
+        let asked = due(self.event_loop.worker.poll_timeout(now)) || due(self.event_loop.engine.next());
+        if rested && (due(self.iterate_at) || asked) {
+            self.iterate(now, world);
         }
     }
 
     /// What the BPF programs do with a frame: the rule, the worker, or the kernel.
     fn ingress(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
-        self.engine.advance(now);
+        self.event_loop.engine.advance(now);
         let parsed = wire::parse(&frame.data);
         let Ok(Parsed::Transport(at)) = parsed else {
             // ICMP errors and broken packets are the worker's to judge; no peer here sends fragments and the like
@@ -220,9 +212,9 @@ impl Balancer {
         }
         let options = frame.data.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         let has_edges = at.key.protocol == Protocol::Tcp && tcp::sack_edges(options).next().is_some();
-        match self.engine.packet(now, &mut frame, &at, world.mtu) {
+        match self.event_loop.engine.packet(now, &mut frame, &at, world.mtu) {
             Outcome::Forward => {
-                if has_edges && self.splices && !self.engine.caps().rewrites_sack {
+                if has_edges && self.splices && !self.event_loop.engine.caps().rewrites_sack {
                     self.failures.push(format!(
                         "SACK edges of {} went by an engine that does not translate them",
                         at.key.source
@@ -270,111 +262,49 @@ impl Balancer {
     }
 
     fn enqueue(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
-        if self.port.waiting.len() >= QUEUE_MAX {
+        if self.event_loop.io.waiting.len() >= QUEUE_MAX {
             self.overflows += 1;
             return;
         }
         world.trace.frame(now, Place::Worker, &frame);
-        frame.meta.ticket = self.engine.give() as u32;
-        self.port.waiting.push_back(frame);
-        let soon = (now + self.options.turn / 2).max(self.rested);
-        self.turn_at = Some(self.turn_at.map_or(soon, |at| at.min(soon)));
+        frame.meta.ticket = self.event_loop.engine.give() as u32;
+        self.event_loop.io.waiting.push_back(frame);
+        let soon = (now + self.options.iteration / 2).max(self.rested);
+        self.iterate_at = Some(self.iterate_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// A turn of the worker's loop, in the order of `crates/core/src/event_loop.rs`.
-    fn turn(&mut self, now: Time, world: &mut Surroundings<'_>) {
-        self.turn_at = None;
-        self.rested = now + self.options.turn;
-        self.frames(now);
-        if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
-            self.worker.handle_timeout(now);
-            if self.to_send.is_empty() {
-                self.worker.handle_splices(now, &mut self.port, &mut self.to_send);
-                if !self.to_send.is_empty() {
-                    self.port.transmit(&mut self.to_send);
-                }
-            }
+    /// An iteration of the worker's event loop.
+    fn iterate(&mut self, now: Time, world: &mut Surroundings<'_>) {
+        self.iterate_at = None;
+        self.rested = now + self.options.iteration;
+        let mut finished = None;
+        let busy = self.event_loop.iterate(now, |ticket| finished = Some(ticket));
+        if let Some(Ticket { cpu, number }) = finished {
+            self.event_loop.engine.finish(u64::from(cpu) << 24 | u64::from(number));
         }
-        self.sample(now);
-        let busy = self.rules(now);
-        if busy || !self.port.waiting.is_empty() || !self.to_send.is_empty() {
-            self.turn_at = Some(self.rested);
+        if busy || !self.event_loop.io.waiting.is_empty() || self.event_loop.is_blocked() {
+            self.iterate_at = Some(self.rested);
+        }
+        if self.event_loop.io.got_leftovers {
+            self.failures.push("the worker left frames in the batch it was given".into());
         }
         self.check();
-        for frame in std::mem::take(&mut self.port.sent) {
+        for frame in std::mem::take(&mut self.event_loop.io.sent) {
             self.sent(now, frame, world);
         }
     }
 
-    fn frames(&mut self, now: Time) {
-        let mut received = Batch::new();
-        if self.to_send.is_empty() {
-            self.port.receive(&mut received);
-            let fresh = |lent: &LentFrame| lent.meta().arrival == Arrival::Received;
-            let last = received.iter().rev().find(|lent| fresh(lent)).map(|lent| u64::from(lent.meta().ticket));
-            self.ticket = last.or(self.ticket);
-        }
-        if !received.is_empty() {
-            self.worker.handle_batch(now, &mut self.port, &mut received, &mut self.to_send);
-            if !received.is_empty() {
-                self.failures.push("the worker left frames in the batch it was given".into());
-            }
-        }
-        if self.options.bug == Some(Bug::LeaksFrame) && self.leaked.is_empty() {
-            self.leaked.extend(self.to_send.pop());
-        }
-        if !self.to_send.is_empty() {
-            self.port.transmit(&mut self.to_send);
-        }
-        if self.to_send.is_empty()
-            && let Some(ticket) = self.ticket.take()
-        {
-            self.engine.finish(ticket);
-        }
-    }
-
-    fn sample(&mut self, now: Time) {
-        let mut asked = Asked::new();
-        self.worker.poll_samples(&mut asked);
-        if !asked.is_empty() {
-            let mut samples = Samples::new();
-            self.engine.sample(&asked, &mut samples);
-            self.worker.handle_samples(now, &asked, &samples);
-        }
-    }
-
-    fn rules(&mut self, now: Time) -> bool {
-        let mut busy = false;
-        while let Some(op) = self.worker.poll_op() {
-            if let Err(op) = self.engine.submit(now, op) {
-                self.worker.return_op(op);
-                break;
-            }
-            busy = true;
-        }
-        if busy {
-            self.engine.flush(now);
-        }
-        let mut completions = Completions::new();
-        self.engine.poll(now, &mut completions);
-        busy |= !completions.is_empty();
-        for completion in completions.drain(..) {
-            self.worker.handle_completion(now, &completion);
-        }
-        busy
-    }
-
-    /// What must hold after every turn.
+    /// What must hold after every iteration.
     fn check(&mut self) {
-        if !self.engine.is_idle() || !self.failures.is_empty() {
+        if !self.event_loop.engine.is_idle() || !self.failures.is_empty() {
             return;
         }
-        if let Some(op) = self.worker.poll_op() {
-            self.worker.return_op(op);
+        if let Some(op) = self.event_loop.worker.poll_op() {
+            self.event_loop.worker.return_op(op);
         } else {
-            let mut offload_state: Vec<FlowKey> = self.worker.rules_known().collect();
+            let mut offload_state: Vec<FlowKey> = self.event_loop.worker.rules_known().collect();
             offload_state.sort();
-            let held = self.engine.keys();
+            let held = self.event_loop.engine.keys();
             if offload_state != held {
                 self.failures.push(format!("the offload state says {offload_state:?}, the engine holds {held:?}"));
             }
@@ -394,9 +324,9 @@ impl Balancer {
         let mtu = (world.mtu)(&at.key);
         if size > mtu {
             frame.meta.arrival = Arrival::TooBig { mtu: mtu as u16 };
-            if self.port.waiting.len() < QUEUE_MAX {
-                self.port.waiting.push_back(frame);
-                self.turn_at = Some(self.turn_at.map_or(self.rested, |at| at.min(self.rested)));
+            if self.event_loop.io.waiting.len() < QUEUE_MAX {
+                self.event_loop.io.waiting.push_back(frame);
+                self.iterate_at = Some(self.iterate_at.map_or(self.rested, |at| at.min(self.rested)));
             }
             return;
         }
@@ -472,20 +402,21 @@ impl Balancer {
     /// What is left when everybody has gone: nothing.
     pub fn remains(&self) -> Vec<String> {
         let mut remains = Vec::new();
-        let connections = self.worker.connections().count();
+        let connections = self.event_loop.worker.connections().count();
         if connections > 0 {
-            let some: Vec<String> = self.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
+            let some: Vec<String> =
+                self.event_loop.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
             remains.push(format!("the worker has {connections} connections: {}", some.join("; ")));
         }
-        let (fronts, backs, buffers) = self.worker.splices();
+        let (fronts, backs, buffers) = self.event_loop.worker.splices();
         if fronts > 0 || backs > 0 || buffers > 0 {
             remains.push(format!("the worker has {fronts} fronts, {backs} backs, {buffers} buffers"));
         }
-        let rules = self.engine.keys().len();
+        let rules = self.event_loop.engine.keys().len();
         if rules > 0 {
             remains.push(format!("the engine has {rules} rules"));
         }
-        let lent = self.port.lent();
+        let lent = self.event_loop.io.lent();
         if lent > 0 {
             remains.push(format!("{lent} frames were not given back"));
         }
@@ -493,7 +424,7 @@ impl Balancer {
         if loads > 0 {
             remains.push(format!("backends are said to have {loads} connections"));
         }
-        if !self.engine.is_idle() {
+        if !self.event_loop.engine.is_idle() {
             remains.push("the engine has requests under way".into());
         }
         remains
@@ -501,14 +432,14 @@ impl Balancer {
 
     /// How packets of each kind fared, for people.
     pub fn tally(&self) -> BTreeMap<&'static str, u64> {
-        let statistics = self.worker.statistics();
+        let statistics = self.event_loop.worker.statistics();
         BTreeMap::from([
             ("frames", statistics.frames),
             ("forwarded", statistics.forwarded),
             ("answered", statistics.answered),
             ("to the kernel", statistics.to_kernel),
-            ("offloaded", self.engine.carried().0),
-            ("guarded", self.engine.carried().1),
+            ("offloaded", self.event_loop.engine.carried().0),
+            ("guarded", self.event_loop.engine.carried().1),
             ("overflows", self.overflows),
         ])
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 const FRAMES_MAX: usize = 256;
 
 /// A frame the plane has lent to the worker; the lease is counted.
-pub(crate) struct LentFrame {
+pub struct LentFrame {
     frame: VecFrame,
     _lease: Rc<()>,
 }
@@ -33,18 +33,24 @@ impl Frame for LentFrame {
 }
 
 /// The worker's plane: frames wait here on their way to it, and leave through here.
-pub(crate) struct Port {
+pub struct Port {
     pub(crate) waiting: VecDeque<VecFrame>,
     pub(crate) sent: Vec<VecFrame>,
     lease: Rc<()>,
     /// Draws when the plane takes and lends nothing; `None`: never.
     moods: Option<Rng>,
+    /// The worker left frames in the batch that it was given.
+    pub(crate) got_leftovers: bool,
+    /// The first frame to be sent is to be kept, and never given back.
+    leaks: bool,
+    leaked: Option<LentFrame>,
 }
 
 impl Port {
-    /// A plane; `moods` draws when it takes and lends nothing.
-    pub(crate) fn new(moods: Option<Rng>) -> Port {
-        Port { waiting: VecDeque::new(), sent: Vec::new(), lease: Rc::new(()), moods }
+    /// A plane; `moods` draws when it takes and lends nothing, and it can be made to leak a frame.
+    pub(crate) fn new(moods: Option<Rng>, leaks: bool) -> Port {
+        let (waiting, sent, lease) = (VecDeque::new(), Vec::new(), Rc::new(()));
+        Port { waiting, sent, lease, moods, got_leftovers: false, leaks, leaked: None }
     }
 
     /// Frames the worker holds.
@@ -61,6 +67,7 @@ impl FrameIo for Port {
     type Frame = LentFrame;
 
     fn receive(&mut self, out: &mut Batch<LentFrame>) {
+        self.got_leftovers |= !out.is_empty();
         while !out.is_full() {
             let Some(frame) = self.waiting.pop_front() else { break };
             out.push(LentFrame { frame, _lease: self.lease.clone() });
@@ -68,6 +75,9 @@ impl FrameIo for Port {
     }
 
     fn transmit(&mut self, batch: &mut Batch<LentFrame>) {
+        if self.leaks && self.leaked.is_none() {
+            self.leaked = batch.pop();
+        }
         let takes = if self.refuses() { batch.len() / 2 } else { batch.len() };
         self.sent.extend(batch.drain(..takes).map(|lent| lent.frame));
     }

@@ -224,7 +224,7 @@ pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> Balan
         engine: engine(random),
         offload_after: (random.u8(..4) > 0).then(|| random.u64(..20)),
         coalesce: random.bool().then(|| Duration::from_micros(random.u64(10..2_000))),
-        turn: Duration::from_micros(random.u64(1..300)),
+        iteration: Duration::from_micros(random.u64(1..300)),
         blocks: random.u8(..4) == 0,
         capacity: 128,
         bug,
@@ -257,10 +257,10 @@ pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<Stri
     summary.connections = network.hosts.iter().map(|host| host.ended as u64).sum::<u64>() / 2;
     if let Middle::Balancer(balancer) = &mut network.middle {
         wrong.append(&mut balancer.failures);
-        (summary.offloaded, summary.guarded) = balancer.engine.carried();
-        summary.unguarded = if balancer.engine.caps().checks_guards { 0 } else { summary.offloaded };
-        summary.by_cards = if matches!(balancer.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
-        summary.frames = balancer.worker.statistics().frames;
+        (summary.offloaded, summary.guarded) = balancer.event_loop.engine.carried();
+        summary.unguarded = if balancer.event_loop.engine.caps().checks_guards { 0 } else { summary.offloaded };
+        summary.by_cards = if matches!(balancer.event_loop.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
+        summary.frames = balancer.event_loop.worker.statistics().frames;
         if !wrong.is_empty() {
             wrong.push(format!("{:?}", balancer.tally()));
         }

@@ -19,7 +19,7 @@ use hairpin_sim::trace::Trace;
 /// Packets sent.
 const PACKETS: u32 = 4000;
 /// How long a turn of the worker takes. A packet waits for half of one at least, for one and a half at most.
-const TURN: Duration = Duration::from_micros(200);
+const ITERATION: Duration = Duration::from_micros(200);
 
 /// An IPv4 TCP segment with these numbers, and `payload`.
 fn segment(ends: [Endpoint; 2], flags: u8, [sequence, acknowledgement]: [u32; 2], payload: u32) -> VecFrame {
@@ -79,7 +79,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
         card,
         offload_after: Some(500),
         coalesce: None,
-        turn: TURN,
+        iteration: ITERATION,
         blocks: false,
         capacity: 16,
         bug: None,
@@ -96,7 +96,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
     let data = |number| (start + gap * number, to_vip(ACK, [1001 + 4 * number, 5001], number));
     arrivals.extend((1..=PACKETS).map(data));
     let mut arrivals = arrivals.into_iter().peekable();
-    let last = start + gap * PACKETS + TURN * 10;
+    let last = start + gap * PACKETS + ITERATION * 10;
     let (mut now, mut left) = (Time::ZERO, Vec::new());
     while now < last {
         let due = [arrivals.peek().map(|(at, _)| *at), balancer.next(now).map(|at| at.max(now))];
@@ -109,7 +109,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
         left.extend(out.drain(..).map(|frame| (now, frame)));
     }
     assert_eq!(balancer.failures, [""; 0]);
-    judge(&left, backend, balancer.engine.carried().0)
+    judge(&left, backend, balancer.event_loop.engine.carried().0)
 }
 
 /// Every packet has left once, in which order?
@@ -157,13 +157,13 @@ fn the_kernels_engine_lets_nothing_overtake() {
 
 #[test]
 fn a_card_overtakes_what_is_inside_the_worker_and_no_more() {
-    let inside = (TURN.as_nanos() * 3 / 2 / DENSE.as_nanos()) as u32;
+    let inside = (ITERATION.as_nanos() * 3 / 2 / DENSE.as_nanos()) as u32;
     let mut any = 0;
     for seed in 0..20 {
         let outcome = send(seed, card(), true, DENSE);
         // It is so, and it is all: what one and a half turns hold, and it leaves with the next turn, once.
         assert!(outcome.carried > 1000 && outcome.overtaken <= inside, "{seed}: {outcome:?}, {inside} inside");
-        assert!(u128::from(outcome.for_ns) <= TURN.as_nanos(), "{seed}: {outcome:?}");
+        assert!(u128::from(outcome.for_ns) <= ITERATION.as_nanos(), "{seed}: {outcome:?}");
         any += outcome.overtaken;
     }
     assert!(any > 0);
@@ -172,7 +172,7 @@ fn a_card_overtakes_what_is_inside_the_worker_and_no_more() {
 #[test]
 fn a_card_overtakes_nothing_where_packets_are_far_apart() {
     for seed in 0..20 {
-        let outcome = send(seed, card(), true, TURN * 2);
+        let outcome = send(seed, card(), true, ITERATION * 2);
         assert!(outcome.carried > 1000 && outcome.overtaken == 0, "{seed}: {outcome:?}");
     }
 }
