@@ -405,5 +405,7 @@ fn play(input: &[u8], able: bool) -> bool {
     }
     assert_eq!(scene.worker.splices(), (0, 0, 0), "clients' connections, backends', buffers");
     assert_eq!(scene.worker.rules_known().count(), 0, "rules");
+    let impossible = scene.worker.statistics().drops[hairpin_core::worker::Drop::Invariant as usize];
+    assert_eq!(impossible, 0, "cases that cannot happen");
     scene.reached
 }

@@ -412,6 +412,10 @@ impl Balancer {
         if fronts > 0 || backs > 0 || buffers > 0 {
             remains.push(format!("the worker has {fronts} fronts, {backs} backs, {buffers} buffers"));
         }
+        let impossible = self.event_loop.worker.statistics().drops[hairpin_core::worker::Drop::Invariant as usize];
+        if impossible > 0 {
+            remains.push(format!("the worker has met {impossible} cases that cannot happen"));
+        }
         let rules = self.event_loop.engine.keys().len();
         if rules > 0 {
             remains.push(format!("the engine has {rules} rules"));

@@ -42,11 +42,13 @@ pub enum Drop {
     /// A wrong TCP checksum: a SYN, which no backend would answer; bytes of a splice that would go on under a checksum of
     /// our own.
     Checksum,
+    /// A case that cannot happen unless Hairpin has a mistake. Please report it.
+    Invariant,
 }
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 14] = [
+    pub const ALL: [Drop; 15] = [
         Drop::Unknown,
         Drop::Flags,
         Drop::NoBackend,
@@ -61,6 +63,7 @@ impl Drop {
         Drop::AnswerLimit,
         Drop::NoFrame,
         Drop::Checksum,
+        Drop::Invariant,
     ];
 
     /// Its name in status.
@@ -80,6 +83,7 @@ impl Drop {
             Drop::AnswerLimit => "answer-limit",
             Drop::NoFrame => "no-frame",
             Drop::Checksum => "tcp-checksum",
+            Drop::Invariant => "invariant",
         }
     }
 }

@@ -109,8 +109,10 @@ pub(crate) struct Context<'a, IO: FrameIo> {
 /// What comes after a stage, where that is an earlier stage: it is returned instead of called, so that calls between stages
 /// have no cycle.
 #[must_use]
+#[derive(Default)]
 enum Next {
     /// Nothing, until something is heard or time passes.
+    #[default]
     Done,
     /// The next request of this client connection is read.
     Read(u32),
@@ -353,6 +355,20 @@ impl<IO: FrameIo> Context<'_, IO> {
         let own =
             Own { source, destination, sequence, acknowledgement, flags: ACK, window, port, mss, abilities: None };
         tcp::send::emit(self, &own, [&[], &[]]);
+    }
+
+    /// Counts a case that cannot happen unless Hairpin has a mistake: a connection that a stage was given is not there. In
+    /// the tests of this crate it panics.
+    #[cold]
+    #[track_caller]
+    fn impossible<R: Default>(&mut self) -> R {
+        #[cfg(test)]
+        std::panic!("impossible: {}", core::panic::Location::caller());
+        #[cfg(not(test))]
+        {
+            self.statistics.drops[crate::worker::Drop::Invariant as usize] += 1;
+            R::default()
+        }
     }
 
     /// Counts a dropped frame.

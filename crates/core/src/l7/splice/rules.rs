@@ -74,7 +74,7 @@ impl Splices {
 
     /// Offers what is left of a large body to the engine.
     pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.pair.state() != OffloadState::Software && client_conn.pair.state() != OffloadState::Offloaded
             || client_conn.state != ClientConnState::Spliced
         {
@@ -210,7 +210,7 @@ impl Splices {
 
     /// The engine does not carry a client connection's response, whatever it is: the backend is held back no longer.
     fn let_go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if !client_conn.holds || matches!(client_conn.exchange.response, Message::Head) {
             return;
         }
@@ -232,7 +232,7 @@ impl Splices {
 
     /// Asks for the removal of what rules a client connection has in force.
     pub(super) fn remove_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.pair.state() != OffloadState::Offloaded {
             return;
         }

@@ -68,7 +68,7 @@ impl Splices {
 
     /// The engine has answered what a client connection waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.state == ClientConnState::Spliced
             && client_conn.asks > 0
             && client_conn.pair.state() == OffloadState::Software
@@ -100,7 +100,7 @@ impl Splices {
     }
 
     fn client_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.stamped = Time::from_nanos(u64::MAX);
         if client_conn.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !client_conn.peer.backend_off(cx.now) {
@@ -110,7 +110,7 @@ impl Splices {
             cx.statistics.http.retransmitted += 1;
             self.send_all(cx, End::Client(position));
         }
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.deadline <= cx.now {
             self.client_late(cx, position);
         }
@@ -123,7 +123,7 @@ impl Splices {
 
     /// A client connection's state has lasted too long.
     fn client_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         match client_conn.state {
             ClientConnState::Reading if client_conn.input.is_none() => self.close_client(cx, position),
             ClientConnState::Reading => {
@@ -156,7 +156,7 @@ impl Splices {
     }
 
     fn exchange_late<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let exchange = &client_conn.exchange;
         let closed = client_conn.peer.has_closed
             && client_conn
@@ -194,7 +194,7 @@ impl Splices {
     }
 
     fn backend_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.stamped = Time::from_nanos(u64::MAX);
         if entry.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !entry.peer.backend_off(cx.now) {
@@ -205,7 +205,7 @@ impl Splices {
             cx.statistics.http.retransmitted += 1;
             self.send_all(cx, End::Backend(backend_conn));
         }
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let late = entry.deadline <= cx.now;
         if entry.is_unwanted && late && !matches!(entry.state, BackendConnState::TimeWait | BackendConnState::Resetting)
         {
@@ -226,7 +226,7 @@ impl Splices {
             BackendConnState::Resetting if late => return self.ask_backend(cx, backend_conn),
             _ => {}
         }
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let owned = entry.peer.owned.as_ref().map(|owned| owned.due);
         let deadline = match entry.state {
             BackendConnState::Attached => None,

@@ -24,7 +24,7 @@ impl Splices {
             Some(OffloadState::Software) => self.detach(cx, position, Fate::Keep),
             _ => self.remove_rules(cx, position),
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         // It may have had FIN with the last that it was sent: that is ours from now on.
         let start = client_conn.peer.sent.wrapping_sub(u32::from(client_conn.peer.was_closed));
         let is_said = client_conn.peer.was_closed;
@@ -40,7 +40,7 @@ impl Splices {
             self.buffers.release(input);
         }
         self.stamp_client(position, deadline);
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let due = client_conn.peer.owned.as_ref().map(|owned| owned.due);
         if is_said && before(client_conn.peer.told, client_conn.peer.expected) {
             // What has come since then, FIN among it, no FIN of ours acknowledges.
@@ -55,7 +55,7 @@ impl Splices {
 
     /// Goes on with a client connection whose client has something of ours to acknowledge.
     pub(in crate::l7::splice) fn closing<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         match client_conn.state {
             ClientConnState::Replying if client_conn.peer.is_settled() => {
                 client_conn.state = ClientConnState::Reading;
@@ -74,7 +74,7 @@ impl Splices {
 
     /// Goes on with a client connection that we have closed: it is over when its client has closed too.
     fn closed<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if client_conn.peer.has_closed && client_conn.peer.is_settled() {
             // Its FIN, should it come again, is acknowledged for a while.
             client_conn.state = ClientConnState::TimeWait;
@@ -92,7 +92,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.state == ClientConnState::Resetting {
             return self.remove_client(cx, position);
         }
@@ -110,7 +110,7 @@ impl Splices {
     /// twice a second, as Linux does, so that an attacker cannot tell from how often others are asked that its guess
     /// was near; and no more often than answers are sent in all (RFC 5961, 7).
     fn challenge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if cx.now < client_conn.challenge_after || !cx.answers.admits(cx.now) {
             return cx.drop(Drop::AnswerLimit);
         }

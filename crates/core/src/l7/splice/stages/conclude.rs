@@ -12,7 +12,7 @@ use crate::time::Duration;
 impl Splices {
     /// Ends the exchange of a spliced client connection if it is over, and goes on with what the client has sent meanwhile.
     pub(in crate::l7::splice) fn conclude<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let exchange = &client_conn.exchange;
         if client_conn.state != ClientConnState::Spliced {
             return;
@@ -71,7 +71,7 @@ impl Splices {
 
     /// Ends the exchange where the ends close, if it is over: both have sent FIN and acknowledged the other's.
     fn conclude_endless<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
         else {
             return;
@@ -82,7 +82,7 @@ impl Splices {
         if !backend_conn.peer.was_closed {
             // The client's FIN came with its request and was ours to keep: the backend gets one of ours.
             self.detach(cx, position, Fate::Close);
-            let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+            let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
             client_conn.state = ClientConnState::TimeWait;
             client_conn.deadline = cx.now + crate::l7::splice::timers::TIME_WAIT;
             cx.count_out(client_conn);
@@ -92,7 +92,9 @@ impl Splices {
             client_conn.deadline = client_conn.deadline.min(cx.now + crate::l7::splice::timers::TIME_WAIT);
             cx.count_out(client_conn);
         }
-        let Some(deadline) = self.client_conns.get(position).map(|client_conn| client_conn.deadline) else { return };
+        let Some(deadline) = self.client_conns.get(position).map(|client_conn| client_conn.deadline) else {
+            return cx.impossible();
+        };
         self.stamp_client(position, deadline);
     }
 
@@ -109,7 +111,7 @@ impl Splices {
         {
             self.acknowledge(cx, End::Backend(backend_conn));
         }
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.is_between_exchanges()
             && client_conn.waiting() == 0
             && client_conn.pair.state() == OffloadState::Software

@@ -52,7 +52,7 @@ impl Splices {
         exchange: Exchange,
         sticky: Option<u64>,
     ) -> Next {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.exchange = Exchange { group, ..exchange };
         client_conn.state = ClientConnState::Waiting;
         let stuck = sticky.and_then(|value| Self::stuck_to(cx, group, value));
@@ -85,7 +85,7 @@ impl Splices {
 
     /// Chooses a backend (`stuck`: the one that a cookie names) and goes to it.
     fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) -> Next {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let (group, service) = (usize::from(client_conn.exchange.group), client_conn.service);
         let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key));
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
@@ -111,7 +111,7 @@ impl Splices {
 
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(in crate::l7::splice) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let (number, is_ruled) = (client_conn.exchange.backend, client_conn.pair.state() != OffloadState::Software);
         let is_down_only = client_conn.is_carried_down_only();
         if let Some(attached) = client_conn.backend_conn {
@@ -134,7 +134,7 @@ impl Splices {
             return Next::Done;
         }
         self.detach(cx, position, Fate::Keep);
-        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         // One that is sent again goes over a new connection, so that it is sent again once.
         let is_again = client_conn.again.is_some();
         let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
@@ -178,7 +178,7 @@ impl Splices {
 
     /// Begins a new connection to the chosen backend.
     pub(in crate::l7::splice) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        let Some(client_conn) = self.client_conns.get(position) else { return Next::Done };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let (number, port, service) = (client_conn.exchange.backend, client_conn.port, client_conn.service);
         let asked = asked(cx, client_conn);
         let (timeout, _) = Self::connect_bounds(cx, service);
@@ -244,7 +244,7 @@ impl Splices {
 
     /// Sends a SYN again that was not answered.
     pub(in crate::l7::splice) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.again = cx.now + SYN_AGAIN_AFTER * (1 << entry.tries.min(6));
         entry.tries += 1;
         let next = entry.again.min(entry.deadline);
@@ -261,7 +261,7 @@ impl Splices {
         abilities: &Abilities,
         window: u16,
     ) -> Next {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return Next::Done };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Attached;
         let sent = entry.peer.sent;
         entry.peer = Peer::new(expected, sent, abilities);
@@ -307,7 +307,7 @@ impl Splices {
         cx: &mut Context<'_, IO>,
         backend_conn: u32,
     ) -> Next {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return Next::Done };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let (position, sent) = (entry.client_conn, entry.peer.sent);
         self.reset_unopened(cx, backend_conn, sent);
         self.remove_backend(cx, backend_conn, false);
@@ -326,14 +326,14 @@ impl Splices {
         backend_conn: u32,
         why: Refused,
     ) -> Next {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return Next::Done };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let (position, number) = (entry.client_conn, entry.number);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.failed += 1;
         }
         self.remove_backend(cx, backend_conn, false);
-        let Some(position) = position else { return Next::Done };
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return Next::Done };
+        let Some(position) = position else { return cx.impossible() };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.backend_conn = None;
         if let Some((sent, _)) = client_conn.again.take() {
             // It has been on its way to this one, and was written for it: no other gets it.

@@ -32,7 +32,7 @@ impl Splices {
         status: u16,
     ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         cx.responded(client_conn.exchange.backend, class);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {

@@ -21,7 +21,7 @@ impl Splices {
         segment: &Segment,
         backend_conn: u32,
     ) {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let answers = segment.has(ACK) && segment.acknowledgement == entry.peer.sent;
         match segment.flags & (SYN | RST) {
             SYN if answers => {
@@ -53,9 +53,9 @@ impl Splices {
         arrived: Arrived<'_, IO::Frame>,
     ) {
         let Arrived { frame, at, segment, position, backend_conn } = arrived;
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if segment.has(RST) {
-            let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+            let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
             // What the engine has carried, software does not know of; this number tells.
             let carried = client_conn.downloads_by_engine();
             let window = if carried { (1 << 24) + (1 << 30) } else { 1 << 24 };
@@ -69,7 +69,7 @@ impl Splices {
         let Some(heard) = entry.peer.hear(cx.now, segment, &mut self.buffers) else { return cx.drop(USELESS) };
         let acknowledged = entry.peer.acknowledged;
         self.send_more(cx, End::Backend(backend_conn), heard);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.last_seen = cx.now;
         client_conn.up.settle(acknowledged);
         if segment.payload == 0 && !segment.has(FIN) {

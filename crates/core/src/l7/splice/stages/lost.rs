@@ -15,7 +15,7 @@ use crate::worker::Drop;
 impl Splices {
     /// The backend has reset its connection, or closed it before it answered.
     pub(in crate::l7::splice) fn lost_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let (position, number) = (entry.client_conn, entry.number);
         let is_stale = entry.is_stale();
         let again = self.unanswered(backend_conn);
@@ -24,8 +24,9 @@ impl Splices {
             .and_then(|position| self.client_conns.get(position))
             .is_some_and(|client_conn| client_conn.pair.held() != 0);
         self.remove_backend(cx, backend_conn, ruled);
-        let Some(client_conn) = position.and_then(|position| self.client_conns.get_mut(position)) else { return };
+        // An idle one has no client connection.
         let Some(position) = position else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.backend_conn = None;
         if let Some(again) = again {
             client_conn.again = Some(again);
@@ -86,7 +87,7 @@ impl Splices {
         segment: &Segment,
         backend_conn: u32,
     ) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if segment.has(RST) {
             let near = beyond(entry.peer.told, segment.sequence) <= crate::l7::splice::tcp::send::RECEIVE_WINDOW
                 && !before(segment.sequence, entry.peer.told);
@@ -132,7 +133,7 @@ impl Splices {
 
     /// Both ends of a backend connection have closed.
     fn backend_over<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if entry.closed_first {
             return self.remove_backend(cx, backend_conn, true);
         }

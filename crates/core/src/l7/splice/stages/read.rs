@@ -71,7 +71,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if before(client_conn.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
             self.acknowledge(cx, End::Client(position));

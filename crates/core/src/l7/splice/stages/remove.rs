@@ -32,10 +32,10 @@ pub(in crate::l7::splice) enum Fate {
 impl Splices {
     /// Takes the backend connection from a client connection.
     pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) = client_conn.backend_conn.take() else { return };
         let ruled = client_conn.pair.state() != OffloadState::Software;
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.client_conn = None;
         let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
         match fate {
@@ -53,14 +53,14 @@ impl Splices {
 
     /// Puts a backend connection among the idle ones, if there is room.
     pub(in crate::l7::splice) fn rest<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         let number = entry.number;
         if before(entry.peer.told, entry.peer.expected) {
             self.acknowledge(cx, End::Backend(backend_conn));
         }
         let enabled = |state| state == BackendAllowed::Enabled;
         let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
         if !entry.peer.is_settled() || entry.input.is_some() || limit == 0 {
             return self.close_backend(cx, backend_conn);
@@ -70,10 +70,10 @@ impl Splices {
         {
             self.close_backend(cx, oldest);
         }
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Idle;
         self.count_backend(cx, backend_conn, false);
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.deadline = cx.now + IDLE_TIMEOUT;
         let deadline = entry.deadline;
         self.idle.push(&mut self.backend_conns, backend_conn);
@@ -82,11 +82,11 @@ impl Splices {
 
     /// Closes a connection to a backend in order.
     pub(in crate::l7::splice) fn close_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if entry.state == BackendConnState::Idle {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if entry.peer.owned.is_some() || !entry.peer.is_settled() {
             self.send_reset(cx, End::Backend(backend_conn));
             return self.remove_backend(cx, backend_conn, true);
@@ -128,7 +128,7 @@ impl Splices {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
         self.count_backend(cx, backend_conn, false);
-        let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return };
+        let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return cx.impossible() };
         self.unindex(&entry.key, backend_conn, Direction::FromBackend);
         self.stamps.ended(self.fronts_max + backend_conn);
         entry.peer.disown(&mut self.buffers);
@@ -149,7 +149,7 @@ impl Splices {
     /// Forgets a client connection, as soon as the engine holds no rule of it.
     pub(in crate::l7::splice) fn remove_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.detach(cx, position, Fate::Keep);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let (key, was, first) = (client_conn.key, client_conn.state, client_conn.first);
         client_conn.state = ClientConnState::PendingRemoval;
         cx.count_out(client_conn);
@@ -203,7 +203,7 @@ impl Splices {
             return self.remove_backend(cx, backend_conn, true);
         }
         self.count_backend(cx, backend_conn, false);
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);

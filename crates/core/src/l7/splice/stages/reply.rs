@@ -23,7 +23,7 @@ impl Splices {
         why: Refused,
     ) {
         cx.statistics.http.refused[why as usize] += 1;
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
             return self.abandon(cx, position);
         }

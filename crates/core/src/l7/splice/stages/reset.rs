@@ -67,11 +67,9 @@ impl Splices {
             }
         }
         self.abandoned = end;
-        let rest = self
-            .backend_conns
-            .iter()
-            .filter(|(_, backend_conn)| backend_conn.state != BackendConnState::Resetting)
-            .map(|(at, _)| at);
+        // Those of clients whose turn has not come are reset with their clients.
+        let waits = |entry: &BackendConn| entry.client_conn.is_none() && entry.state != BackendConnState::Resetting;
+        let rest = self.backend_conns.iter().filter(|(_, entry)| waits(entry)).map(|(at, _)| at);
         let rest: ArrayVec<u32, ABANDONED_MAX> = rest.take(ABANDONED_MAX).collect();
         for &backend_conn in &rest {
             self.send_reset(cx, End::Backend(backend_conn));
@@ -84,7 +82,7 @@ impl Splices {
     /// of it.
     pub(in crate::l7::splice) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.release_buffers(position);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.state = ClientConnState::Resetting;
         cx.count_out(client_conn);
         (client_conn.asks, client_conn.reset_with) = (0, None);
@@ -96,7 +94,7 @@ impl Splices {
     /// Asks a client that is to be reset for a packet, or forgets it if it was asked often enough.
     pub(in crate::l7::splice) fn ask<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.remove_rules(cx, position);
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if client_conn.asks == ASKS_MAX {
             return self.remove_client(cx, position);
         }
@@ -105,7 +103,7 @@ impl Splices {
         if may_ask {
             self.acknowledge_below(cx, End::Client(position));
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.deadline = cx.now + ASK_AGAIN_AFTER * (1 << client_conn.asks);
         client_conn.asks += u8::from(may_ask);
         let deadline = client_conn.deadline;
@@ -119,7 +117,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let number = segment.acknowledgement;
         if client_conn.reset_with == Some(number) && cx.now < client_conn.challenge_after {
             return;
@@ -142,7 +140,7 @@ impl Splices {
 
     /// Asks a backend that is to be reset for a packet, or forgets its connection if it was asked often enough.
     pub(in crate::l7::splice) fn ask_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if entry.tries == ASKS_MAX {
             return self.remove_backend(cx, backend_conn, true);
         }

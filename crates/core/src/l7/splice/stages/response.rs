@@ -40,7 +40,7 @@ impl Splices {
         arrived: Arrived<'_, IO::Frame>,
     ) {
         let Arrived { frame, at, segment, position, backend_conn } = arrived;
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
             return self.acknowledge(cx, End::Backend(backend_conn));
@@ -49,7 +49,7 @@ impl Splices {
             // It is sent again, and there is room when the client has acknowledged what is before it.
             return drop(frame);
         }
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         let skip = beyond(segment.sequence, entry.peer.expected) as usize;
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
@@ -310,7 +310,7 @@ impl Splices {
         arrived: Arrived<'_, IO::Frame>,
         (skip, seen): (usize, Seen),
     ) {
-        let Seen::Final { length, written, message, status, closes } = seen else { return };
+        let Seen::Final { length, written, message, status, closes } = seen else { return cx.impossible() };
         let head = Head { length, skip, written, body: message, closes, status };
         if self.take_last(cx, &arrived, &head) {
             return;
@@ -347,10 +347,10 @@ impl Splices {
             self.send_more(cx, End::Client(position), Heard { more: true, ..Heard::default() });
             return self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None);
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let exchange = &mut client_conn.exchange;
         let payload = frame.bytes().get(at.payload + behind..at.end).unwrap_or_default();
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         let admitted =
             exchange.response.admit(&mut exchange.response_end, &mut entry.peer.expected, body_start, payload);
         let Ok(admitted) = admitted else { return self.abandon(cx, position) };
@@ -363,7 +363,7 @@ impl Splices {
         if flags & FIN == 0 {
             flags |= self.last_flag(position, backend_conn, body_start.wrapping_add(admitted as u32));
         }
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let put = &self.scratch[..written];
         let Some(at) = replace_payload(&mut frame, at, (behind, behind + admitted), put) else {
             return cx.drop(Drop::NoFrame);
@@ -386,7 +386,7 @@ impl Splices {
 
     /// What the backend says is no response: the client gets 502, or sees its connection break if a part is there.
     fn bad_response<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if client_conn.exchange.has_begun {
             cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
             return self.abandon(cx, position);

@@ -74,7 +74,7 @@ impl Splices {
     ) {
         self.catch_up(position);
         self.conclude(cx, position);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if client_conn.state != ClientConnState::Spliced {
             self.behind(cx, frame, at, segment, position);
             return self.settle_backend(cx, position);
@@ -143,7 +143,7 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let had_before = client_conn.peer.expected;
         let exchange = &mut client_conn.exchange;
         let skip = beyond(segment.sequence, exchange.request_floor).min(segment.payload);
@@ -227,7 +227,7 @@ impl Splices {
                 return self.abandon(cx, position);
             }
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if admitted == 0 && flags & FIN == 0 {
             // Sent again by a client that does not know that it was received, or its way to ask whether we are there
             // (RFC 9293, 3.8.4), or behind something that is missing: it gets to know where we are.
@@ -260,7 +260,7 @@ impl Splices {
         position: u32,
         asks: bool,
     ) {
-        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
         let translated = client_conn.down.acknowledgement(segment.acknowledgement);
         // That there is room again where there was none is said once, maybe with what is ours to keep: a FIN.

@@ -24,7 +24,7 @@ impl Splices {
         (position, direction): (u32, Direction),
         (sequence, flags): (u32, u8),
     ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) =
             client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
         else {

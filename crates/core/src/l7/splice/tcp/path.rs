@@ -65,7 +65,7 @@ impl Splices {
         if !peer.is_some_and(|peer| peer.may_be_on_its_way(sequence)) {
             return cx.drop(Drop::Unknown);
         }
-        let Some((_, is_narrow)) = self.learn(found, is_ipv4, mtu) else { return };
+        let Some((_, is_narrow)) = self.learn(found, is_ipv4, mtu) else { return cx.impossible() };
         cx.statistics.icmp_errors += 1;
         let client_conn = match found {
             (position, Direction::FromClient) => {

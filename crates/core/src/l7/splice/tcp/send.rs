@@ -136,8 +136,8 @@ impl Splices {
 
     /// Acknowledges to an end what was received.
     pub(in crate::l7::splice) fn acknowledge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(sent) = self.peer(end).map(|peer| peer.sent) else { return };
-        let Some(own) = self.own(end, ACK, sent) else { return };
+        let Some(sent) = self.peer(end).map(|peer| peer.sent) else { return cx.impossible() };
+        let Some(own) = self.own(end, ACK, sent) else { return cx.impossible() };
         emit(cx, &own, [&[], &[]]);
         if let Some(peer) = self.peer_mut(end) {
             peer.tell(own.acknowledgement, own.window);
@@ -147,7 +147,7 @@ impl Splices {
     /// Sends an end an acknowledgement whose sequence number the end has acknowledged already: it answers with its present
     /// numbers (RFC 9293, 3.10.7.4).
     pub(in crate::l7::splice) fn acknowledge_below<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(acknowledged) = self.peer(end).map(|peer| peer.acknowledged) else { return };
+        let Some(acknowledged) = self.peer(end).map(|peer| peer.acknowledged) else { return cx.impossible() };
         if let Some(own) = self.own(end, ACK, acknowledged.wrapping_sub(1)) {
             emit(cx, &own, [&[], &[]]);
         }
@@ -177,8 +177,8 @@ impl Splices {
     }
 
     fn send_part<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End, part: Part) {
-        let Some(peer) = self.peer(end) else { return };
-        let Some(own) = self.own(end, ACK, peer.sent) else { return };
+        let Some(peer) = self.peer(end) else { return cx.impossible() };
+        let Some(own) = self.own(end, ACK, peer.sent) else { return cx.impossible() };
         let Some(last) = self.send_owned(cx, peer, own, part) else { return };
         if let Some(peer) = self.peer_mut(end) {
             peer.has_sent(last);
@@ -224,10 +224,10 @@ impl Splices {
 
     /// Resets an end's connection.
     pub(in crate::l7::splice) fn send_reset<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(peer) = self.peer(end) else { return };
+        let Some(peer) = self.peer(end) else { return cx.impossible() };
         // The number that the end expects next is the last that it has acknowledged, or one that is on its way.
         let sequence = later(peer.acknowledged, peer.sent);
-        let Some(own) = self.own(end, RST | ACK, sequence) else { return };
+        let Some(own) = self.own(end, RST | ACK, sequence) else { return cx.impossible() };
         emit(cx, &own, [&[], &[]]);
         if before(peer.acknowledged, sequence) {
             emit(cx, &Own { sequence: peer.acknowledged, ..own }, [&[], &[]]);
@@ -242,14 +242,14 @@ impl Splices {
         position: u32,
         sequence: u32,
     ) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let Some(backend_conn) = self.backend_conns.get(position) else { return cx.impossible() };
         let own = Own { acknowledgement: 0, window: 0, ..self.own_of_backend(backend_conn, RST, sequence) };
         emit(cx, &own, [&[], &[]]);
     }
 
     /// Sends a connection's SYN to its backend.
     pub(in crate::l7::splice) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.backend_conns.get(position) else { return };
+        let Some(backend_conn) = self.backend_conns.get(position) else { return cx.impossible() };
         debug_assert_eq!(backend_conn.state, BackendConnState::Connecting);
         let own = Own {
             source: backend_conn.own_end(),
