@@ -156,7 +156,7 @@ reproduce: deps
 	$(CARGO) build --release --package hairpin-lab
 	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
 
-# What was carried out of the whole scale, all of it, is kept in lab/results/, and not done again unless REPRODUCE=--fresh.
+# Results of the whole scale are kept in lab/results/, and not measured again unless REPRODUCE=--fresh.
 reproduce-full: deps
 	$(CARGO) build --release --package hairpin-lab
 	mkdir -p target/reproduce-full

@@ -14,7 +14,7 @@ name = "smoke-matrix"
 title = "Directions"
 table = ["throughput", "loss"]
 finding = [
-    { text = "the forwarder carries more than the balancer", source = "5.1", metric = "throughput",
+    { text = "the forwarder forwards more than the balancer", source = "5.1", metric = "throughput",
       more = { device = ["BF"] }, than = { device = ["LB"] }, where = { cores = ["1"] }, share = 1 },
     { text = "a table that is too small loses", source = "5.1", metric = "loss",
       more = { entries = ["1 M"] }, than = { entries = ["4 M"] },
@@ -32,7 +32,7 @@ finding = [
     { text = "no latency is negative", source = "5.5", metric = "negative", rule = "at-most", more = {}, share = 1 },
     { text = "nothing is received that was not sent", source = "5.5", metric = "surplus", rule = "at-most",
       more = {}, share = 1 },
-    { text = "the balancer carries more than the forwarder, which it does not", source = "invented", metric = "throughput",
+    { text = "the balancer forwards more than the forwarder, which it does not", source = "invented", metric = "throughput",
       more = { device = ["LB"] }, than = { device = ["BF"] }, where = { cores = ["1"] }, share = 1 },
 ]
 [settings]
@@ -89,7 +89,7 @@ core = "xeon-5217"
 name = "policy"
 values = ["never", "always", "heavy-hitter", "auto", "oracle"]
 [[finding]]
-text = "what the card carries costs no core"
+text = "what the card forwards costs no core"
 source = "ours"
 metric = "cpu"
 more = { policy = ["never"] }

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER, FRONT, VIP = "10.2.0.2", "10.1.0.1", "192.0.2.10"
-WAYS = {
+PATHS = {
     "direct": f"http://{SERVER}",
     "nginx": f"http://{FRONT}:8081",
     "Hairpin, HTTP": f"http://{VIP}:8080",
@@ -132,12 +132,12 @@ def peers(page):
     with open("/run/hairpin.toml", "w") as file:
         file.write(HAIRPIN)
     balancer = start("hairpin", [f"{HERE}/hairpin", "run", "-c", "/run/hairpin.toml"])
-    for way, url in WAYS.items():
+    for path, url in PATHS.items():
         until = time.monotonic() + 60
         while subprocess.run(inside("client", "curl", "-sf", "-m", "5", "-o", "/dev/null", url + "/page")).returncode:
             if time.monotonic() > until:
                 with open("/run/hairpin.log") as log:
-                    sys.exit(f"{way}: no answer from {url}\n{log.read()}")
+                    sys.exit(f"{path}: no answer from {url}\n{log.read()}")
             time.sleep(0.5)
     return balancer
 
@@ -151,9 +151,9 @@ def set_faults(legs, fault):
 
 
 def transfers(direction, count, page):
-    """Seconds of each of `count` transfers, by way; and what went wrong."""
+    """Seconds of each of `count` transfers, by path; and what went wrong."""
     expected, running, failed = hashlib.sha256(page).hexdigest(), {}, []
-    for number, (way, url) in enumerate(WAYS.items()):
+    for number, (path, url) in enumerate(PATHS.items()):
         place = f"/run/transfers/{number}"
         os.makedirs(place, exist_ok=True)
         up = f'upload-file = "/run/pages/page"\nurl = "{url}/up"' if direction == "upload" else f'url = "{url}/page"'
@@ -162,14 +162,14 @@ def transfers(direction, count, page):
         with open(f"{place}/config", "w") as file:
             file.write("next\n".join(each.format(place, i) for i in range(count)))
         words = inside("client", "curl", "-K", f"{place}/config")
-        running[way] = (place, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        running[path] = (place, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     seconds = {}
-    for way, (place, curl) in running.items():
+    for path, (place, curl) in running.items():
         lines = curl.communicate()[0].splitlines()
-        seconds[way] = [float(line.split()[0]) for line in lines if line.split()[1:2] == ["200"]]
-        failed += [f"{way}, {direction}: {line}" for line in lines if line.split()[1:2] != ["200"]]
+        seconds[path] = [float(line.split()[0]) for line in lines if line.split()[1:2] == ["200"]]
+        failed += [f"{path}, {direction}: {line}" for line in lines if line.split()[1:2] != ["200"]]
         if len(lines) != count:
-            failed.append(f"{way}, {direction}: {len(lines)} of {count} transfers")
+            failed.append(f"{path}, {direction}: {len(lines)} of {count} transfers")
         for i in range(count):
             try:
                 with open(f"{place}/{i}", "rb") as file:
@@ -178,18 +178,18 @@ def transfers(direction, count, page):
                 body = b""
             found = body.decode(errors="replace") if direction == "upload" else hashlib.sha256(body).hexdigest()
             if found != expected:
-                failed.append(f"{way}, {direction} {i}: {len(body)} bytes with another checksum")
+                failed.append(f"{path}, {direction} {i}: {len(body)} bytes with another checksum")
             subprocess.run(["rm", "-f", f"{place}/{i}"])
     return seconds, failed
 
 
 def rows(case, seconds, barred):
     """The form of the benchmarks' rows; where there is no bar, the figures alone."""
-    medians = {way: statistics.median(values) if values else float("nan") for way, values in seconds.items()}
-    for way in ("Hairpin, HTTP", "Hairpin, layer 4"):
-        values, ours = sorted(seconds[way]), medians[way]
+    medians = {path: statistics.median(values) if values else float("nan") for path, values in seconds.items()}
+    for path in ("Hairpin, HTTP", "Hairpin, layer 4"):
+        values, ours = sorted(seconds[path]), medians[path]
         ratio = ours / medians["nginx"]
-        row = {"case": f"{case}: {way}", "unit": "s", "ours": ours}
+        row = {"case": f"{case}: {path}", "unit": "s", "ours": ours}
         row["spread"] = (values[-1] - values[0]) / 2 / ours if values else None
         row |= {"beside": {peer: medians[peer] for peer in ("direct", "nginx")}, "against": "nginx"}
         row |= {"limit": medians["nginx"], "ratio": ratio, "bar": {"at_most": BAR} if barred else None}

@@ -113,7 +113,7 @@ pub enum RuleOp {
     ///
     /// No packet meets a mixture: each is rewritten by the old rule, in whole, or by the new one, or goes to the worker.
     /// Hand-over starts anew ([`Rule::at_once`]: there is none), so that no packet overtakes those of its flow that are
-    /// still inside the worker. The rule's counters go on: what both carried is in the counters of [`Completion::Removed`]
+    /// still inside the worker. The rule's counters go on: what both forwarded is in the counters of [`Completion::Removed`]
     /// and in samples, each packet once. After [`Completion::Rejected`] the old rule is in force as before.
     /// [`Completion::Installed`] and `Rejected` name the new rule; the old one's id is not answered again. Removing goes by
     /// the key, under either id.

@@ -21,9 +21,9 @@ pub enum Arrival {
     /// It arrived on an interface and no rule of the engine took it.
     #[default]
     Received,
-    /// The worker sent it (already translated) and its way out carries at most `mtu` bytes of IP packet.
+    /// The worker sent it (already translated) and its egress takes at most `mtu` bytes of IP packet.
     TooBig {
-        /// Largest IP packet the way out takes, in bytes.
+        /// Largest IP packet the egress takes, in bytes.
         mtu: u16,
     },
 }
@@ -53,7 +53,7 @@ pub enum Checksum {
 pub struct Meta {
     /// The interface it came in on, as the plane counts them. For a frame of a worker's own, the interface from which its
     /// way is looked up, as if it had come in there: a routing rule may ask for it. It must be one that the plane has, so
-    /// take that of a frame of the same connection, or of the one that this frame answers.
+    /// take the ticket of a frame of the same connection, or of the frame that this one answers.
     pub port: u16,
     /// The plane's own mark, kept as it is with the frame; 0 for a frame of a worker's own.
     pub ticket: u32,
@@ -64,7 +64,7 @@ pub struct Meta {
     /// State of the transport checksum.
     pub checksum: Checksum,
     /// Payload bytes per segment of a super-packet; 0: an ordinary packet. A TCP frame may become one, or be made one:
-    /// planes go by its headers. One whose payload is no longer than this is an ordinary packet whatever stands here.
+    /// planes read its headers. A packet with a payload no longer than this is an ordinary packet, whatever this says.
     pub gso_size: u16,
 }
 
@@ -115,7 +115,7 @@ pub trait FrameIo {
     /// ([`Frame::resize`]). Frames come from the same store that [`FrameIo::receive`] fills: a caller that keeps many
     /// for long keeps the plane from receiving.
     fn allocate(&mut self) -> Option<Self::Frame>;
-    /// Bytes of the longest frame that [`FrameIo::allocate`] gives, at least that of an ordinary packet of every way out.
+    /// Bytes of the longest frame that [`FrameIo::allocate`] gives, at least that of an ordinary packet on every egress.
     /// Where a plane says nothing else it is a super-packet: 65,535 bytes of IP packet behind an Ethernet header with two
     /// VLAN tags. One that passes frames on says what the plane behind it says. Frames that are received may have less:
     /// what they have to spare only [`Frame::resize`] knows.

@@ -206,7 +206,7 @@ fn two_that_remove() {
     });
 }
 
-/// Entries in memory of which the checker knows who may touch it.
+/// Entries in memory that the checker tracks.
 struct Cells(Vec<UnsafeCell<Hash>>);
 
 // SAFETY: what is shared here is what the checker watches.

@@ -72,7 +72,7 @@ impl Entries<Name> for Cells {
     }
 }
 
-struct World {
+struct Stress {
     table: Concurrent,
     cells: Cells,
     quiescence: Arc<Quiescence>,
@@ -98,7 +98,7 @@ fn operations() -> usize {
 
 /// What one changer has.
 struct Changer<'a> {
-    world: &'a World,
+    stress: &'a Stress,
     reader: Reader,
     seed: u64,
     /// Its keys by number, and where they are.
@@ -112,7 +112,7 @@ impl Changer<'_> {
     fn reclaim(&mut self) {
         while let Some(&(position, grace)) = self.retired.front() {
             self.reader.quiescent();
-            if !self.world.quiescence.has_passed(grace) {
+            if !self.stress.quiescence.has_passed(grace) {
                 break;
             }
             self.free.push(position);
@@ -123,7 +123,7 @@ impl Changer<'_> {
     fn insert(&mut self) {
         let number = self.keys.start + (splitmix(&mut self.seed) % u64::from(OWN)) as u32;
         let name = Name::new(number);
-        let World { table, cells, .. } = self.world;
+        let Stress { table, cells, .. } = self.stress;
         let is_there = self.there.iter().any(|&(there, _)| there == number);
         if is_there {
             return;
@@ -135,7 +135,7 @@ impl Changer<'_> {
         match table.insert(&name, position) {
             Ok(()) => {
                 self.there.push((number, position));
-                self.world.inserted.fetch_add(1, Ordering::Relaxed);
+                self.stress.inserted.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => self.free.push(position),
         }
@@ -143,7 +143,7 @@ impl Changer<'_> {
 
     /// Takes a key away, puts it elsewhere, or has its entry replaced by another one.
     fn remove_or_replace(&mut self) {
-        let World { table, cells, quiescence, .. } = self.world;
+        let Stress { table, cells, quiescence, .. } = self.stress;
         let at = (splitmix(&mut self.seed) % self.there.len() as u64) as usize;
         let (number, position) = self.there[at];
         let name = Name::new(number);
@@ -180,18 +180,18 @@ impl Changer<'_> {
 }
 
 /// Looks for keys that are always there, in bursts and one by one.
-fn look(world: &World, seed: u64) {
-    let mut reader = world.quiescence.register().unwrap();
+fn read(stress: &Stress, seed: u64) {
+    let mut reader = stress.quiescence.register().unwrap();
     let mut seed = seed;
     let mut out = [None; 40];
-    while !world.is_over.load(Ordering::Relaxed) {
+    while !stress.is_over.load(Ordering::Relaxed) {
         let numbers: Vec<u32> = (0..40).map(|_| (splitmix(&mut seed) % u64::from(STABLE)) as u32).collect();
         let keys: Vec<Name> = numbers.iter().map(|&number| Name::new(number)).collect();
-        world.table.find_burst(&keys, &world.cells, &mut out);
+        stress.table.find_burst(&keys, &stress.cells, &mut out);
         for (&number, found) in numbers.iter().zip(out) {
             assert_eq!(found, Some(number), "missed in a burst");
         }
-        assert_eq!(world.table.find(&keys[0], &world.cells), Some(numbers[0]), "missed");
+        assert_eq!(stress.table.find(&keys[0], &stress.cells), Some(numbers[0]), "missed");
         reader.quiescent();
         if splitmix(&mut seed).is_multiple_of(64) {
             reader.offline();
@@ -203,25 +203,25 @@ fn look(world: &World, seed: u64) {
 
 /// Stamps all keys that are always there, and then removes all entries it knows that have older stamps: none of those
 /// is one of them. There are ten others, which it puts back.
-fn age(world: &World) {
-    let mut reader = world.quiescence.register().unwrap();
+fn age(stress: &Stress) {
+    let mut reader = stress.quiescence.register().unwrap();
     let keys: Vec<Name> = (0..STABLE).map(Name::new).collect();
     let mut out = vec![None; keys.len()];
     let mut stamp = 1u8;
-    while !world.is_over.load(Ordering::Relaxed) || stamp < 3 {
-        world.table.find_burst_stamped(&keys, &world.cells, stamp, &mut out);
+    while !stress.is_over.load(Ordering::Relaxed) || stamp < 3 {
+        stress.table.find_burst_stamped(&keys, &stress.cells, stamp, &mut out);
         assert!(out.iter().zip(0..).all(|(found, number)| *found == Some(number)), "missed while stamping");
         reader.quiescent();
         let mut from = Some(0);
         while let Some(at) = from {
-            from = world.table.scan_stamped(at, &mut |value, old| {
+            from = stress.table.scan_stamped(at, &mut |value, old| {
                 if value < STABLE && old != stamp {
                     // It is just being moved.
-                    let is_removed = world.table.remove_stamped(&Name::new(value), value, old);
+                    let is_removed = stress.table.remove_stamped(&Name::new(value), value, old);
                     assert!(!is_removed, "{value} was stamped {stamp} and was removed as {old}");
                 }
                 if (STABLE..STABLE + 10).contains(&value) && old != stamp {
-                    age_one(world, value, old, stamp);
+                    age_one(stress, value, old, stamp);
                 }
             });
             reader.quiescent();
@@ -231,18 +231,18 @@ fn age(world: &World) {
 }
 
 /// Ten entries belong to the ager: removes one that is old and inserts it again.
-fn age_one(world: &World, value: u32, old: u8, stamp: u8) {
+fn age_one(stress: &Stress, value: u32, old: u8, stamp: u8) {
     let name = Name::new(value);
-    if !world.table.remove_stamped(&name, value, old) {
+    if !stress.table.remove_stamped(&name, value, old) {
         // It is just being moved, and its stamp is newer than it seemed.
-        assert_eq!(world.table.find(&name, &world.cells), Some(value), "the ager's own entry is there");
+        assert_eq!(stress.table.find(&name, &stress.cells), Some(value), "the ager's own entry is there");
         return;
     }
-    assert!(!world.table.remove(&name, value), "removed twice");
-    while world.table.insert_stamped(&name, value, stamp).is_err() {
+    assert!(!stress.table.remove(&name, value), "removed twice");
+    while stress.table.insert_stamped(&name, value, stamp).is_err() {
         std::thread::yield_now();
     }
-    world.aged.fetch_add(1, Ordering::Relaxed);
+    stress.aged.fetch_add(1, Ordering::Relaxed);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn nothing_is_missed_lost_or_resurrected() {
     let operations = operations();
     let per_changer = OWN_THERE + SPARE;
     let first_own = STABLE + 10;
-    let world = World {
+    let stress = Stress {
         table: Concurrent::new(CAPACITY, Hasher::new([5, 6, 7, 8])),
         cells: Cells((0..first_own + CHANGERS * per_changer as u32).map(|n| UnsafeCell::new(Name::new(n))).collect()),
         quiescence: Arc::new(Quiescence::new(8)),
@@ -260,13 +260,13 @@ fn nothing_is_missed_lost_or_resurrected() {
         is_over: AtomicBool::new(false),
     };
     for number in 0..first_own {
-        world.table.insert(&Name::new(number), number).unwrap();
+        stress.table.insert(&Name::new(number), number).unwrap();
     }
     let changer = |which: u32| {
         let first = first_own + which * per_changer as u32;
         Changer {
-            world: &world,
-            reader: world.quiescence.register().unwrap(),
+            stress: &stress,
+            reader: stress.quiescence.register().unwrap(),
             seed: u64::from(which) + 100,
             keys: first_own + which * OWN..first_own + (which + 1) * OWN,
             there: Vec::new(),
@@ -275,16 +275,16 @@ fn nothing_is_missed_lost_or_resurrected() {
         }
     };
     let there: Vec<usize> = std::thread::scope(|scope| {
-        scope.spawn(|| look(&world, 1));
-        scope.spawn(|| look(&world, 2));
-        scope.spawn(|| age(&world));
+        scope.spawn(|| read(&stress, 1));
+        scope.spawn(|| read(&stress, 2));
+        scope.spawn(|| age(&stress));
         let changers: Vec<_> = (0..CHANGERS)
             .map(|which| {
                 let mut changer = changer(which);
-                let world = &world;
+                let stress = &stress;
                 scope.spawn(move || {
                     // However this ends, the others must end as well.
-                    struct Last<'a>(&'a World);
+                    struct Last<'a>(&'a Stress);
                     impl Drop for Last<'_> {
                         fn drop(&mut self) {
                             if self.0.changing.fetch_sub(1, Ordering::Relaxed) == 1 || std::thread::panicking() {
@@ -292,7 +292,7 @@ fn nothing_is_missed_lost_or_resurrected() {
                             }
                         }
                     }
-                    let _last = Last(world);
+                    let _last = Last(stress);
                     changer.run(operations);
                     changer.there.len()
                 })
@@ -300,7 +300,7 @@ fn nothing_is_missed_lost_or_resurrected() {
             .collect();
         changers.into_iter().map(|changer| changer.join().unwrap()).collect()
     });
-    let World { mut table, aged, inserted, .. } = world;
+    let Stress { mut table, aged, inserted, .. } = stress;
     assert_eq!(table.check(), Ok(()));
     assert_eq!(Shared::<Name>::len(&table), first_own as usize + there.iter().sum::<usize>());
     assert!(cfg!(miri) || aged.into_inner() > 0, "nothing was aged");

@@ -49,7 +49,7 @@ impl FrameIo for Wire {
 }
 
 /// Clients are behind a router at port 0, the backend is at port 1, whose MTU is 1400.
-struct House {
+struct RoutedWorker {
     worker: Worker<Never>,
     link: Link<Wire>,
     now: Time,
@@ -82,8 +82,8 @@ fn snapshot() -> Arc<Snapshot> {
     Arc::new(Snapshot::new([service].into(), pool))
 }
 
-impl House {
-    fn new() -> House {
+impl RoutedWorker {
+    fn new() -> RoutedWorker {
         let ip = |octets: [u8; 4]| IpAddr::from(octets);
         let port = |number: usize, network, mtu, gateways: &[[u8; 4]]| PortAddresses {
             mac: OURS[number],
@@ -111,17 +111,17 @@ impl House {
                 [1, 2, 3, 4],
             )
         });
-        let mut house = House { worker, link, now: Time::from_nanos(1_000_000_000_000) };
-        house.turn();
-        house.arp(0, ROUTER, [10, 0, 0, 254]);
-        house.arp(1, BACKEND, SERVER);
-        house.turn();
-        house.link.io_mut().sent.clear();
-        house
+        let mut routed = RoutedWorker { worker, link, now: Time::from_nanos(1_000_000_000_000) };
+        routed.iterate();
+        routed.arp(0, ROUTER, [10, 0, 0, 254]);
+        routed.arp(1, BACKEND, SERVER);
+        routed.iterate();
+        routed.link.io_mut().sent.clear();
+        routed
     }
 
     /// As a main loop does.
-    fn turn(&mut self) {
+    fn iterate(&mut self) {
         self.link.advance(self.now);
         let (mut received, mut to_send) = (Batch::new(), Batch::new());
         self.link.receive(&mut received);
@@ -144,7 +144,7 @@ impl House {
         self.link.io_mut().arriving.push_back(frame);
     }
 
-    /// A datagram at a port, and what is sent on account of it, two turns on.
+    /// A datagram at a port, and what is sent because of it within two iterations.
     fn datagram(&mut self, port: u16, ends: [([u8; 4], u16); 2], hops: u8, length: usize, dont: bool) -> Vec<VecFrame> {
         let [(source, source_port), (destination, port_to)] = ends;
         let from = if port == 0 { ROUTER } else { BACKEND };
@@ -156,14 +156,14 @@ impl House {
         let mut bytes = Vec::new();
         builder.write(&mut bytes, &vec![7; length - 28]).unwrap();
         self.arrives(port, bytes);
-        self.turn();
-        self.turn();
+        self.iterate();
+        self.iterate();
         std::mem::take(&mut self.link.io_mut().sent)
     }
 }
 
 /// Port, Ethernet addresses (to, from).
-fn way(frame: &VecFrame) -> (u16, [u8; 6], [u8; 6]) {
+fn hop(frame: &VecFrame) -> (u16, [u8; 6], [u8; 6]) {
     let bytes = frame.bytes();
     (frame.meta().port, bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap())
 }
@@ -173,24 +173,24 @@ const ANSWER: [([u8; 4], u16); 2] = [(SERVER, 5353), (CLIENT, 5000)];
 
 #[test]
 fn both_directions_find_their_way() {
-    let mut house = House::new();
-    let sent = house.datagram(0, ASK, 64, 100, false);
-    assert_eq!(way(&sent[0]), (1, BACKEND, OURS[1]));
+    let mut routed = RoutedWorker::new();
+    let sent = routed.datagram(0, ASK, 64, 100, false);
+    assert_eq!(hop(&sent[0]), (1, BACKEND, OURS[1]));
     let Ok(Parsed::Transport(at)) = parse(sent[0].bytes()) else { panic!() };
     assert_eq!(at.key.destination, Endpoint::new(Address::from_ipv4(SERVER), 5353));
     assert_eq!(at.ttl, 63);
-    let sent = house.datagram(1, ANSWER, 64, 100, false);
-    assert_eq!(way(&sent[0]), (0, ROUTER, OURS[0]));
+    let sent = routed.datagram(1, ANSWER, 64, 100, false);
+    assert_eq!(hop(&sent[0]), (0, ROUTER, OURS[0]));
     let Ok(Parsed::Transport(at)) = parse(sent[0].bytes()) else { panic!() };
     assert_eq!(at.key.source, Endpoint::new(Address::from_ipv4(VIP), 53));
 }
 
 #[test]
 fn who_has_no_hops_left_is_told() {
-    let mut house = House::new();
-    house.datagram(0, ASK, 64, 100, false);
-    let sent = house.datagram(0, ASK, 1, 100, false);
-    assert_eq!(way(&sent[0]), (0, ROUTER, OURS[0]));
+    let mut routed = RoutedWorker::new();
+    routed.datagram(0, ASK, 64, 100, false);
+    let sent = routed.datagram(0, ASK, 1, 100, false);
+    assert_eq!(hop(&sent[0]), (0, ROUTER, OURS[0]));
     let Ok(Parsed::IcmpError(error)) = parse(sent[0].bytes()) else { panic!() };
     assert_eq!((error.kind, error.source), (ErrorKind::TimeExceeded, Address::from_ipv4(VIP)));
     assert_eq!(error.destination, Address::from_ipv4(CLIENT));
@@ -198,17 +198,17 @@ fn who_has_no_hops_left_is_told() {
 
 #[test]
 fn what_is_too_big_is_cut_up_or_its_sender_told() {
-    let mut house = House::new();
-    house.datagram(0, ASK, 64, 100, false);
-    let sent = house.datagram(0, ASK, 64, 1450, false);
+    let mut routed = RoutedWorker::new();
+    routed.datagram(0, ASK, 64, 100, false);
+    let sent = routed.datagram(0, ASK, 64, 1450, false);
     assert_eq!(sent.len(), 2);
     for piece in &sent {
-        assert_eq!(way(piece), (1, BACKEND, OURS[1]));
+        assert_eq!(hop(piece), (1, BACKEND, OURS[1]));
         assert_eq!(parse(piece.bytes()), Ok(Parsed::Fragment));
     }
-    let sent = house.datagram(0, ASK, 64, 1450, true);
+    let sent = routed.datagram(0, ASK, 64, 1450, true);
     assert_eq!(sent.len(), 1);
-    assert_eq!(way(&sent[0]), (0, ROUTER, OURS[0]));
+    assert_eq!(hop(&sent[0]), (0, ROUTER, OURS[0]));
     let Ok(Parsed::IcmpError(error)) = parse(sent[0].bytes()) else { panic!() };
     assert_eq!(error.kind, ErrorKind::TooBig { mtu: 1400 });
     // about the packet as the client knows it
@@ -218,8 +218,8 @@ fn what_is_too_big_is_cut_up_or_its_sender_told() {
 
 #[test]
 fn packets_of_no_service_end_here() {
-    let mut house = House::new();
+    let mut routed = RoutedWorker::new();
     let other = [(CLIENT, 5000), ([203, 0, 113, 9], 53)];
-    assert!(house.datagram(0, other, 64, 100, false).is_empty());
-    assert_eq!(house.link.statistics().dropped(Drop::NotOurs), 1);
+    assert!(routed.datagram(0, other, 64, 100, false).is_empty());
+    assert_eq!(routed.link.statistics().dropped(Drop::NotOurs), 1);
 }

@@ -2,7 +2,7 @@
 //!
 //! A child process runs a worker on a file in shared memory, in which an engine's rules lie as well, and lets packets,
 //! requests, answers and time come at random until SIGKILL hits it. The parent adopts a copy of what it left and checks
-//! it, to the end of all connections; the next child adopts the original and carries on, so that crashes add up.
+//! it, to the end of all connections; the next child adopts the original and continues, so that crashes add up.
 //!
 //! `HAIRPIN_CRASHES` says how many there are, `HAIRPIN_CRASH_SEED` from what they are drawn.
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -84,7 +84,7 @@ impl Engine {
         self.place(&words(key)).is_some()
     }
 
-    fn carry_out(&self, op: &RuleOp) -> Completion {
+    fn execute(&self, op: &RuleOp) -> Completion {
         match op {
             RuleOp::Install(rule) => {
                 let key = words(&rule.key);
@@ -283,7 +283,7 @@ impl Process {
 
     fn flush(&mut self) {
         while let Some(op) = self.worker.poll_op() {
-            let answer = self.engine.carry_out(&op);
+            let answer = self.engine.execute(&op);
             self.answers.push_back(answer);
         }
     }

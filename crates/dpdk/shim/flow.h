@@ -253,7 +253,7 @@ struct hairpin_fake_flow_options {
 	uint8_t refuse_names;
 	uint8_t refuse_ipv6;
 	uint8_t no_templates;
-	uint8_t ticks; /* a rule has carried a packet of 100 bytes more whenever it is asked, until it is so many */
+	uint8_t ticks; /* a rule has forwarded a packet of 100 bytes more whenever it is asked, until it is so many */
 	uint8_t hairpin_queues; /* so many, it says; a port that it stands in for may have none all the same */
 	uint8_t refuse_others; /* the switch leads to no other port */
 	uint8_t ages_by_counters; /* an ageing object takes a counter, which has to be asked for too (templates) */

@@ -44,7 +44,7 @@ static void say_name(struct text *text, enum rte_flow_conv_op operation, int typ
 	say(text, "%s", name);
 }
 
-/* Fields of which the mask asks something; masks that are not all ones are told. */
+/* Fields with a mask that is not zero; masks that are not all ones are told. */
 static void say_number(struct text *text, const char *name, uint32_t spec, uint32_t mask, uint32_t all)
 {
 	if (mask == 0)

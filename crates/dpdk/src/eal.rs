@@ -81,7 +81,7 @@ impl Eal {
     }
 
     /// Gives the calling thread an lcore id, of which there are 128, until what is returned is dropped. Tables with
-    /// several writers need one of who writes; they see to it themselves, at the first write of a thread, if this was
+    /// several writers need one for each writer; they take it themselves, at the first write of a thread, if this was
     /// not called.
     ///
     /// # Errors
@@ -145,14 +145,14 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let _ = MEMBER.try_with(|member| member.borrow_mut().take());
+        let _ = REGISTERED.try_with(|registered| registered.borrow_mut().take());
     }
 }
 
 /// Unregisters its thread when it ends.
-struct Member;
+struct RegisteredThread;
 
-impl Drop for Member {
+impl Drop for RegisteredThread {
     fn drop(&mut self) {
         // SAFETY: made only after this thread was registered; unregistering it twice does nothing.
         unsafe { ffi::hairpin_thread_unregister() }
@@ -160,7 +160,7 @@ impl Drop for Member {
 }
 
 thread_local! {
-    static MEMBER: RefCell<Option<Member>> = const { RefCell::new(None) };
+    static REGISTERED: RefCell<Option<RegisteredThread>> = const { RefCell::new(None) };
 }
 
 /// Registers the calling thread until it ends, if it is not registered. DPDK has to be started.
@@ -170,12 +170,12 @@ thread_local! {
 #[cold]
 pub fn ensure_registered() -> Result<(), Error> {
     const WHAT: &str = "registering a thread with DPDK (an lcore id)";
-    let registered = MEMBER.try_with(|member| {
-        let mut member = member.borrow_mut();
-        if member.is_none() {
+    let registered = REGISTERED.try_with(|registered| {
+        let mut registered = registered.borrow_mut();
+        if registered.is_none() {
             // SAFETY: EAL is started, since tables and `Eal` exist only then.
             Error::of(unsafe { ffi::hairpin_thread_register() }, WHAT)?;
-            *member = Some(Member);
+            *registered = Some(RegisteredThread);
         }
         Ok(())
     });

@@ -24,9 +24,9 @@ pub struct PortIo {
     pool: Pool,
     /// Frames taken from a queue at a time.
     burst: usize,
-    /// Where the next turn begins.
+    /// The queue at which the next iteration begins.
     turn: usize,
-    /// One for each queue, for bursts of which not all frames go the same way.
+    /// One for each queue, for bursts whose frames leave by several ports.
     stages: Vec<Batch<Mbuf>>,
     misrouted: u64,
 }
@@ -59,13 +59,13 @@ impl PortIo {
         PortIo { queues, lenders, index: 0, chained, pool, burst: BATCH_MAX, turn: 0, stages, misrouted: 0 }
     }
 
-    /// Takes no more than `burst` frames from a queue at a time, instead of a whole batch: who does little to each wants all
+    /// Takes no more than `burst` frames from a queue at a time, instead of a whole batch: a forwarder that does little to each wants all
     /// that is in hand to stay in the first cache.
     pub fn in_bursts_of(self, burst: usize) -> PortIo {
         PortIo { burst, ..self }
     }
 
-    /// Gives back queues that their ports want back, and takes what they have to give: to be called every turn. While a
+    /// Gives back queues that their ports want back, and takes what they have to give: to be called in every iteration. While a
     /// queue is away nothing comes from it, and what is to go there stays in the batch.
     #[inline]
     pub fn renew(&mut self) {

@@ -20,7 +20,7 @@ unsafe impl Send for Mbuf {}
 /// Places of ports whose frames need no [`Meta`] of their own: a power of two, no fewer than DPDK's ports.
 const PLACES: usize = 32;
 
-/// What is known of a frame of which nothing is: the place of the port it came in by.
+/// The metadata of a received frame about which nothing else is known: the place of the port it came in by.
 static FRESH: [Meta; PLACES] = {
     const NONE: Meta = Meta {
         port: 0,

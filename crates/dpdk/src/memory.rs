@@ -13,7 +13,7 @@ pub const LARGE: usize = 2 << 20;
 /// What pages memory stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Reserved hugepages of 2 MiB (`vm.nr_hugepages`), of which enough were free.
+    /// Reserved hugepages of 2 MiB (`vm.nr_hugepages`); enough were free.
     Huge,
     /// The kernel was asked for transparent huge pages, and gives them as far as it finds some.
     Transparent,
@@ -111,7 +111,7 @@ fn available() -> Option<usize> {
     kib.checked_mul(1024)
 }
 
-/// Whether the kernel gives transparent huge pages to who asks for them.
+/// Whether the kernel gives transparent huge pages on request (`madvise`).
 fn transparent_pages() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").is_ok_and(|text| !text.contains("[never]"))
 }

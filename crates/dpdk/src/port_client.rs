@@ -19,7 +19,7 @@ const GREETING: Duration = Duration::from_secs(5);
 /// The longest that is waited for a server's word.
 const GREETING_MAX: Duration = Duration::from_secs(40);
 /// How long the driver has, on EAL's thread, for taking down a link that has just gone, and users of a port's queues for
-/// giving them back; after that, asking waits for its next turn.
+/// giving them back; after that, asking waits for its next iteration.
 const RETURN: Duration = Duration::from_millis(500);
 
 /// A client's state.
@@ -101,7 +101,7 @@ impl Port {
 
     /// Whether the link is up. If it is not, a client's server is asked again, a second after it was not there, five after
     /// it was asked and nothing came of it, twice as long each time, up to 40: by a thread of its own, since a server that
-    /// hangs lets who asks wait. For that, queues have to be given back, which those of a
+    /// hangs lets the caller wait. For that, queues have to be given back, which those of a
     /// [`PortIo::of`](crate::PortIo::of) are; while others are in use, the server is not asked.
     pub fn seek(&self) -> bool {
         let up = self.is_up();

@@ -43,7 +43,7 @@ pub struct Ring {
     size: u32,
 }
 
-// SAFETY: an rte_ring is made to be used by several threads; how many at an end is held by who has the ends.
+// SAFETY: an rte_ring is made to be used by several threads; the owners of the ends keep to the number allowed at each.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}

@@ -1,4 +1,4 @@
-//! What a configuration changes against the one that runs, in sentences.
+//! What a configuration changes in the running one, in sentences.
 //!
 //! A service is the same as another if address, port and transport protocol are, a group if its name and its service's
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
@@ -58,7 +58,7 @@ const fn anew(name: &'static str, text: fn(&Config) -> String) -> Setting {
     Setting { name, live: false, hint: "; stop this instance with `hairpin stop --flush` and start it anew", text }
 }
 
-/// What a policy goes by; nothing of those that have no numbers.
+/// A policy's parameters; empty for policies without any.
 fn numbers(config: &Config) -> String {
     match &config.settings.offload {
         Choice::Always | Choice::Never | Choice::Auto => "-".to_string(),

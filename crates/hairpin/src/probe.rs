@@ -4,7 +4,7 @@ use anyhow::Result;
 
 /// What is asked for.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Wanted {
+pub(crate) struct ProbeArgs {
     /// The device by its EAL name: a PCI address, or a virtual one with its arguments.
     #[arg(value_name = "DEVICE")]
     device: String,
@@ -21,7 +21,7 @@ pub(crate) struct Wanted {
 
 /// Opens the device, tries, and tells; `json` for programs.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn run(_: &Wanted, _json: bool) -> Result<String> {
+pub(crate) fn run(_: &ProbeArgs, _json: bool) -> Result<String> {
     anyhow::bail!("`hairpin probe` needs a Hairpin built with DPDK (cargo feature `dpdk`)")
 }
 
@@ -30,9 +30,9 @@ pub(crate) use with_dpdk::run;
 
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
-    use super::{Result, Wanted};
+    use super::{ProbeArgs, Result};
     use hairpin_dpdk::flow::{
-        Attempt, Depth, Does, EnginePort, Findings, How, Needed, Probed, Terms, Turn, Way, trial,
+        Attempt, Depth, Does, EgressAction, EnginePort, Findings, How, Needed, Probed, Submission, Terms, trial,
     };
     use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
@@ -67,7 +67,7 @@ mod with_dpdk {
     /// How long rules took, by batch.
     #[derive(Debug, Serialize)]
     struct Rate {
-        way: &'static str,
+        submission: &'static str,
         batch: u32,
         asked: u32,
         installed: u32,
@@ -80,9 +80,9 @@ mod with_dpdk {
 
     #[derive(Debug, Serialize)]
     struct Engine {
-        turn: &'static str,
-        /// `turn` in a plane that has other ports too, as far as this port can tell.
-        turn_between_ports: Option<&'static str>,
+        egress: &'static str,
+        /// `egress` in a plane that has other ports too, as far as this port can tell.
+        egress_between_ports: Option<&'static str>,
         changes: &'static str,
         groups: bool,
         templates: bool,
@@ -107,28 +107,28 @@ mod with_dpdk {
         rule: Option<String>,
     }
 
-    pub(crate) fn run(wanted: &Wanted, json: bool) -> Result<String> {
-        let pci = !wanted.device.starts_with("net_");
+    pub(crate) fn run(args: &ProbeArgs, json: bool) -> Result<String> {
+        let pci = !args.device.starts_with("net_");
         let eal = Eal::start(EalOptions { memory_mib: MEMORY_MIB, pages: EalPages::Auto, pci })?;
         let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
-        let options = PortOptions { device: wanted.device.clone(), ..PortOptions::default() };
+        let options = PortOptions { device: args.device.clone(), ..PortOptions::default() };
         let port = Port::open(&eal, &options, &pool)?;
         #[cfg(feature = "fake-flow")]
         crate::fake_flow::stand_in(&port)?;
-        let depth = if wanted.create { Depth::Create } else { Depth::Validate };
+        let depth = if args.create { Depth::Create } else { Depth::Validate };
         let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth), &[])?;
         if let Some(error) = no_hairpins {
             eprintln!("no hairpin queue, though the driver says that there are some: {error}");
         }
-        let mut report = report(&port, &findings, wanted.rules);
-        report.rates = rates(eal, &port, &findings, wanted.rate);
+        let mut report = report(&port, &findings, args.rules);
+        report.rates = rates(eal, &port, &findings, args.rate);
         if json { Ok(crate::json::line(&report)?) } else { Ok(render(&report)) }
     }
 
     fn report(port: &Port, findings: &Findings, rules: bool) -> Report {
         let engine = findings.terms.map(|terms| Engine {
-            turn: terms.turn.name(),
-            turn_between_ports: findings.between_ports().map(Turn::name),
+            egress: terms.egress.name(),
+            egress_between_ports: findings.between_ports().map(EgressAction::name),
             changes: if terms.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
             groups: terms.jumps,
             templates: findings.templates,
@@ -159,15 +159,17 @@ mod with_dpdk {
     /// What rules take in each way that there is, by batch.
     fn rates(eal: Eal, port: &Port, findings: &Findings, rules: Option<u32>) -> Vec<Rate> {
         let (Some(rules), Some(terms)) = (rules, findings.terms) else { return Vec::new() };
-        let ways = [("one at a time", Way::Synchronous), ("templates", Way::Templates)];
-        let ways = ways.into_iter().filter(|(_, way)| findings.templates || *way == Way::Synchronous);
+        let submissions = [("one at a time", Submission::Synchronous), ("templates", Submission::Templates)];
+        let submissions = submissions
+            .into_iter()
+            .filter(|(_, submission)| findings.templates || *submission == Submission::Synchronous);
         let mut rates = Vec::new();
-        for (name, way) in ways {
+        for (name, submission) in submissions {
             for batch in BATCHES {
                 let engine_port = EnginePort::of(0, port);
                 let each = |time: Duration, count: u32| time.as_secs_f64() * 1e6 / f64::from(count.max(1));
                 let mut rate = Rate {
-                    way: name,
+                    submission: name,
                     batch,
                     asked: rules,
                     installed: 0,
@@ -177,7 +179,7 @@ mod with_dpdk {
                     remove_us_each: 0.0,
                     trouble: None,
                 };
-                match trial(Some(eal), (&engine_port, port.mac()), (terms, way), (rules, batch)) {
+                match trial(Some(eal), (&engine_port, port.mac()), (terms, submission), (rules, batch)) {
                     Ok(found) => {
                         (rate.installed, rate.counted, rate.removed) = (found.installed, found.counted, found.removed);
                         rate.install_us_each = each(found.installing, found.installed);
@@ -227,8 +229,8 @@ mod with_dpdk {
         out += "\nENGINE\n";
         out += &match (&report.engine, &report.terms) {
             (Some(engine), Some(terms)) => {
-                let way = if engine.templates { "templates" } else { "one rule at a time" };
-                format!("  {terms}; {way}\n{}", between_ports(engine, terms))
+                let submission = if engine.templates { "templates" } else { "one rule at a time" };
+                format!("  {terms}; {submission}\n{}", between_ports(engine, terms))
             }
             _ => "  none\n".to_string(),
         };
@@ -245,7 +247,7 @@ mod with_dpdk {
         for rate in &report.rates {
             out += &format!(
                 "  {}, batches of {}: in {:.2}, out {:.2}; {} of {} in, {} counted, {} out{}\n",
-                rate.way,
+                rate.submission,
                 rate.batch,
                 rate.install_us_each,
                 rate.remove_us_each,
@@ -261,9 +263,9 @@ mod with_dpdk {
 
     /// What becomes of it beside other ports, to which hairpin queues do not lead.
     fn between_ports(engine: &Engine, terms: &Terms) -> String {
-        match engine.turn_between_ports {
-            _ if terms.turn != Turn::Hairpin => String::new(),
-            Some(way) => format!("  beside other ports packets leave by {way}, where it leads to them\n"),
+        match engine.egress_between_ports {
+            _ if terms.egress != EgressAction::Hairpin => String::new(),
+            Some(egress) => format!("  beside other ports packets leave by {egress}, where it leads to them\n"),
             None => {
                 "  beside other ports nothing is offloaded: hairpin queues lead back out of their own\n".to_string()
             }

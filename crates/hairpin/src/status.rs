@@ -47,7 +47,7 @@ pub struct Status {
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,
-    /// What else became of packets that no rule carried, by name, like `drops`.
+    /// What else became of packets that no rule forwarded, by name, like `drops`.
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
     #[serde(default)]
@@ -314,9 +314,9 @@ pub struct ServiceStatus {
     pub established_total: u64,
     /// Connections so far that were refused.
     pub refused_total: u64,
-    /// What the workers carried.
+    /// What the workers forwarded.
     pub software: Traffic,
-    /// What the kernel carried by itself.
+    /// What the kernel forwarded by itself.
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
@@ -360,9 +360,9 @@ pub struct BackendStatus {
     /// Its responses so far, by class (`1xx` to `5xx`); of an HTTP service and its groups.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub responses: BTreeMap<String, u64>,
-    /// What the workers carried.
+    /// What the workers forwarded.
     pub software: Traffic,
-    /// What the kernel carried by itself.
+    /// What the kernel forwarded by itself.
     pub offloaded: Traffic,
 }
 

@@ -253,7 +253,7 @@ fn settings_that_take_a_restart() {
 }
 
 #[test]
-fn changes_are_in_the_order_of_the_file_and_warnings_are_the_new_file_s() {
+fn diff_follows_file_order_with_new_warnings() {
     let after = with(&[
         ("#TABLES", "[limits]\ndrain_limit = \"5m\"\nrules_max = 64\n[timeouts]\nudp_new = \"1s\""),
         ("#WEB", "balance = \"maglev\""),

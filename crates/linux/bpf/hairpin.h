@@ -44,10 +44,10 @@ struct rule_head {
 	__u64 bytes;       /* of IP packets, headers of every segment included */
 	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
 	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest */
-	__u32 egress;      /* ifindex of the way out; 0: not looked up yet */
+	__u32 egress;      /* ifindex of the egress interface; 0: not looked up yet */
 	__u32 fence;       /* the ticket to wait for (lower 24 bits) and the CPU that gave it (upper 8): read, written whole */
 	__u8 next_hop[12]; /* destination MAC, source MAC */
-	__u16 mtu;         /* IP bytes the way out takes */
+	__u16 mtu;         /* IP bytes the egress takes */
 	__u8 flags;
 	__u8 worker;       /* whose connection it is: gets the packets the rule does not take */
 	__be16 source_port, destination_port; /* the new ones */
@@ -169,14 +169,14 @@ enum event {
 	EVENT_PASS_RULE,        /* left to the kernel by a Pass rule */
 	EVENT_RULE_FLAGS,       /* rule hit, but SYN, FIN or RST: to the worker */
 	EVENT_RULE_TTL,         /* rule hit, TTL or hop limit used up: to the worker */
-	EVENT_RULE_MTU,         /* rule hit, too big for the way out: to the worker */
+	EVENT_RULE_MTU,         /* rule hit, too big for the egress MTU: to the worker */
 	EVENT_RULE_FENCED,      /* rule hit, hand-over under way: to the worker */
 	EVENT_RULE_NO_ROUTE,    /* rule hit, no route: to the worker */
 	EVENT_RULE_GUARD,       /* rule hit, numbers outside its guard, or just being replaced: to the worker */
 	EVENT_HANDOVER_BOUND,   /* a hand-over ended by its bound */
 	EVENT_SENT,             /* frame from a worker routed out */
 	EVENT_SENT_NO_ROUTE,    /* frame from a worker dropped: no route */
-	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for its way out */
+	EVENT_SENT_TOO_BIG,     /* frame from a worker sent back to it: too big for the egress MTU */
 	EVENT_TO_KERNEL,       /* frame that a worker passes to the kernel */
 	EVENT_WORKER_MALFORMED, /* frame on a worker device that no worker sent, dropped */
 	EVENT_COOKIE_SENT,      /* SYN to a spliced service, answered with a cookie */
@@ -201,12 +201,12 @@ struct total {
  * MARK_TOO_BIG: [2] and [3] 0, [4..6] the MTU, most significant byte first. */
 enum mark {
 	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
-	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for its way out */
+	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for the egress MTU */
 	MARK_ROUTE = 0x12,     /* from the worker: route it */
 	MARK_TO_KERNEL = 0x16, /* from the worker: not ours */
 };
 
-/* Element of `queries`, mapped into the process: one per worker, plus one for everybody else. */
+/* Element of `queries`, mapped into the process: one per worker, plus one for all other threads. */
 struct rule_counters {
 	__u64 packets;
 	__u64 bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The way to a worker, and handing a flow over from the worker to a rule without reordering it. */
+/* The path to a worker, and handing a flow over from the worker to a rule without reordering it. */
 #ifndef HAIRPIN_HANDOVER_H
 #define HAIRPIN_HANDOVER_H
 

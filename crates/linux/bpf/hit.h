@@ -3,15 +3,15 @@
 #ifndef HAIRPIN_HIT_H
 #define HAIRPIN_HIT_H
 
-/* Looks the rule's way out up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
- * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no way. */
-static __always_inline int find_way(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
+/* Looks the rule's route up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
+ * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no route. */
+static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
 {
 	struct rule_head *head = rule;
 	struct bpf_fib_lookup found;
 	struct routed routed;
 	__u32 mtu = 0;
-	enum way way;
+	enum route_result result;
 
 	__builtin_memset(&routed, 0, sizeof(routed));
 	routed.ifindex = skb->ifindex;
@@ -28,12 +28,12 @@ static __always_inline int find_way(struct __sk_buff *skb, void *rule, __u32 l3,
 		routed.source[0] = to->source;
 		routed.destination[0] = to->destination;
 	}
-	way = look_up(skb, &routed, &found, &mtu, ipv6);
-	if (way == NO_ROUTE || (way == NO_NEIGHBOUR && l3 != ETH_HLEN))
+	result = look_up(skb, &routed, &found, &mtu, ipv6);
+	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
 	head->mtu = mtu;
 	head->egress = found.ifindex;
-	if (way == WAY) {
+	if (result == ROUTE_FOUND) {
 		__builtin_memcpy(head->next_hop, found.dmac, ETH_ALEN);
 		__builtin_memcpy(head->next_hop + ETH_ALEN, found.smac, ETH_ALEN);
 		head->until = now + TICKS_PER_SECOND;
@@ -43,14 +43,14 @@ static __always_inline int find_way(struct __sk_buff *skb, void *rule, __u32 l3,
 	return l3 == ETH_HLEN ? redirect_neighbour(&found) : TC_ACT_OK;
 }
 
-static __noinline int find_way_v4(struct __sk_buff *skb, struct rule_v4 *rule, __u32 l3, __u32 now)
+static __noinline int find_route_v4(struct __sk_buff *skb, struct rule_v4 *rule, __u32 l3, __u32 now)
 {
-	return find_way(skb, rule, l3, now, false);
+	return find_route(skb, rule, l3, now, false);
 }
 
-static __noinline int find_way_v6(struct __sk_buff *skb, struct rule_v6 *rule, __u32 l3, __u32 now)
+static __noinline int find_route_v6(struct __sk_buff *skb, struct rule_v6 *rule, __u32 l3, __u32 now)
 {
-	return find_way(skb, rule, l3, now, true);
+	return find_route(skb, rule, l3, now, true);
 }
 
 /* To the rule's worker, which knows the connection: no policer. */
@@ -61,7 +61,7 @@ __noinline int divert(struct __sk_buff *skb, __u32 worker, __u32 why)
 }
 
 /* SYN, FIN and RST are the worker's, so that it sees connections begin and end. While no worker is there a rule goes on
- * carrying them: a connection whose balancer is being restarted may end, and its rule then ages out. */
+ * forwarding them: a connection whose balancer is being restarted may end, and its rule then ages out. */
 static __noinline bool is_served(void)
 {
 	struct control *control_now = single(&control);
@@ -91,7 +91,7 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
 		return divert(skb, head->worker, EVENT_RULE_FENCED);
 	if ((__s32)(head->until - now) <= 0 || !head->egress) {
-		verdict = ipv6 ? find_way_v6(skb, rule, f->l3, now) : find_way_v4(skb, rule, f->l3, now);
+		verdict = ipv6 ? find_route_v6(skb, rule, f->l3, now) : find_route_v4(skb, rule, f->l3, now);
 		if (verdict == TC_ACT_SHOT)
 			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
 	}

@@ -116,7 +116,7 @@ static __always_inline void write_numbers(struct numbers *there, const struct nu
 	__sync_lock_test_and_set(&there->check, from[4]);
 }
 
-/* Puts a rule in place of the one that is there. Whatever fails, fails before the old one is touched.
+/* Replaces a rule. Whatever fails, fails before the old one is touched.
  *
  * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the numbers are others (a packet
  * that sets it at the same time can only undo that, and then a few may overtake others; nothing else of the byte differs).

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Asking the kernel for the way out. */
+/* Asking the kernel for the route. */
 #ifndef HAIRPIN_ROUTE_H
 #define HAIRPIN_ROUTE_H
 
@@ -13,8 +13,8 @@ struct routed {
 	__be32 source[4], destination[4]; /* IPv4: the first ones */
 };
 
-enum way {
-	WAY,          /* known, with both MACs */
+enum route_result {
+	ROUTE_FOUND,  /* known, with both MACs */
 	NO_NEIGHBOUR, /* known, but not the neighbour's MAC: the kernel must ask for it, bpf_redirect_neigh does */
 	NO_ROUTE,
 };
@@ -39,8 +39,8 @@ static __always_inline long fib(struct __sk_buff *skb, const struct routed *rout
 	return bpf_fib_lookup(skb, found, sizeof(*found), 0);
 }
 
-/* Looks the way up. Forwarding must be on where the packet came in. `*mtu` is the route's, in bytes of IP packet. */
-static __always_inline enum way look_up(struct __sk_buff *skb, const struct routed *routed,
+/* Looks the route up. Forwarding must be on where the packet came in. `*mtu` is the route's, in bytes of IP packet. */
+static __always_inline enum route_result look_up(struct __sk_buff *skb, const struct routed *routed,
 					struct bpf_fib_lookup *found, __u32 *mtu, const bool ipv6)
 {
 	struct bpf_fib_lookup again;
@@ -49,7 +49,7 @@ static __always_inline enum way look_up(struct __sk_buff *skb, const struct rout
 	switch (fib(skb, routed, found, 1, ipv6)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		*mtu = found->mtu_result ? found->mtu_result : 0xffff;
-		return WAY;
+		return ROUTE_FOUND;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		/* It says so before it tells the MTU, unless the packet is too big. */
 		*mtu = 0xffff;
@@ -61,7 +61,7 @@ static __always_inline enum way look_up(struct __sk_buff *skb, const struct rout
 	}
 }
 
-/* Sends the packet the way found, with the kernel's help for the MACs: that is what keeps its neighbour entry
+/* Sends the packet by the route found, with the kernel's help for the MACs: that is what keeps its neighbour entry
  * alive. Only for frames without VLAN tags in band. */
 static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found)
 {

@@ -39,7 +39,7 @@ static __noinline int too_big(struct __sk_buff *skb, __u32 mtu)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* The bytes of IP packet the way out must take: of the biggest segment. */
+/* The bytes of IP packet the egress must take: of the biggest segment. */
 static __always_inline __u32 segment_length(struct __sk_buff *skb, __u32 l3, __u32 l4, __u32 length, __u32 protocol)
 {
 	__u8 offset = 0;
@@ -59,7 +59,7 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 	struct bpf_fib_lookup found;
 	struct routed routed;
 	__u32 mtu = 0, length;
-	enum way way;
+	enum route_result result;
 
 	if (!interface || !interface->ifindex)
 		return worker_malformed();
@@ -89,8 +89,8 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 		routed.destination[0] = ip.daddr;
 		length = segment_length(skb, l3, l3 + ip.ihl * 4, bpf_ntohs(ip.tot_len), ip.protocol);
 	}
-	way = look_up(skb, &routed, &found, &mtu, ipv6);
-	if (way == NO_ROUTE || (way == NO_NEIGHBOUR && l3 != ETH_HLEN)) {
+	result = look_up(skb, &routed, &found, &mtu, ipv6);
+	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN)) {
 		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;
 	}

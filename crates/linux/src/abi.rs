@@ -162,13 +162,13 @@ pub struct RuleHead {
     pub last_seen: u32,
     /// Ticks: next hop good until; while fenced: hand over at the latest.
     pub until: u32,
-    /// ifindex of the way out; 0: not looked up yet.
+    /// ifindex of the egress interface; 0: not looked up yet.
     pub egress: u32,
     /// The ticket to wait for and, in the upper 8 bits, the CPU that gave it.
     pub fence: u32,
     /// Destination MAC, source MAC.
     pub next_hop: [u8; 12],
-    /// Bytes of IP packet the way out takes.
+    /// Bytes of IP packet the egress takes.
     pub mtu: u16,
     /// `RULE_*`.
     pub flags: u8,

@@ -1,4 +1,4 @@
-//! Looking at packets on an interface as they come in and go out, whether a worker or a rule carries them: the kernel
+//! Looking at packets on an interface as they come in and go out, whether a worker or a rule forwards them: the kernel
 //! shows a packet to packet sockets before tc ingress, that is before a rule or a worker translates it, and again when
 //! it is sent, after.
 //!
@@ -199,7 +199,7 @@ fn socket(index: u32, filter: &Filter) -> io::Result<OwnedFd> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // The kernel copies the program, which lives until the end of this function.
     set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-    // Beyond what everybody may have, if this process may; else as much as everybody.
+    // Above the limit for unprivileged processes, if this process may; else up to it.
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES)
         .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES))?;
     set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)?;

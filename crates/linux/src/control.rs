@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Elements of the map `queries`: one per worker and one for everybody else.
+/// Elements of the map `queries`: one per worker and one for all other threads.
 const QUERIES: usize = WORKERS_MAX + 1;
 
 /// [`ControlBlock`] as it is shared: programs read it at any time, so every field is written whole.
@@ -159,7 +159,7 @@ impl Control {
         Ok(true)
     }
 
-    /// The keys of SYN cookies are made of `secret`, and they go by real time, which is `ahead_ns` ahead of
+    /// The keys of SYN cookies are made of `secret`, and they use real time, which is `ahead_ns` ahead of
     /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place. What
     /// another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
     pub fn share_cookies(&self, secret: &Secret, now: Time, ahead_ns: u64) {

@@ -1,6 +1,6 @@
 //! The flow engine in the kernel: rules are elements of BPF hash maps.
 //!
-//! Requests are queued and carried out by [`FlowEngine::flush`] in few system calls: by BPF programs that put each rule in
+//! Requests are queued and performed by [`FlowEngine::flush`] in few system calls: by BPF programs that put each rule in
 //! (`rules_put`; one that is there is changed, its counters go on) or read its last counters and delete it (`rules_take`),
 //! some hundred at a time. Both take microseconds, so the answers are there right after.
 
@@ -64,11 +64,11 @@ impl KernelEngine {
         })
     }
 
-    /// Carries out what the batches hold.
-    fn carry_out(&mut self, now: Time) {
+    /// Performs what the batches hold.
+    fn execute(&mut self, now: Time) {
         let (queries, slot) = (&self.queries, &mut self.slot);
-        self.v4.installs.carry_out(queries, slot, &mut self.answers);
-        self.v6.installs.carry_out(queries, slot, &mut self.answers);
+        self.v4.installs.execute(queries, slot, &mut self.answers);
+        self.v6.installs.execute(queries, slot, &mut self.answers);
         self.v4.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
         self.v6.remove(queries, slot, &mut self.answers, |counters| answer(counters, now));
         self.touched.clear();
@@ -143,9 +143,9 @@ impl FlowEngine for KernelEngine {
                 RuleOp::Install(rule) => rule.key,
                 RuleOp::Remove { key, .. } => *key,
             };
-            // Installs are carried out before removals; requests for one flow, in the order they were made.
+            // Installs are performed before removals; requests for one flow, in the order they were made.
             if mixed && !self.touched.insert(key) {
-                self.carry_out(now);
+                self.execute(now);
                 self.touched.insert(key);
             }
             match (op, key.is_ipv4()) {
@@ -159,7 +159,7 @@ impl FlowEngine for KernelEngine {
                 (RuleOp::Remove { id, .. }, false) => self.v6.removals.add(id, FlowV6::of(&key)),
             }
         }
-        self.carry_out(now);
+        self.execute(now);
         self.queued = queued;
     }
 

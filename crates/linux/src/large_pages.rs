@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn large_memory_is_aligned_zeroed_and_there_only_at_its_beginning() {
+    fn large_memory_is_aligned_zeroed_and_lazy() {
         for size in [LARGE_BYTES, LARGE_BYTES + 1, 9 * HUGE_PAGE_BYTES - 64] {
             // SAFETY: the size is not 0; what is freed is what was allocated, used within its bounds.
             unsafe {

@@ -396,7 +396,7 @@ fn incompatible(path: &Path, why: &str) -> Opened {
     ))
 }
 
-/// Fails unless the file system of `path` has room for `bytes`, `freed` of which will become free in its place.
+/// Fails unless the file system of `path` has room for `bytes`; `freed` bytes will become free there.
 fn check_room(path: &Path, bytes: u64, freed: u64) -> Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let about = || format!("cannot use the directory {} for the connection table", directory.display());

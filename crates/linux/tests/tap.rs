@@ -271,7 +271,7 @@ fn what_came_back_too_big_says_so() {
 }
 
 #[test]
-fn frames_the_kernel_refuses_are_dropped_and_the_others_go_out_in_order() {
+fn refused_frames_are_dropped_others_keep_order() {
     in_namespace(|| {
         let (mut io, link) = device(64);
         for i in 0..60 {

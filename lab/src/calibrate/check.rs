@@ -39,9 +39,9 @@ const FRAME: u16 = 64;
 pub enum Load {
     /// More than the device takes.
     Full,
-    /// Half of what it takes. Polling finds small turns then, so it is busy nearly all of the time all the same.
+    /// Half of what it takes. Polling finds small iterations then, so it is busy nearly all of the time all the same.
     Half,
-    /// A tenth of what it takes: a packet a turn, and time to spare.
+    /// A tenth of what it takes: a packet an iteration, and time to spare.
     Tenth,
 }
 
@@ -150,10 +150,14 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Of a measurement with its turns; `None` if there was no packet.
+    /// Of a measurement with its iterations; `None` if there was no packet.
     pub fn measured(measured: &Measurement) -> Option<Beside> {
         let work: &Work = measured.work.as_ref()?;
-        let idle_ns = work.turns.first().filter(|turns| turns.packets == 0).map_or(0.0, |turns| turns.ns);
+        let idle_ns = work
+            .iterations
+            .first()
+            .filter(|iterations| iterations.packets == 0)
+            .map_or(0.0, |iterations| iterations.ns);
         let (busy_ns, packets) = (work.busy_ns(), work.packets() as f64);
         (packets > 0.0 && busy_ns > 0.0).then(|| Beside {
             busy_pps: packets * 1e9 / busy_ns,
@@ -163,16 +167,17 @@ impl Beside {
     }
 }
 
-/// Packets for each second that a core of this profile is busy with turns such as were measured: what it says of the work
+/// Packets for each second that a core of this profile is busy with iterations such as were measured: what it says of the work
 /// alone, however packets came.
-pub fn of_turns(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
-    let turns = work.turns.iter().filter(|turns| turns.packets > 0);
-    let busy: f64 = turns.map(|turns| turns.count as f64 * turn_ns(profile, case, turns.packets)).sum();
+pub fn of_iterations(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
+    let iterations = work.iterations.iter().filter(|iterations| iterations.packets > 0);
+    let busy: f64 =
+        iterations.map(|iterations| iterations.count as f64 * iteration_ns(profile, case, iterations.packets)).sum();
     work.packets() as f64 * 1e9 / busy
 }
 
-/// Nanoseconds of a turn of known packets, by a profile.
-fn turn_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
+/// Nanoseconds of an iteration of known packets, by a profile.
+fn iteration_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
     let each = match case.device {
         Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), packets),
         Device::Forwarder | Device::Wire => profile.forward_ns(packets),
@@ -180,17 +185,17 @@ fn turn_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
     packets as f64 * each
 }
 
-/// What packets in turns of one, of two and three, of four to seven and so on took, and what the profile says they do, with how
-/// many of all packets were in such turns: for people.
+/// What packets in iterations of one, of two and three, of four to seven and so on took, and what the profile says they do, with how
+/// many of all packets were in such iterations: for people.
 pub fn by_size(profile: &CoreProfile, case: &Case, work: &Work) -> String {
     let all = work.packets().max(1) as f64;
     let classes = (0..8).filter_map(|class| {
-        let of_class = work.turns.iter().filter(|turns| turns.packets.checked_ilog2() == Some(class));
+        let of_class = work.iterations.iter().filter(|iterations| iterations.packets.checked_ilog2() == Some(class));
         let (mut packets, mut measured, mut said) = (0.0, 0.0, 0.0);
-        for turns in of_class {
-            packets += turns.count as f64 * turns.packets as f64;
-            measured += turns.ns;
-            said += turns.count as f64 * turn_ns(profile, case, turns.packets);
+        for iterations in of_class {
+            packets += iterations.count as f64 * iterations.packets as f64;
+            measured += iterations.ns;
+            said += iterations.count as f64 * iteration_ns(profile, case, iterations.packets);
         }
         (packets > 0.0).then(|| {
             let part = 100.0 * packets / all;
@@ -214,7 +219,7 @@ pub fn write_sizes(path: &Path) -> Result<()> {
     Ok(std::fs::write(path, format!("{},0\n{},1\n", SIZES.0, SIZES.1))?)
 }
 
-/// Packets per second that a core of this profile takes of such a case, in full turns.
+/// Packets per second that a core of this profile takes of such a case, in full iterations.
 pub fn capacity(profile: &CoreProfile, case: &Case) -> f64 {
     let burst = GENERATOR as usize;
     1e9 / match case.device {
@@ -270,8 +275,8 @@ pub fn simulate(profile: &CoreProfile, case: &Case, offered: Offered<'_>, packet
         // At any time on the way there, whatever noise there is in the profile.
         let cost = |flows: u32| {
             let flows = f64::from(flows);
-            let (new, turn) = profile.new_ns(case.table, flows);
-            profile.known_ns(case.table, flows, 1) + new + turn
+            let (new, iteration) = profile.new_ns(case.table, flows);
+            profile.known_ns(case.table, flows, 1) + new + iteration
         };
         let slowly = 0.5e9 / (0..=case.flows.ilog2()).map(|bits| cost(case.flows >> bits)).fold(0.0, f64::max);
         let mut first = Steady::new(case, u64::from(case.flows), Offered::Evenly(slowly, 1), SEED);
@@ -461,11 +466,12 @@ mod tests {
 
     #[test]
     fn what_turns_cost_by_the_profile() {
-        let turns = |packets, count| crate::testbed::meter::Turns { packets, count, ns: 1.0 };
-        let work = Work { turns: vec![turns(0, 99), turns(1, 10), turns(32, 5)], ..Work::default() };
+        let iterations = |packets, count| crate::testbed::meter::Iterations { packets, count, ns: 1.0 };
+        let work =
+            Work { iterations: vec![iterations(0, 99), iterations(1, 10), iterations(32, 5)], ..Work::default() };
         let (profile, case) = (profile(), Case::all().remove(0));
         let busy = 10.0 * profile.forward_ns(1) + 160.0 * profile.forward_ns(32);
-        assert!((of_turns(&profile, &case, &work) / (170e9 / busy) - 1.0).abs() < 1e-9);
+        assert!((of_iterations(&profile, &case, &work) / (170e9 / busy) - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! What a turn costs for itself and what for each packet, from turns of all sizes.
+//! What an iteration costs for itself and what for each packet, from iterations of all sizes.
 
-use crate::testbed::meter::{Turns, Work};
+use crate::testbed::meter::{Iterations, Work};
 
-/// Packets of a small turn at most.
+/// Packets of a small iteration at most.
 const SMALL_MAX: usize = 4;
-/// Packets of a large turn at least.
+/// Packets of a large iteration at least.
 const LARGE_MIN: usize = 16;
 
-/// Nanoseconds of a turn, and of each packet in it.
+/// Nanoseconds of an iteration, and of each packet in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     /// For itself; not below 0.
@@ -17,13 +17,13 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line through what small turns take on average and what large ones do: it is right at both ends, full speed and a
-    /// packet at a time, and how many turns of each there were makes no difference. `None` if there were no packets.
+    /// The line through what small iterations take on average and what large ones do: it is right at both ends, full speed and a
+    /// packet at a time, and how many iterations of each there were makes no difference. `None` if there were no packets.
     pub fn of(work: &Work) -> Option<Line> {
-        let (count, packets, ns) = sums(work.turns.iter(), 1, usize::MAX)?;
+        let (count, packets, ns) = sums(work.iterations.iter(), 1, usize::MAX)?;
         let all = Line { burst_ns: 0.0, packet_ns: ns / packets };
-        let small = sums(work.turns.iter(), 1, SMALL_MAX);
-        let large = sums(work.turns.iter(), LARGE_MIN, usize::MAX);
+        let small = sums(work.iterations.iter(), 1, SMALL_MAX);
+        let large = sums(work.iterations.iter(), LARGE_MIN, usize::MAX);
         // Of one kind only: who knows what is whose.
         let (Some((few, less, short)), Some((many, more, long))) = (small, large) else { return Some(all) };
         let packet_ns = (long / many - short / few) / (more / many - less / few);
@@ -36,25 +36,25 @@ impl Line {
         Some(Line { burst_ns: (ns / count - packet_ns * packets / count).max(0.0), packet_ns })
     }
 
-    /// The line through what turns of one packet take, and each packet of turns of `many`; neither is below 0. Noise may
+    /// The line through what iterations of one packet take, and each packet of iterations of `many`; neither is below 0. Noise may
     /// have tilted it: then the turn itself costs nothing, or nearly everything.
     pub fn through(one: f64, (many, each): (f64, f64)) -> Line {
         let packet_ns = ((many * each - one) / (many - 1.0)).clamp(each / 16.0, each);
         Line { burst_ns: (each - packet_ns) * many, packet_ns }
     }
 
-    /// Nanoseconds of a packet in turns of so many.
+    /// Nanoseconds of a packet in iterations of so many.
     pub fn each(&self, burst: f64) -> f64 {
         self.packet_ns + self.burst_ns / burst.max(1.0)
     }
 }
 
-/// Turns of `least` to `most` packets: how many, their packets, their nanoseconds; `None` if they are none.
-fn sums<'a>(turns: impl Iterator<Item = &'a Turns>, least: usize, most: usize) -> Option<(f64, f64, f64)> {
-    let of_size = turns.filter(|turns| (least..=most).contains(&turns.packets) && turns.ns > 0.0);
-    let sums = of_size.fold((0.0, 0.0, 0.0), |sums, turns| {
-        let count = turns.count as f64;
-        (sums.0 + count, sums.1 + count * turns.packets as f64, sums.2 + turns.ns)
+/// Iterations of `least` to `most` packets: how many, their packets, their nanoseconds; `None` if they are none.
+fn sums<'a>(iterations: impl Iterator<Item = &'a Iterations>, least: usize, most: usize) -> Option<(f64, f64, f64)> {
+    let of_size = iterations.filter(|iterations| (least..=most).contains(&iterations.packets) && iterations.ns > 0.0);
+    let sums = of_size.fold((0.0, 0.0, 0.0), |sums, iterations| {
+        let count = iterations.count as f64;
+        (sums.0 + count, sums.1 + count * iterations.packets as f64, sums.2 + iterations.ns)
     });
     (sums.0 > 0.0).then_some(sums)
 }
@@ -64,16 +64,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn work(turns: &[(usize, u64, f64)]) -> Work {
-        let turns = turns.iter().map(|&(packets, count, each)| Turns { packets, count, ns: each * count as f64 });
-        Work { turns: turns.collect(), ..Work::default() }
+    fn work(iterations: &[(usize, u64, f64)]) -> Work {
+        let iterations =
+            iterations.iter().map(|&(packets, count, each)| Iterations { packets, count, ns: each * count as f64 });
+        Work { iterations: iterations.collect(), ..Work::default() }
     }
 
     proptest! {
         #[test]
         fn a_line_is_found_again(burst in 0.0f64..500.0, packet in 5.0f64..300.0, sizes in proptest::sample::subsequence((2..=64usize).collect::<Vec<_>>(), 2..20)) {
-            let turns: Vec<_> = [1, 40].iter().chain(&sizes).map(|&n| (n, 100 + n as u64, burst + packet * n as f64)).collect();
-            let line = Line::of(&work(&turns)).unwrap();
+            let iterations: Vec<_> = [1, 40].iter().chain(&sizes).map(|&n| (n, 100 + n as u64, burst + packet * n as f64)).collect();
+            let line = Line::of(&work(&iterations)).unwrap();
             prop_assert!((line.burst_ns - burst).abs() < 1e-3 * (1.0 + burst), "{line:?}");
             prop_assert!((line.packet_ns - packet).abs() < 1e-3 * packet, "{line:?}");
         }
@@ -86,8 +87,8 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_measured_the_line_makes_sense(turns in proptest::collection::vec((0usize..=64, 0u64..3000, 0.0f64..1e5), 0..30)) {
-            if let Some(line) = Line::of(&work(&turns)) {
+        fn whatever_is_measured_the_line_makes_sense(iterations in proptest::collection::vec((0usize..=64, 0u64..3000, 0.0f64..1e5), 0..30)) {
+            if let Some(line) = Line::of(&work(&iterations)) {
                 prop_assert!(line.burst_ns >= 0.0 && line.burst_ns.is_finite());
                 prop_assert!(line.packet_ns > 0.0 && line.packet_ns.is_finite());
             }
@@ -96,12 +97,12 @@ mod tests {
 
     #[test]
     fn both_ends_count_alike_and_what_is_between_does_not() {
-        let turns = [(0, 100_000, 20.0), (1, 10, 110.0), (8, 9000, 1.0), (32, 5000, 3210.0)];
-        assert_eq!(Line::of(&work(&turns)), Some(Line { burst_ns: 10.0, packet_ns: 100.0 }));
+        let iterations = [(0, 100_000, 20.0), (1, 10, 110.0), (8, 9000, 1.0), (32, 5000, 3210.0)];
+        assert_eq!(Line::of(&work(&iterations)), Some(Line { burst_ns: 10.0, packet_ns: 100.0 }));
         assert_eq!(Line::of(&work(&[(0, 9, 20.0)])), None);
         // Of one size only: who knows what is whose.
         assert_eq!(Line::of(&work(&[(32, 500, 3200.0)])), Some(Line { burst_ns: 0.0, packet_ns: 100.0 }));
-        // A packet of a large turn seems to cost less than nothing.
+        // A packet of a large iteration seems to cost less than nothing.
         let line = Line::of(&work(&[(1, 500, 400.0), (32, 500, 320.0)])).unwrap();
         assert!(line.packet_ns == 5.0 && line.burst_ns > 0.0, "{line:?}");
     }

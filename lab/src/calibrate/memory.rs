@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_micros(4);
 const NEW: u32 = 4096;
 /// New flows in one measurement, in bursts of nothing else.
 const TOGETHER: u32 = 4 * NEW;
-/// A measurement is made in so many parts, in turns with what it is compared with.
+/// A measurement is made in so many parts, alternating with what it is compared with.
 const PARTS: u32 = 64;
 /// Longer than any half-open connection lives.
 const PATIENCE: Duration = Duration::from_secs(31);
@@ -189,14 +189,14 @@ pub(super) fn end(flows: u32) -> Result<f64> {
     let mut clock = Time::from_nanos(1_000_000_000);
     run(&mut frames(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
-    let (start, mut turns) = (of_thread(), 0);
+    let (start, mut iterations) = (of_thread(), 0);
     while unit.statistics().connections_now > 0 {
         match unit.poll_timeout(clock) {
             Some(due) if due <= clock => unit.handle_timeout(clock),
             _ => clock = clock + TICK,
         }
-        turns += 1;
-        ensure!(turns < 10_000_000, "{} connections do not end", unit.statistics().connections_now);
+        iterations += 1;
+        ensure!(iterations < 10_000_000, "{} connections do not end", unit.statistics().connections_now);
     }
     let took = of_thread() - start;
     retire(unit);
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn each_cost_can_be_measured_and_is_one() {
         let choice = Choice::Own(Default::default());
-        let (each, turn) = new_flow(choice, 1000).unwrap();
-        assert!(each >= 0.0 && turn >= 0.0);
+        let (each, iteration) = new_flow(choice, 1000).unwrap();
+        assert!(each >= 0.0 && iteration >= 0.0);
         assert!(end(5000).unwrap() > 0.0);
         assert!(rule(5000).unwrap() >= 0.0);
         for what in [None, Some(choice), Some(Choice::named("stateless").unwrap())] {

@@ -1,10 +1,10 @@
 //! What the work of a worker's core costs on the running machine, as a [`CoreProfile`] for the testbed in virtual time.
 //!
 //! Packets of known flows and of the forwarder are measured on real packets over rings, in the very testbed of
-//! [`crate::testbed`]: every turn of the device's core is measured and goes to those of its size ([`crate::testbed::meter`]),
-//! at full speed and at a lower rate, at which turns are small, UDP and TCP alike. A line through them ([`fit`]) says what a turn costs and what
-//! each packet. It is the device's own time: a generator that is slower than the device only makes turns smaller, and a
-//! machine that others use too only leaves fewer turns.
+//! [`crate::testbed`]: every iteration of the device's core is measured and goes to those of its size ([`crate::testbed::meter`]),
+//! at full speed and at a lower rate, at which iterations are small, UDP and TCP alike. A line through them ([`fit`]) says what an iteration costs and what
+//! each packet. It is the device's own time: a generator that is slower than the device only makes iterations smaller, and a
+//! machine that others use too only leaves fewer iterations.
 //!
 //! What a flow costs beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
 //! silence, and a rule, is measured between frames in memory ([`memory`]), beside the
@@ -25,16 +25,16 @@ pub mod rings;
 mod tests;
 
 use crate::statistics::Summary;
-use crate::testbed::meter::{Turns, Work};
+use crate::testbed::meter::{Iterations, Work};
 use crate::testbed::table::Choice;
 use crate::testbed::{Device, Measurement, Trial};
 use anyhow::{Context, Result, bail, ensure};
 use fit::Line;
 use hairpin_core::table::Method;
-use hairpin_sim::testbed::cores::{CoreProfile, Cost, Known, MethodCost, New, Turn};
+use hairpin_sim::testbed::cores::{CoreProfile, Cost, Iteration, Known, MethodCost, New};
 use std::time::Duration;
 
-/// Packets of a turn, in what is said of a packet.
+/// Packets of an iteration, in what is said of a packet.
 pub const BURST: f64 = 32.0;
 /// Flows whose ends and rules are measured.
 const OF_ENDS: u32 = 100_000;
@@ -90,7 +90,7 @@ impl Options {
         self.tables.iter().try_for_each(|table| Choice::named(table).map(drop))
     }
 
-    /// Everything whose turns are measured.
+    /// Everything whose iterations are measured.
     pub fn points(&self) -> Vec<Point> {
         let point = |device, table: &str, flows| Point { device, table: table.to_owned(), flows };
         let mut points = vec![point(Device::Wire, "", 1000), point(Device::Forwarder, "", 1000)];
@@ -138,7 +138,7 @@ pub fn entries(flows: u32) -> u32 {
 pub struct Found {
     /// What: "cuckoo++ with 1000 flows", "new flows of cuckoo++ at 1000", "end".
     pub what: String,
-    /// Nanoseconds, of turns in bursts of [`BURST`] packets.
+    /// Nanoseconds, of iterations in bursts of [`BURST`] packets.
     pub ns: f64,
     /// Half of what lies between the least and the most, as a part of it; of one repetition 0.
     pub spread: f64,
@@ -157,7 +157,7 @@ impl Calibrated {
     /// The profile as a file, with the spread of everything behind it.
     pub fn text(&self) -> String {
         let mut text = self.profile.text();
-        text.push_str("\n# Nanoseconds of a packet in turns of 32, and how far repetitions lie apart:\n");
+        text.push_str("\n# Nanoseconds of a packet in iterations of 32, and how far repetitions lie apart:\n");
         for found in &self.found {
             text.push_str(&format!("#   {:36} {:8.1}  +- {:.1} %\n", found.what, found.ns, found.spread * 100.0));
         }
@@ -165,7 +165,7 @@ impl Calibrated {
     }
 }
 
-/// Where turns are measured: over rings, or in memory.
+/// Where iterations are measured: over rings, or in memory.
 pub trait Bench {
     /// Measures a point once.
     ///
@@ -179,7 +179,7 @@ pub trait Bench {
     fn warm_up(&mut self) -> Result<()> {
         Ok(())
     }
-    /// Measures a trial of real packets, with its turns.
+    /// Measures a trial of real packets, with its iterations.
     ///
     /// # Errors
     /// It could not be measured; without rings always.
@@ -202,8 +202,8 @@ impl Bench for InMemory {
         };
         let each = memory::known(table, point.flows, PACKETS, point.device == Device::Forwarder)?;
         let count = u64::from(PACKETS) / BURST as u64;
-        let turn = |packets: usize, ns: f64| Turns { packets, count, ns: ns * count as f64 };
-        Ok(Work { turns: vec![turn(BURST as usize, each * BURST)], ..Work::default() })
+        let iteration = |packets: usize, ns: f64| Iterations { packets, count, ns: ns * count as f64 };
+        Ok(Work { iterations: vec![iteration(BURST as usize, each * BURST)], ..Work::default() })
     }
 
     fn place(&self) -> String {
@@ -213,7 +213,7 @@ impl Bench for InMemory {
     }
 }
 
-/// Everything that was measured of a point: a line and idle turns, of each repetition.
+/// Everything that was measured of a point: a line and idle iterations, of each repetition.
 #[derive(Clone, Debug, Default)]
 struct Sampled {
     lines: Vec<Line>,
@@ -226,7 +226,7 @@ impl Sampled {
         self.polls.extend(work.poll_ns());
     }
 
-    /// The line in the middle, and the spread of packets in turns of [`BURST`].
+    /// The line in the middle, and the spread of packets in iterations of [`BURST`].
     fn line(&self) -> Option<(Line, f64)> {
         let of = |burst| Summary::of(&self.lines.iter().map(|line| line.each(burst)).collect::<Vec<f64>>());
         let (one, many) = (of(1.0)?, of(BURST)?);
@@ -263,7 +263,7 @@ impl Beside for Nothing {
     fn found(&mut self, _: &CoreProfile) {}
 }
 
-/// [`calibrate`], with something else that is measured in turns with it.
+/// [`calibrate`], with something else that is measured alternately.
 ///
 /// # Errors
 /// Something could not be measured.
@@ -301,7 +301,7 @@ pub fn calibrate_beside(
     measured.put_together(options, &points, &bench.place())
 }
 
-/// A table, flows that it has, and what new ones cost then, each and each turn.
+/// A table, flows that it has, and what new ones cost then, each and per iteration.
 type NewFlows = (String, u32, Vec<(f64, f64)>);
 
 /// Samples of everything.
@@ -357,7 +357,8 @@ impl Measured {
             1 => "measured once".to_owned(),
             times => format!("measured {times} times"),
         };
-        let turn = |line: Line| Turn { burst_ns: line.burst_ns, packet_ns: line.packet_ns, source: source.clone() };
+        let iteration =
+            |line: Line| Iteration { burst_ns: line.burst_ns, packet_ns: line.packet_ns, source: source.clone() };
         let mut lines = Vec::new();
         for (point, sampled) in points.iter().zip(&self.points) {
             let (line, spread) = sampled.line().with_context(|| format!("{point}: nothing was measured"))?;
@@ -396,8 +397,8 @@ impl Measured {
                 machine()
             ),
             poll,
-            io: turn(io),
-            forwarder: turn(forwarder),
+            io: iteration(io),
+            forwarder: iteration(forwarder),
             method,
             end,
             rule,
@@ -409,10 +410,10 @@ impl Measured {
     fn new_of(&self, table: &str, found: &mut Vec<Found>) -> Result<Vec<New>> {
         let own = self.new.iter().filter(|(of, ..)| of == table);
         own.map(|(_, flows, samples)| {
-            let (each, turn): (Vec<f64>, Vec<f64>) = samples.iter().copied().unzip();
+            let (each, iteration): (Vec<f64>, Vec<f64>) = samples.iter().copied().unzip();
             let ns = median(&format!("new flow of {table}, {flows} there"), &each, found)?;
-            let turn_ns = median("  and a turn in which any begins", &turn, found)?;
-            Ok(New { flows: (*flows).into(), ns, turn_ns })
+            let iteration_ns = median("  and a turn in which any begins", &iteration, found)?;
+            Ok(New { flows: (*flows).into(), ns, iteration_ns })
         })
         .collect()
     }

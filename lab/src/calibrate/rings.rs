@@ -1,4 +1,4 @@
-//! Turns over rings: the testbed of real packets, its device metered.
+//! Iterations over rings: the testbed of real packets, its device metered.
 
 use super::{Bench, Point, entries};
 use crate::testbed::meter::Work;
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use hairpin_dpdk::Eal;
 use std::time::Duration;
 
-/// As fast as the generator can, for large turns, both protocols alike (TCP costs more); and slowly, for small ones.
+/// As fast as the generator can, for large iterations, both protocols alike (TCP costs more); and slowly, for small ones.
 const LOADS: [(Rate, Transport); 4] = [
     (Rate::Max, Transport::Tcp),
     (Rate::Max, Transport::Udp),
@@ -21,7 +21,7 @@ pub struct OverRings {
     bed: RingTestbed,
     duration: Duration,
     seed: u64,
-    /// Packets in turns that were interrupted, and all packets.
+    /// Packets in iterations that were interrupted, and all packets.
     interrupted: (u64, u64),
 }
 

@@ -18,14 +18,14 @@ fn costs(point: &Point) -> Line {
 
 impl Bench for Made {
     fn work(&mut self, point: &Point, _: &mut dyn FnMut(&str)) -> Result<Work> {
-        let turn = self.calls.iter().filter(|other| *other == point).count();
+        let iteration = self.calls.iter().filter(|other| *other == point).count();
         self.calls.push(point.clone());
-        let (line, drift) = (costs(point), self.drift[turn]);
+        let (line, drift) = (costs(point), self.drift[iteration]);
         let of = |packets: usize| {
             let ns = if packets == 0 { 25.0 } else { line.burst_ns + line.packet_ns * packets as f64 };
-            Turns { packets, count: 500, ns: ns * drift * 500.0 }
+            Iterations { packets, count: 500, ns: ns * drift * 500.0 }
         };
-        Ok(Work { turns: [0, 1, 2, 32, 64].map(of).to_vec(), ..Work::default() })
+        Ok(Work { iterations: [0, 1, 2, 32, 64].map(of).to_vec(), ..Work::default() })
     }
 
     fn place(&self) -> String {
@@ -66,13 +66,14 @@ fn a_machine_s_costs_are_found_and_can_be_read_again() {
 }
 
 #[test]
-fn a_pace_that_changes_between_small_turns_and_large_ones_tilts_nothing() {
+fn changing_pace_does_not_tilt_the_fit() {
     let of = |one: f64, many: f64| {
-        let turn = |packets: usize, each: f64| Turns { packets, count: 500, ns: each * packets as f64 * 500.0 };
-        Work { turns: vec![turn(1, one), turn(32, many)], ..Work::default() }
+        let iteration =
+            |packets: usize, each: f64| Iterations { packets, count: 500, ns: each * packets as f64 * 500.0 };
+        Work { iterations: vec![iteration(1, one), iteration(32, many)], ..Work::default() }
     };
     let mut sampled = Sampled::default();
-    // Of the second repetition the large turns were fast, of the third the small ones.
+    // Of the second repetition the large iterations were fast, of the third the small ones.
     for (one, many) in [(400.0, 80.0), (410.0, 30.0), (150.0, 82.0)] {
         sampled.push(&of(one, many));
     }

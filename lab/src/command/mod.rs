@@ -39,7 +39,7 @@ enum Action {
     /// memory. Without DPDK everything is measured in memory, and the profile says so. About ten minutes.
     #[command(after_help = "Example: hairpin-lab calibrate -o lab/profiles/cores/this-machine.toml")]
     Calibrate(Box<calibrate::CalibrateArguments>),
-    /// Search the highest rate that a device carries with no more loss than allowed.
+    /// Search the highest rate that a device forwards with no more loss than allowed.
     ///
     /// Loads are judged by the majority of several trials (MLRsearch's way; --rfc2544 for one of 60 seconds each). The
     /// search is repeated, and the mean comes with its 95 % confidence interval.
@@ -109,7 +109,7 @@ enum Action {
     },
 }
 
-/// Whom the output is for.
+/// The reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Tables.

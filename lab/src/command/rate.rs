@@ -56,7 +56,7 @@ pub(crate) struct RateArguments {
     /// The search ends when the bounds are as close as this part of the rate.
     #[arg(long, value_name = "RATIO", default_value_t = 0.01)]
     resolution: f64,
-    /// Trials of each load, of which the majority decides.
+    /// Trials of each load; the majority decides.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
     trials: u16,
     /// As RFC 2544 has it: one trial of 60 seconds for each load (--duration for less), and any loss too much counts.

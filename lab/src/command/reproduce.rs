@@ -78,7 +78,7 @@ impl ReproduceArguments {
         }
         let mut store = Store::open(&self.output)?;
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-        let done = if self.report { Ok(Done::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
+        let done = if self.report { Ok(Done::default()) } else { self.perform_cases(&bench, &cases, jobs, &mut store) };
         // What there is is shown, even if the rest could not be kept.
         let gathered: Vec<Gathered<'_>> =
             experiments.iter().map(|experiment| Gathered::new(experiment, &bench, &store)).collect();
@@ -99,7 +99,7 @@ impl ReproduceArguments {
         let done = done?;
         let missing: usize = gathered.iter().map(|one| one.failures().len()).sum();
         print(&format!(
-            "{} cases carried out, {} kept from before, {} failed, {missing} without a result; {:.2} billion packets in {}\n\
+            "{} cases performed, {} kept from before, {} failed, {missing} without a result; {:.2} billion packets in {}\n\
              {}: {} figures\n{}\n",
             done.new,
             done.kept,
@@ -113,7 +113,7 @@ impl ReproduceArguments {
         Ok(if done.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    fn carry_out(&self, bench: &Bench, cases: &[&Case], jobs: usize, store: &mut Store) -> Result<Done> {
+    fn perform_cases(&self, bench: &Bench, cases: &[&Case], jobs: usize, store: &mut Store) -> Result<Done> {
         let mut progress = Progress::new(self.quiet);
         let effort = Effort { jobs, case_max: Duration::from_secs(self.case_seconds) };
         perform(bench, cases, effort, store, &mut |event| match event {

@@ -30,7 +30,7 @@ pub(crate) struct TrainArguments {
     /// A long connection has so many packets after those; "auto": what a pair of rules costs.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = more, help_heading = "Tree")]
     more: More,
-    /// What a pair of rules costs, in packets that a worker carries; `auto` measures it, the kernel's is about this.
+    /// What a pair of rules costs, in packets that a worker forwards; `auto` measures it, the kernel's is about this.
     #[arg(long, value_name = "PACKETS", default_value_t = cost(), help_heading = "Tree")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cost: u32,
@@ -194,7 +194,7 @@ impl TrainArguments {
         }
         let more = options.bounds.more;
         let told = format!(
-            "Long: {more} packets or more after the first {}. Saved: packets that rules carry, less {} for each pair, as a \
+            "Long: {more} packets or more after the first {}. Saved: packets that rules forward, less {} for each pair, as a \
              share of what an oracle saves.",
             options.bounds.packets, options.cost
         );

@@ -61,7 +61,7 @@ pub struct Subject {
 pub enum Asked {
     /// As the testbed has it: as fast as can be, or a rate.
     Rate(Rate),
-    /// This part of what the same device carried of `max`, on average over what has been measured: latency under a load
+    /// This part of what the same device forwarded of `max`, on average over what has been measured: latency under a load
     /// that is the same to each.
     Share(f64),
     /// The highest rate for each loss ratio, searched.

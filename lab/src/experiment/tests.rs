@@ -276,7 +276,7 @@ fn what_cannot_be_measured_is_left_out_with_its_reason() {
 }
 
 #[test]
-fn repetitions_are_interleaved_and_a_part_of_full_speed_comes_after_it() {
+fn plan_interleaves_and_orders_part_speeds() {
     let experiment = parse(FILE_TEXT).unwrap();
     let tasks = plan(&experiment).tasks;
     let repetitions: Vec<u32> = tasks.iter().map(|task| task.repetition).collect();
@@ -294,7 +294,7 @@ fn repetitions_are_interleaved_and_a_part_of_full_speed_comes_after_it() {
 }
 
 #[test]
-fn everything_is_measured_once_and_a_part_of_full_speed_is_one_of_the_devices_own() {
+fn plan_runs_once_part_speed_is_per_device() {
     let scratch = Scratch::new("whole");
     let experiment = parse(FILE_TEXT).unwrap();
     let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());

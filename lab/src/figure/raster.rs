@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Pixels for each unit of the drawing.
 const SCALE: f32 = 1.5;
-/// Fonts that stand for `sans-serif`, the first that there is.
+/// Fonts for `sans-serif`, the first that is installed.
 const FAMILIES: [&str; 6] = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Open Sans", "Arial", "Helvetica"];
 
 /// Draws SVG into pixels with the machine's fonts.

@@ -13,7 +13,7 @@ const FREQUENCY: &str = "1999";
 /// What is counted.
 const EVENT: &str = "cpu-clock";
 /// Looks that a profile needs at least.
-const LOOKS_MIN: u64 = 100;
+const SAMPLES_MIN: u64 = 100;
 /// Functions kept by name; the rest is summed up.
 const FUNCTIONS_MAX: usize = 40;
 /// The longest that perf may take to write its file.
@@ -82,9 +82,9 @@ impl Profiler {
         script.arg("script").arg("-i").arg(&self.data).args(["-F", "ip,sym", "--no-inline"]).stdin(Stdio::null());
         let output = script.output().context("perf script")?;
         ensure!(output.status.success(), "perf script: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let (looks, shares) = count(&String::from_utf8_lossy(&output.stdout), Symbols::own().as_ref());
-        ensure!(looks >= LOOKS_MIN, "perf saw the device only {looks} times");
-        Ok(Profile { by: format!("perf record -e {EVENT} -F {FREQUENCY}, {looks} looks"), shares })
+        let (samples, shares) = count(&String::from_utf8_lossy(&output.stdout), Symbols::own().as_ref());
+        ensure!(samples >= SAMPLES_MIN, "perf saw the device only {samples} times");
+        Ok(Profile { by: format!("perf record -e {EVENT} -F {FREQUENCY}, {samples} looks"), shares })
     }
 }
 
@@ -110,7 +110,7 @@ fn count(text: &str, symbols: Option<&Symbols>) -> (u64, Vec<(String, f64)>) {
             *addresses.entry((address, symbol.trim())).or_default() += 1;
         }
     }
-    let looks: u64 = addresses.values().sum();
+    let samples: u64 = addresses.values().sum();
     let mut functions: BTreeMap<String, u64> = BTreeMap::new();
     for ((address, symbol), count) in addresses {
         let name = match symbols.and_then(|symbols| symbols.name(address)) {
@@ -128,7 +128,7 @@ fn count(text: &str, symbols: Option<&Symbols>) -> (u64, Vec<(String, f64)>) {
     if rest > 0 {
         shares.push(("(many others)".to_owned(), rest));
     }
-    (looks, shares.into_iter().map(|(name, count)| (name, count as f64 / looks.max(1) as f64)).collect())
+    (samples, shares.into_iter().map(|(name, count)| (name, count as f64 / samples.max(1) as f64)).collect())
 }
 
 #[cfg(test)]
@@ -139,8 +139,8 @@ mod tests {
     fn looks_are_counted_by_function() {
         let text =
             "    7f00aa rte_hash_lookup\n  7f00bb rte_hash_lookup\n ffffffff81000000 do_idle\n   7f00cc [unknown]\n\n";
-        let (looks, shares) = count(text, None);
-        assert_eq!(looks, 4);
+        let (samples, shares) = count(text, None);
+        assert_eq!(samples, 4);
         assert_eq!(shares[0], ("rte_hash_lookup".to_owned(), 0.5));
         assert!(shares.contains(&("[k] do_idle".to_owned(), 0.25)), "{shares:?}");
         assert_eq!(count("", None), (0, Vec::new()));
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn what_is_seldom_is_summed_up() {
         let text: String = (0..100).map(|i| format!("{i:x} f{i:03}\n")).collect();
-        let (looks, shares) = count(&text, None);
-        assert_eq!((looks, shares.len()), (100, FUNCTIONS_MAX + 1));
+        let (samples, shares) = count(&text, None);
+        assert_eq!((samples, shares.len()), (100, FUNCTIONS_MAX + 1));
         assert!((shares.iter().map(|(_, share)| share).sum::<f64>() - 1.0).abs() < 1e-9);
     }
 

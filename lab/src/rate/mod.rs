@@ -1,4 +1,4 @@
-//! The highest rate that a device under test carries with no more loss than allowed.
+//! The highest rate that a device under test forwards with no more loss than allowed.
 //!
 //! RFC 2544, section 26.1, asks for the highest rate without any loss and finds it by halving. On a machine whose cores
 //! are not its own that is a lottery: one stolen millisecond makes a lossless rate a lossy one. So this follows MLRsearch

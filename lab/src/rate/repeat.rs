@@ -11,7 +11,7 @@ pub struct Repeated {
     pub goal: f64,
     /// Each search.
     pub outcomes: Vec<Outcome>,
-    /// Packets per second carried, over the searches that found a rate; `None` if none did.
+    /// Packets per second forwarded, over the searches that found a rate; `None` if none did.
     pub rate: Option<Summary>,
 }
 

@@ -94,7 +94,7 @@ pub struct Step {
     pub load: Load,
     /// What came of it.
     pub observed: Observed,
-    /// Packets per second known to be carried and known not to be, so far.
+    /// The highest rate known to be forwarded, and the lowest known not to be, so far.
     pub bounds: (Option<f64>, Option<f64>),
     /// Trials made for this goal.
     pub trials: u32,
@@ -106,19 +106,19 @@ pub struct Step {
 pub enum Found {
     /// The device's limit lies between these.
     Between {
-        /// The highest rate that is carried.
+        /// The highest rate that is forwarded.
         lower: f64,
         /// The lowest above it that is not.
         upper: f64,
     },
-    /// Nothing was carried; this is the lowest rate that was tried.
+    /// Nothing was forwarded; this is the lowest rate that was tried.
     Below(f64),
     /// The source, or the highest rate allowed, is reached before the device's limit.
     AtLeast(f64),
 }
 
 impl Found {
-    /// The highest rate shown to be carried; `None` if none is.
+    /// The highest rate shown to be forwarded; `None` if none is.
     pub fn rate(self) -> Option<f64> {
         match self {
             Found::Between { lower, .. } => Some(lower),
@@ -135,7 +135,7 @@ pub struct Outcome {
     pub goal: f64,
     /// The rate.
     pub found: Found,
-    /// Packets per second that arrived at that rate (its loss, if allowed, is not in it); 0 if none is carried.
+    /// Packets per second that arrived at that rate (its loss, if allowed, is not in it); 0 if none is forwarded.
     pub forwarded: f64,
     /// Trials made.
     pub trials: u32,
@@ -175,11 +175,11 @@ pub fn search(
 /// What a load came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Judgement {
-    /// It is carried.
-    Carried,
+    /// The load is forwarded.
+    Forwarded,
     /// Too much of it is lost.
     Lossy,
-    /// The source sends this much at most, and it is carried.
+    /// The source sends this much at most, and the load is forwarded.
     Short(Bound),
 }
 
@@ -244,7 +244,7 @@ impl Search<'_> {
                     }
                     // Disturbed trials may have made it: it is judged once more, and if that is better the way is open.
                     confirmed = Some(upper);
-                    if self.judge(stage, upper)? == Judgement::Carried {
+                    if self.judge(stage, upper)? == Judgement::Forwarded {
                         self.upper = None;
                         step = resolution;
                     }
@@ -270,7 +270,7 @@ impl Search<'_> {
             if let Judgement::Short(best) = self.judge(stage, at)?
                 && upper.is_none_or(|upper| best.rate < upper)
             {
-                // So much was sent, and carried; more is beyond the source, whatever holds it up.
+                // So much was sent, and forwarded; more is beyond the source, whatever holds it up.
                 let lower = self.lower.filter(|lower| lower.rate >= best.rate).unwrap_or(best);
                 self.lower = Some(lower);
                 self.cap = Some(cap.min(lower.rate));
@@ -279,7 +279,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Whether this load is carried, by the majority of its trials in the last stage and by one before; moves a bound.
+    /// Whether this load is forwarded, by the majority of its trials in the last stage and by one before; moves a bound.
     /// Trials in which the source sent too little and nothing was lost show nothing, nor do lossy ones in which a thread
     /// was kept from its processor: they are made again.
     fn judge(&mut self, stage: Stage, rate: f64) -> Result<Judgement> {
@@ -321,7 +321,7 @@ impl Search<'_> {
             return Ok(Judgement::Short(bound));
         }
         self.lower = Some(Bound { rate, forwarded: mean(&good, |observed| observed.forwarded) });
-        Ok(Judgement::Carried)
+        Ok(Judgement::Forwarded)
     }
 
     fn trial(&mut self, stage: Stage, load: Load, duration: Duration) -> Result<Observed> {

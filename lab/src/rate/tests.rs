@@ -67,7 +67,7 @@ fn the_limit_of_a_quiet_device_lies_between_the_bounds() {
     for limit in [1500.0, 2e4, 333_333.0, 1e6, 7.77e6, 19.5e6] {
         for goal in [0.0, 0.005] {
             let outcome = find(&mut Model::quiet(limit), goal, &options);
-            // With loss allowed, the rate is a little higher than what is carried.
+            // With loss allowed, the rate is a little higher than what is forwarded.
             let highest = limit / (1.0 - goal);
             let Found::Between { lower, upper } = outcome.found else { panic!("{limit} {goal}: {outcome:?}") };
             // A packet in a trial is the grain.
@@ -80,7 +80,7 @@ fn the_limit_of_a_quiet_device_lies_between_the_bounds() {
 }
 
 #[test]
-fn a_noisy_device_is_found_within_its_noise_and_the_interval_holds_it() {
+fn noisy_device_rate_is_within_the_interval() {
     let mut held = 0;
     for seed in 0..40 {
         let mut model = Model::noisy(3e6, seed);
@@ -89,7 +89,7 @@ fn a_noisy_device_is_found_within_its_noise_and_the_interval_holds_it() {
         assert_eq!(rate.count, 5, "seed {seed}");
         assert!((rate.mean / 3e6 - 1.0).abs() < 0.03, "seed {seed}: {rate:?}");
         let (low, high) = rate.interval();
-        // What is carried with 0.5 % loss is 0.5 % more, and a search ends within 1 % below it.
+        // What is forwarded with 0.5 % loss is 0.5 % more, and a search ends within 1 % below it.
         held += u32::from(high > 3e6 * 0.995 && low < 3e6 / 0.995);
     }
     assert!(held >= 34, "{held} of 40");
@@ -146,7 +146,7 @@ fn the_sources_limit_is_not_taken_for_the_devices() {
 
 /// Full speed without loss shows nothing then.
 #[test]
-fn a_source_that_waits_for_the_device_is_not_taken_for_the_limit() {
+fn waiting_source_is_not_the_limit() {
     for limit in [1e5, 3e6] {
         let outcome = find(&mut Model { waits: true, ..Model::quiet(limit) }, 0.0, &Options::default());
         let Found::Between { lower, upper } = outcome.found else { panic!("{outcome:?}") };
@@ -182,7 +182,7 @@ fn a_device_that_carries_nothing_is_said_to() {
 }
 
 #[test]
-fn a_device_that_always_loses_a_little_is_found_by_the_goal_that_allows_it() {
+fn lossy_device_is_found_by_a_tolerant_goal() {
     let mut model = Model { disturbed: (1.0, 0.001), ..Model::quiet(3e6) };
     let none = find(&mut model, 0.0, &Options::default());
     assert_eq!(none.found, Found::Below(1000.0));
@@ -220,7 +220,7 @@ fn progress_tells_every_trial_and_bounds_that_never_cross() {
     assert!(!steps.iter().any(crossed), "{steps:?}");
 }
 
-/// A testbed whose device carries a million a second.
+/// A testbed whose device forwards a million a second.
 struct Flat {
     seeds: Vec<u64>,
 }

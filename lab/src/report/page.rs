@@ -53,7 +53,7 @@ pub(super) fn page(
     page.0
 }
 
-/// HTML that grows; [`Page::text`] is what stands for itself.
+/// HTML that grows; [`Page::text`] is plain text.
 pub(crate) struct Page(pub(crate) String);
 
 impl Page {

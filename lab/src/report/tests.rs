@@ -113,7 +113,7 @@ impl Testbed for Model {
 }
 
 #[test]
-fn a_report_has_tables_figures_and_a_page_that_says_what_is_missing() {
+fn report_has_tables_figures_and_missing_results() {
     let directory = std::env::temp_dir().join(format!("hairpin-lab-report-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     let experiment = Experiment::parse("x.toml", FILE_TEXT, Path::new("")).unwrap();

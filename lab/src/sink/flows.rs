@@ -75,12 +75,12 @@ impl Flows {
         Told::Right
     }
 
-    /// Flows seen; those of which only unchecked packets came are not among them.
+    /// Flows seen, except those with only unchecked packets.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Flows of which packets came at more than one backend.
+    /// Flows whose packets came at more than one backend.
     pub fn moved(&self) -> u64 {
         self.moved
     }

@@ -106,7 +106,7 @@ impl Sink {
         for frame in frames {
             let bytes = frame.bytes();
             self.counts.frames += 1;
-            match self.look(bytes) {
+            match self.view(bytes) {
                 View::Ours(stamp, at) => latencies += self.ours(now, &stamp, &at, bytes.len()),
                 View::Corrupted => self.counts.corrupted += 1,
                 View::Foreign => self.counts.foreign += 1,
@@ -117,7 +117,7 @@ impl Sink {
     }
 
     #[inline]
-    fn look(&self, frame: &[u8]) -> View {
+    fn view(&self, frame: &[u8]) -> View {
         let at = match parse(frame) {
             Ok(Parsed::Transport(at)) => at,
             Ok(_) => return View::Foreign,

@@ -77,7 +77,7 @@ impl Watch {
 
     /// After every look, and whether anything came.
     #[inline]
-    pub(super) fn looked(&mut self, came: bool) {
+    pub(super) fn polled(&mut self, came: bool) {
         self.in_vain = if came { 0 } else { self.in_vain.saturating_add(1) };
         if self.in_vain > Self::PATIENCE {
             let since = Instant::now();

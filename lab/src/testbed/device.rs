@@ -113,7 +113,7 @@ impl<IO: FrameIo> Serving<IO> {
         Serving { returns, ..Serving::new(core, io) }
     }
 
-    /// Measures turns from now on, on the calling thread.
+    /// Measures iterations from now on, on the calling thread.
     pub fn meter(&mut self) {
         match &mut self.meter {
             Some(meter) => meter.restart(),
@@ -121,7 +121,7 @@ impl<IO: FrameIo> Serving<IO> {
         }
     }
 
-    /// What its turns took, if they were measured.
+    /// What its iterations took, if they were measured.
     pub fn work(&self) -> Option<Work> {
         self.meter.as_ref().map(|meter| meter.work())
     }
@@ -135,16 +135,16 @@ impl<IO: FrameIo> Serving<IO> {
         }
     }
 
-    /// One turn: receives, handles, sends. Whether anything came or is still to go.
+    /// One iteration: receives, handles, sends. Whether anything came or is still to go.
     #[inline]
-    pub fn turn(&mut self) -> bool {
+    pub fn iterate(&mut self) -> bool {
         let came = self.tx.is_empty().then(|| self.take());
         let before = self.tx.len();
         // Drivers take their frames back when they are called, also with none.
         self.io.transmit(&mut self.tx);
         self.sent += (before - self.tx.len()) as u64;
         if let Some(meter) = &mut self.meter {
-            meter.turn(came);
+            meter.iteration(came);
         }
         // Where all that came was dropped nothing is to be sent, and more may wait.
         before > 0 || came.is_some_and(|came| came > 0) || self.io.is_blocked()
@@ -161,21 +161,21 @@ impl<IO: FrameIo> Serving<IO> {
             Core::Balancer(balancer) => {
                 balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
             }
-            Core::Offloading(offloading) => offloading.turn(&mut self.io, &mut self.rx, &mut self.tx),
+            Core::Offloading(offloading) => offloading.iterate(&mut self.io, &mut self.rx, &mut self.tx),
         }
         if self.returns {
-            self.tx.iter_mut().for_each(|frame| turn_back(frame.bytes_mut()));
+            self.tx.iter_mut().for_each(|frame| swap_macs(frame.bytes_mut()));
         }
         came
     }
 
-    /// Turns until told to stop and nothing is in hand. How long it slept meanwhile, because nothing came.
+    /// Iterates until told to stop and nothing is in hand. How long it slept meanwhile, because nothing came.
     pub fn serve(&mut self, stop: &AtomicBool) -> Duration {
         let mut stopping = None;
         let mut watch = Watch::default();
         loop {
-            let busy = self.turn();
-            watch.looked(busy);
+            let busy = self.iterate();
+            watch.polled(busy);
             if busy {
                 if let Some(since) = stopping
                     && clock::now().saturating_sub(since) > PATIENCE
@@ -205,7 +205,7 @@ impl<IO: FrameIo> Serving<IO> {
     }
 
     /// Frames received and sent so far.
-    pub fn carried(&self) -> (u64, u64) {
+    pub fn received_and_sent(&self) -> (u64, u64) {
         (self.received, self.sent + self.io.kept().sent)
     }
 
@@ -227,13 +227,13 @@ impl<IO: FrameIo> Serving<IO> {
         if self.stuck > 0 {
             dropped.push(("device-stuck".to_owned(), self.stuck));
         }
-        let (received, sent) = self.carried();
+        let (received, sent) = self.received_and_sent();
         Handled { received, sent, dropped, offloaded }
     }
 }
 
 /// Exchanges Ethernet addresses.
-fn turn_back(frame: &mut [u8]) {
+fn swap_macs(frame: &mut [u8]) {
     if let Some(addresses) = frame.get_mut(..12) {
         let (destination, source) = addresses.split_at_mut(6);
         destination.swap_with_slice(source);

@@ -1,4 +1,4 @@
-//! What a generator and a sink need of whatever carries frames: rings, ports, memory.
+//! What a generator and a sink need of a frame transport: rings, ports, memory.
 
 use hairpin_core::frame::{Batch, Frame};
 

@@ -88,7 +88,7 @@ pub struct Measurement {
     pub lost_by_reason: Vec<(String, u64)>,
     /// Packets that an open loop should have sent and could not, because the generator or the ring behind it was too slow.
     pub behind: u64,
-    /// When the generator handed over how many packets, in nanoseconds from its start, where the device's turns are measured.
+    /// When the generator handed over how many packets, in nanoseconds from its start, where the device's iterations are measured.
     #[serde(skip)]
     pub handed: Vec<(u64, u32)>,
     /// Packets sent per second.
@@ -105,13 +105,13 @@ pub struct Measurement {
     pub over_time: Vec<Sample>,
     /// Whether every flow reached one backend only, as far as is known: not where there are `unchecked` packets.
     pub consistent: bool,
-    /// Flows of which packets came at more than one backend.
+    /// Flows whose packets came at more than one backend.
     pub inconsistent_flows: u64,
     /// Packets received of flows that had to give way to others in the sink's table: neither their backend nor their order
     /// was checked. Of a sink that was told how many flows there are, next to none.
     #[serde(default)]
     pub unchecked: u64,
-    /// Flows the sink has seen; those of which only `unchecked` packets came are not among them.
+    /// Flows the sink has seen; except those with only `unchecked` packets.
     pub flows_seen: u64,
     /// Backends by address and port, with the packets that reached each.
     pub backend_packets: Vec<(String, u64)>,
@@ -125,7 +125,7 @@ pub struct Measurement {
     pub corrupted: u64,
     /// Where the device's time went, if a profile was taken.
     pub profile: Option<Profile>,
-    /// What the turns of the device's cores took, if they were measured.
+    /// What the iterations of the device's cores took, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
     /// Whether the threads had their processors, where that can be told: in processes of their own it cannot.

@@ -48,7 +48,7 @@ pub enum Policy {
     },
     /// The fastest, with so many packets a second at least.
     FastestFlow(u32),
-    /// Those of which a model says that they will be long; `None`: the one that is built in.
+    /// Flows that a model expects to be long; `None`: the built-in model.
     DecisionTree(Option<PathBuf>),
     /// Those that are expected to pay.
     Auto,
@@ -189,7 +189,7 @@ impl Offloading {
     }
 
     /// Handles a burst that came up through the card, and asks that for rules.
-    pub fn turn<IO: FrameIo>(&mut self, io: &mut Front<IO>, rx: &mut Batch<IO::Frame>, tx: &mut Batch<IO::Frame>) {
+    pub fn iterate<IO: FrameIo>(&mut self, io: &mut Front<IO>, rx: &mut Batch<IO::Frame>, tx: &mut Batch<IO::Frame>) {
         let began = clock::now();
         let mut frames = Frames::default();
         rx.iter().for_each(|frame| frames.add(frame.bytes().len()));

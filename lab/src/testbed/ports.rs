@@ -40,7 +40,7 @@ use std::time::Duration;
 const LINK: Duration = Duration::from_secs(30);
 /// Frames of a pool for each queue, beside its descriptors.
 const IN_HAND: u32 = 2048;
-/// Turns of a thread between two looks at what others want.
+/// Iterations of a thread between two looks at what others want.
 const STEPS: u32 = 64;
 /// Drivers that do not give back all they have when their port is closed: what that of DPDK 22.11 has put on the fill queue
 /// for the kernel stays there.
@@ -113,7 +113,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes the port, of which no thread has a queue any more.
+    /// Closes the port; no thread has a queue of it any more.
     ///
     /// # Errors
     /// Frames are missing from its pool, and the driver is not one that keeps some.
@@ -333,7 +333,7 @@ fn run(
             }
             if let Some((from, sink)) = &mut lane.collector {
                 from.receive(&mut batch);
-                watch.looked(generating || !batch.is_empty());
+                watch.polled(generating || !batch.is_empty());
                 if !batch.is_empty() {
                     last = clock::now();
                     sink.take(last, &batch);

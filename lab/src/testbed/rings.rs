@@ -31,9 +31,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
-use threads::{Both, Collector, In, LaneGenerator, Leave, Out, Served, Stage, Tasks, introduce, serve, test, watch};
+use threads::{
+    Both, Collector, In, LaneGenerator, Leave, Out, Served, Tasks, TrialState, introduce, serve, test, watch,
+};
 
-/// Times that a generator's handing over is kept, where turns are measured.
+/// Times that a generator's handing over is kept, where iterations are measured.
 const HANDED_MAX: usize = 1 << 20;
 /// Frames that wait for a device's core, or for a sink, at most: as many as a NIC's queue has descriptors.
 const RING: u32 = 1024;
@@ -52,7 +54,7 @@ impl RingTestbed {
         RingTestbed { eal, metered: false, crowded: false }
     }
 
-    /// Whether the turns of the device's cores are measured from now on: [`Measurement::work`].
+    /// Whether the iterations of the device's cores are measured from now on: [`Measurement::work`].
     pub fn set_metered(&mut self, metered: bool) {
         self.metered = metered;
     }
@@ -171,9 +173,10 @@ impl RingTestbed {
         }
         let count = || AtomicU32::new(u32::from(lanes));
         let idle = (0..lanes).map(|_| Default::default()).collect();
-        let stage = Stage { unaware: count(), generating: count(), serving: count(), idle, ..Stage::default() };
+        let state =
+            TrialState { unaware: count(), generating: count(), serving: count(), idle, ..TrialState::default() };
         let done = std::thread::scope(|scope| {
-            self.perform(scope, &stage, trial, plan, (generators, collectors, devices), progress)
+            self.perform(scope, &state, trial, plan, (generators, collectors, devices), progress)
         });
         let Done { generators, collectors, handled, work, ran } = done?;
         let measured = close(trial, &generators, collectors, handled)?;
@@ -185,14 +188,14 @@ impl RingTestbed {
     fn perform<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
-        stage: &'env Stage,
+        state: &'env TrialState,
         trial: &'env Trial,
         plan: &'env Plan,
         parts: (Vec<LaneGenerator>, Vec<Collector>, Vec<Serving<Both>>),
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Done> {
         // Whatever happens here, the threads are told to leave: the scope waits for them.
-        let _leave = Leave(stage);
+        let _leave = Leave(state);
         let (mut generators, mut collectors, devices) = parts;
         let (threads, told) = std::sync::mpsc::channel();
         let serving: Vec<_> = devices
@@ -201,12 +204,12 @@ impl RingTestbed {
             .enumerate()
             .map(|(lane, (device, &cpu))| {
                 let (threads, eal, metered) = (threads.clone(), &self.eal, self.metered);
-                scope.spawn(move || serve(device, lane, (cpu, metered), eal, stage, threads))
+                scope.spawn(move || serve(device, lane, (cpu, metered), eal, state, threads))
             })
             .collect();
         drop(threads);
         let device = told.iter().take(serving.len()).collect();
-        self.introduce(stage, trial, plan, (&mut generators, &mut collectors), progress)?;
+        self.introduce(state, trial, plan, (&mut generators, &mut collectors), progress)?;
         let mut testing: Vec<ScopedJoinHandle<'_, Result<Tasks>>> = Vec::new();
         let mut by_cpu: BTreeMap<usize, Tasks> = BTreeMap::new();
         for (generator, &cpu) in generators.into_iter().zip(&plan.generators) {
@@ -217,20 +220,20 @@ impl RingTestbed {
         }
         for (cpu, tasks) in by_cpu {
             let eal = &self.eal;
-            testing.push(scope.spawn(move || test(tasks, trial, cpu, eal, stage)));
+            testing.push(scope.spawn(move || test(tasks, trial, cpu, eal, state)));
         }
-        stage.measuring.store(true, Ordering::Release);
-        while stage.unaware.load(Ordering::Acquire) > 0 {
+        state.measuring.store(true, Ordering::Release);
+        while state.unaware.load(Ordering::Acquire) > 0 {
             // A core that could not begin is not aware of anything; it will say why.
-            if stage.serving.load(Ordering::Acquire) < u32::from(trial.cores) {
+            if state.serving.load(Ordering::Acquire) < u32::from(trial.cores) {
                 break;
             }
             std::thread::yield_now();
         }
         progress(Progress::Started { device });
         let start = clock::now();
-        stage.start.store(start, Ordering::Release);
-        watch(stage, trial, start, &testing, progress);
+        state.start.store(start, Ordering::Release);
+        watch(state, trial, start, &testing, progress);
         let (generators, collectors, handled) = (Vec::new(), Vec::new(), Vec::new());
         let ran = Ran { device: 1.0, testers: 1.0 };
         let mut done = Done { generators, collectors, handled, work: None, ran };
@@ -256,7 +259,7 @@ impl RingTestbed {
     /// Makes the flows known to the device, if the trial wants that: lane by lane, on the first generator's processor.
     fn introduce(
         &self,
-        stage: &Stage,
+        state: &TrialState,
         trial: &Trial,
         plan: &Plan,
         lanes: (&mut [LaneGenerator], &mut [Collector]),
@@ -270,7 +273,7 @@ impl RingTestbed {
             let thread = scope.spawn(|| -> Result<()> {
                 pin(plan.generators[0])?;
                 let _registered = self.eal.register_thread()?;
-                let lanes = lanes.0.iter_mut().zip(lanes.1).zip(&stage.idle);
+                let lanes = lanes.0.iter_mut().zip(lanes.1).zip(&state.idle);
                 for ((generator, collector), idle) in lanes {
                     introduce(generator, collector, idle)?;
                 }

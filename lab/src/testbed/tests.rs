@@ -151,11 +151,11 @@ fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measu
     let mut batch = Batch::new();
     if trial.run == 2 {
         while generator.introduce() {
-            device.turn();
+            device.iterate();
             Inlet::receive(&mut back, &mut batch);
             batch.clear();
         }
-        while device.turn() {
+        while device.iterate() {
             Inlet::receive(&mut back, &mut batch);
             batch.clear();
         }
@@ -168,13 +168,13 @@ fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measu
     sink.start(start);
     while !generator.is_done() {
         generator.step();
-        device.turn();
+        device.iterate();
         Inlet::receive(&mut back, &mut batch);
         sink.take(clock::now(), &batch);
         batch.clear();
     }
     generator.stop();
-    while device.turn() {
+    while device.iterate() {
         Inlet::receive(&mut back, &mut batch);
         sink.take(clock::now(), &batch);
         batch.clear();
@@ -278,7 +278,7 @@ fn fast_card(rules_max: u32) -> Profile {
 }
 
 /// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend that
-/// the worker has chosen for it, whether the worker or the card carries them.
+/// the worker has chosen for it, whether the worker or the card forwards them.
 #[test]
 fn a_card_carries_what_the_worker_hands_over() {
     let tcp = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
@@ -311,7 +311,7 @@ fn a_card_carries_what_the_worker_hands_over() {
     }
 }
 
-/// A card without enough room, one that fails, one that works for a second at each rule: software carries the rest.
+/// A card without enough room, one that fails, one that works for a second at each rule: software forwards the rest.
 #[test]
 fn what_a_card_does_not_take_software_carries() {
     let with = |change: &dyn Fn(&mut Profile)| {
@@ -338,21 +338,21 @@ fn every_packet_a_new_flow() {
     assert_eq!((measured.flows_seen, measured.lost()), (measured.sent, 0));
 }
 
-/// The lanes' packets in one sink's hands: `turns` times 20 of each lane's times its weight, dealt with by `way`.
-fn in_one_sink(trial: &Trial, weights: &[usize], turns: usize, mut way: impl FnMut(&mut VecFrame)) -> Sink {
+/// The lanes' packets in one sink's hands: `iterations` times 20 of each lane's times its weight, dealt with by `way`.
+fn in_one_sink(trial: &Trial, weights: &[usize], iterations: usize, mut way: impl FnMut(&mut VecFrame)) -> Sink {
     let lanes = weights.len() as u16;
     let made = sources(trial, SESSION, Steering::by_hash([1, 2], lanes), Link::default()).unwrap();
     let (flows, duration) = (made.flows, 1_000_000_000);
     let mut sink = Sink::new(SinkOptions { session: SESSION, generators: lanes, flows, balanced: true, duration }, 0);
     let mut lanes = made.lanes;
-    for turn in 0..turns as u64 {
+    for iteration in 0..iterations as u64 {
         for (lane, weight) in lanes.iter_mut().zip(weights) {
             for _ in 0..*weight {
                 let mut frames: Batch<VecFrame> = (0..20).map(|_| VecFrame::default()).collect();
-                let filled = lane.fill(turn * 1_000_000, &mut frames);
+                let filled = lane.fill(iteration * 1_000_000, &mut frames);
                 frames.truncate(filled.packets);
                 frames.iter_mut().for_each(&mut way);
-                sink.take(turn * 1_000_000, &frames);
+                sink.take(iteration * 1_000_000, &frames);
             }
         }
     }
@@ -365,7 +365,7 @@ fn client(frame: &VecFrame) -> Endpoint {
     at.key.source
 }
 
-/// Flows that last among tens of thousands that come and go, of lanes of which one sends more than another.
+/// Flows that last among tens of thousands that come and go, of lanes that send different amounts.
 #[test]
 fn every_open_flow_is_checked() {
     let file = std::env::temp_dir().join(format!("hairpin-lab-{}-few-last.csv", std::process::id()));

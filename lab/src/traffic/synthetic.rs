@@ -4,7 +4,7 @@
 //! Packets of open flows are sent in turn, one of each.
 //!
 //! Of flows that come and go each open one has a number that no other open one has, of any lane, in its lowest bits: a flow
-//! that ends leaves them to the one that is begun in its place, whose number is a power of two higher. So a sink that has a
+//! that ends leaves them to its successor, whose number is a power of two higher. So a sink that has a
 //! place for each open flow never has two for the same place ([`Flows`](crate::sink::flows::Flows)).
 
 use super::flows::{FlowSet, Lane, Rounds, client};
@@ -220,7 +220,7 @@ impl Moving {
     }
 }
 
-/// One packet to be made: which template, how long, of which flow.
+/// One packet to be made: template, length and flow.
 struct Next<'a> {
     template: &'a Template,
     length: usize,
@@ -255,8 +255,8 @@ impl Synthetic {
                         (data, length)
                     }
                 };
-                let carries = std::ptr::eq(template, data);
-                if carries {
+                let has_data = std::ptr::eq(template, data);
+                if has_data {
                     flow.left = flow.left.saturating_sub((length - headers) as u64);
                 }
                 flow.begun = true;

@@ -43,7 +43,7 @@ pub struct Flow {
     pub first: FirstPackets,
     /// Packets before those.
     pub before: u64,
-    /// All packets the policy is shown if the connection stays in software: what an engine can carry.
+    /// All packets the policy is shown if the connection stays in software: what an engine can forward.
     pub seen: u64,
 }
 
@@ -98,7 +98,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// What a tree is to be like, and what its judgement goes by.
+/// A tree's limits, and the criterion of its training.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What a tree may be.

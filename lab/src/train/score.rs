@@ -10,7 +10,7 @@ const HEAVY_PACKETS: u64 = 16;
 /// What a policy hands over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Handed {
-    /// Packets that the engine carries.
+    /// Packets that the engine forwards.
     pub packets: u64,
     /// Pairs of rules made for that.
     pub pairs: u64,
@@ -78,7 +78,7 @@ impl std::ops::Add for Score {
     }
 }
 
-/// What is told of a score; shares from 0 to 1, 0 where there is nothing to share.
+/// A score in the report; shares from 0 to 1, 0 where there is nothing to share.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Connections.

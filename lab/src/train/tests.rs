@@ -137,7 +137,7 @@ fn waiting_for_a_packet_leaves_out_what_ends_before_it() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_file_and_a_command_cannot_change_it() {
+fn same_seed_writes_the_same_file() {
     // The larger the third packet, the more often it is long: where the limit lies depends on what is held out.
     let mut random = Rng::with_seed(7);
     let mut flow = |_| {

@@ -30,7 +30,7 @@ struct Connection {
     began: Duration,
     last: Duration,
     /// Packets from the client and from the backend.
-    carried: [u64; 2],
+    forwarded: [u64; 2],
 }
 
 /// Everything of a file so far.
@@ -137,7 +137,7 @@ impl Reading {
             state: if tcp { State::SynSent } else { State::UdpNew },
             began: time,
             last: time,
-            carried: [0; 2],
+            forwarded: [0; 2],
         });
         Ok(number)
     }
@@ -149,7 +149,7 @@ impl Connection {
         self.state = match self.flow.protocol {
             Protocol::Tcp => tcp::next(self.state, direction, at.tcp_flags),
             Protocol::Udp => {
-                let [sent, answered] = self.carried;
+                let [sent, answered] = self.forwarded;
                 let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
                 match (self.state, direction) {
                     (State::UdpNew, Direction::FromClient) if proven => State::UdpEstablished,
@@ -157,7 +157,7 @@ impl Connection {
                 }
             }
         };
-        self.carried[direction as usize] += 1;
+        self.forwarded[direction as usize] += 1;
         if !matches!(self.state, State::Established | State::UdpEstablished) {
             self.flow.before += u64::from(self.flow.seen == 0);
             return;

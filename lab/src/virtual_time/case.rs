@@ -1,4 +1,4 @@
-//! A case is carried out: settings become a testbed and its traffic, and its results an outcome.
+//! A case is performed: settings become a testbed and its traffic, and its results an outcome.
 
 use super::file::Case;
 use super::mix::{Connections, ConnectionsOptions, Mix, Popular, Replay, Size, Structure};
@@ -113,11 +113,11 @@ impl Bench {
         let settings = &case.settings;
         let seconds = self.seconds(settings).unwrap_or(0.0);
         let rate = self.core(settings).map_or(settings.pps, |core| rate(settings, &core));
-        let looks = f64::from(settings.runs) + if settings.policy == PolicyKind::Oracle { 0.3 } else { 0.0 };
-        rate * self.scale * seconds * looks
+        let passes = f64::from(settings.runs) + if settings.policy == PolicyKind::Oracle { 0.3 } else { 0.0 };
+        rate * self.scale * seconds * passes
     }
 
-    /// Carries a case out: an outcome for each run. `progress` hears now and then how many packets there were.
+    /// Performs a case: an outcome for each run. `progress` hears now and then how many packets there were.
     ///
     /// # Errors
     /// What is missing, or what the testbed found wrong with itself.

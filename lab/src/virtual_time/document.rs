@@ -186,7 +186,7 @@ fn table(text: &mut String, gathered: &Gathered<'_>) {
     text.push('\n');
 }
 
-/// What is told of each policy.
+/// What is reported of each policy.
 pub(super) fn policy_columns() -> Vec<&'static str> {
     vec![
         "policy",

@@ -93,7 +93,7 @@ impl Case {
 pub struct Figure {
     /// The axis below; `time` for what happens during a run.
     pub across: String,
-    /// The axis of which each value has a line.
+    /// The axis whose values have a line each.
     pub lines: String,
     /// What is drawn: metrics' names.
     pub metrics: Vec<String>,

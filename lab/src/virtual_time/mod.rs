@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `mix` | which packets come |
 //! | `settings`, `file` | experiments as files (`lab/experiments/*.toml`): axes, and a case for each combination |
-//! | `case` | carrying out a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
+//! | `case` | performing a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
 //! | `comparison` | policies beside each other and an oracle |

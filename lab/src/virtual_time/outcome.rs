@@ -60,9 +60,9 @@ pub struct Outcome {
     pub first_pps: f64,
     /// See `first_pps`.
     pub last_pps: f64,
-    /// The part of received packets that the card carried.
+    /// The part of received packets that the card forwarded.
     pub offloaded_packets: f64,
-    /// The part of received bytes that it carried.
+    /// The part of received bytes that it forwarded.
     pub offloaded_bytes: f64,
     /// Rules on average over time.
     pub rules_mean: f64,

@@ -60,7 +60,7 @@ pub struct Effort {
 /// A case took longer than it may.
 struct TooLong;
 
-/// Carries out all cases that are not in the store.
+/// Performs all cases that are not in the store.
 ///
 /// # Errors
 /// The store cannot be written. What becomes of a case is no error.

@@ -36,7 +36,7 @@ impl<'a> Gathered<'a> {
         let failure = |(case, record): &(&Case, Option<&Record>)| match record.map(|record| &record.came) {
             Some(Came::Runs(_)) => None,
             Some(Came::Failed(reason)) => Some((case.name(), reason.clone())),
-            None => Some((case.name(), "not carried out".to_owned())),
+            None => Some((case.name(), "not performed".to_owned())),
         };
         self.cases.iter().filter_map(failure).collect()
     }

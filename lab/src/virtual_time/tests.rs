@@ -202,7 +202,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn what_came_is_kept_what_failed_is_tried_again_and_a_line_cut_off_is_no_harm() {
+fn store_keeps_results_and_survives_truncation() {
     let scratch = Scratch::new("store");
     let record = |name: &str, fingerprint: &str, came: Came| Record {
         name: name.to_owned(),

@@ -68,7 +68,7 @@ impl<T> GlobalLock<T> {
     fn wait(&self) {
         self.contended.0.fetch_add(1, Ordering::Relaxed);
         loop {
-            // Reading leaves the line shared among those who wait, and only who has seen it free tries to get it.
+            // Reading leaves the cache line shared among waiting threads, and only a thread that has seen it free tries to get it.
             while self.taken.0.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
             }

@@ -13,7 +13,7 @@
 //! to five, and how many more there are. What a head knows are lanes of 16 bits, so one comparison tells whether an
 //! entry is at home, moved, or certainly absent.
 //!
-//! Beside the buckets, 16 bits for each of them: its *screen*, the head once more in little, of which an absent key
+//! Beside the buckets, 16 bits for each of them: its *screen*, a smaller copy of the head, of which an absent key
 //! passes one in thirty. All screens together are a thirtieth of the buckets' size, so of a table larger than the caches
 //! they may still lie in one, and who finds nothing need not read a bucket at all. Who finds something would only be
 //! delayed by them. So a burst looks at the screens first if the one before found little.
@@ -132,7 +132,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         self.buckets.len() * SLOTS
     }
 
-    /// Bytes it takes, all of which it took when it was made.
+    /// Bytes it takes; all are allocated when it is made.
     pub fn bytes_taken(&self) -> usize {
         size_of_val(&*self.buckets) + size_of_val(&*self.screens)
     }

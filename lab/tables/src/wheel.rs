@@ -6,7 +6,7 @@
 //! is passed over until its round comes.
 //!
 //! Work per call is bounded: [`Wheel::expire`] hands out at most what its caller has room for and passes over at most
-//! [`PASSED_MAX`] parked entries, then carries on where it stopped; empty slots are skipped 64 at a time, and after a
+//! [`PASSED_MAX`] parked entries, then continues where it stopped; empty slots are skipped 64 at a time, and after a
 //! pause of any length at most one round of them. Scheduling and cancelling take constant time and nothing allocates
 //! after construction.
 

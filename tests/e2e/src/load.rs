@@ -139,7 +139,7 @@ pub struct IperfOptions {
     pub reverse: bool,
 }
 
-/// How much iperf3 carries.
+/// The throughput of iperf3.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
     /// What it can in this time, whole seconds of it.

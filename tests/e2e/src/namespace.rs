@@ -169,7 +169,7 @@ fn owner(name: &str) -> Option<u32> {
 }
 
 /// Removes what killed runs have left: namespaces, processes in them, remnants of their Hairpins and scratch directories
-/// whose owner is gone (of everybody's if `all`). Returns the names of the namespaces removed.
+/// whose owner is gone (all of them if `all`). Returns the names of the namespaces removed.
 pub fn clean(all: bool) -> Result<Vec<String>> {
     let left_over = |name: &str| {
         owner(name).is_some_and(|id| all || (id != std::process::id() && !Path::new(&format!("/proc/{id}")).exists()))

@@ -71,7 +71,7 @@ struct End {
     peer: Endpoint,
     /// The number of the first byte of `said`.
     first: u32,
-    /// All it says, of which `next` bytes were said.
+    /// All it sends; `next` bytes were sent.
     said: Vec<u8>,
     next: usize,
     expected: u32,
@@ -210,7 +210,7 @@ impl Scene {
         self.sent(&tx);
     }
 
-    /// Those to whom the worker sends get it, if they are played and it is the next in order.
+    /// Peers to which the worker sends get it, if they are simulated and it is the next in order.
     fn sent(&mut self, tx: &Batch<VecFrame>) {
         for frame in tx.iter() {
             let bytes = frame.bytes();
@@ -368,7 +368,7 @@ impl Scene {
     }
 }
 
-/// What a backend has got is requests that were read and edited, of which the last may not be complete.
+/// A backend has received requests that were read and edited; the last may be incomplete.
 fn was_read(mut got: &[u8]) {
     let bounds = Bounds { bytes_max: 65_535, fields_max: 200, target_bytes_max: 8192 };
     while !got.is_empty() {

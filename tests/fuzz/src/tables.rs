@@ -2,7 +2,7 @@
 //!
 //! The input begins with [`PARAMETERS`] bytes: what the tables are made for (1 to 128 entries); how many workers share
 //! (bits 0 and 1) and whether keys are hashes of the input's own choice (bit 2) or flows of IPv6 (bit 3) or of IPv4;
-//! then 16 bytes of which the hashes are made. After that come operations: one byte says which (the lower half) and whose
+//! then 16 bytes that the hashes are made from. After that come operations: one byte says which (the lower half) and whose
 //! (the upper half), one the key or entry, one the value; those of bursts take a fourth: how many keys.
 
 #[path = "../../../lab/tables/tests/tables/model.rs"]
@@ -11,7 +11,7 @@ mod model;
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::table::{Hash, Hasher, Key};
 use hairpin_tables::{OwnMethod, OwnTable};
-use model::{Op, Stage};
+use model::{ModelTest, Op};
 use std::fmt::Debug;
 
 /// Bytes before the first operation.
@@ -96,12 +96,12 @@ fn with_all<K: Key + Ord + Debug>(views: usize, capacity: usize, keys: &[K], ops
         let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
         let tables = OwnTable::for_workers(method, views, capacity.div_ceil(views), Hasher::new([7, 2, 3, 4]));
         // A fuzzer finds keys that fall into one place, as an enemy with the secret does.
-        let mut stage = Stage::new(tables, keys.to_vec(), value_max, true);
+        let mut model_test = ModelTest::new(tables, keys.to_vec(), value_max, true);
         for (view, op) in ops {
-            stage.apply(*view, op);
+            model_test.apply(*view, op);
         }
-        stage.check();
-        reached &= stage.refused() < ops.len() / 2;
+        model_test.check();
+        reached &= model_test.refused() < ops.len() / 2;
     }
     reached
 }

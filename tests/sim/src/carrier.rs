@@ -60,7 +60,7 @@ impl Carrier {
         }
     }
 
-    /// Packets carried, and packets that a guard kept for software.
+    /// Packets forwarded, and packets that a guard kept for software.
     pub fn carried(&self) -> (u64, u64) {
         match self {
             Carrier::Kernel(engine) => (engine.carried, engine.guarded),

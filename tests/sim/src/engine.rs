@@ -96,7 +96,7 @@ pub struct Engine {
     pub given: u64,
     /// The last ticket the worker has finished with.
     pub finished: u64,
-    /// Packets carried, super-packets counted once.
+    /// Packets forwarded, super-packets counted once.
     pub carried: u64,
     /// Packets that a guard kept for software.
     pub guarded: u64,

@@ -147,7 +147,7 @@ impl Host {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
-        // everybody is a neighbour, at the other end of the wire
+        // every host is a neighbour, at the other end of the wire
         interface.update_ip_addrs(|addresses| {
             // The list is empty and has room for two.
             let _ = addresses.push(IpCidr::new(ip(&address), 1));

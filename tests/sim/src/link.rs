@@ -79,7 +79,7 @@ impl Link {
     }
 
     /// Carries a frame, which is no larger than the link's MTU: when what arrives of it, and how often.
-    pub fn carry(&mut self, now: Time, mut frame: VecFrame, random: &mut Rng) -> Vec<(Time, VecFrame)> {
+    pub fn transmit(&mut self, now: Time, mut frame: VecFrame, random: &mut Rng) -> Vec<(Time, VecFrame)> {
         let faults = self.faults;
         let mut leaves = now;
         if faults.rate > 0 {

@@ -159,7 +159,7 @@ impl Network {
         self.hosts[index].wake(self.now, &mut out);
         for frame in out {
             let [up, _] = &mut self.links[index];
-            let arrivals = up.carry(self.now, frame, &mut self.random);
+            let arrivals = up.transmit(self.now, frame, &mut self.random);
             self.fly(Toward::Middle, arrivals);
         }
     }
@@ -168,7 +168,7 @@ impl Network {
         let Some(to) = destination(&frame) else { return };
         let Some(index) = self.hosts.iter().position(|host| host.address == to) else { return };
         let [_, down] = &mut self.links[index];
-        let arrivals = down.carry(self.now, frame, &mut self.random);
+        let arrivals = down.transmit(self.now, frame, &mut self.random);
         self.fly(Toward::Host(index), arrivals);
     }
 

@@ -67,11 +67,11 @@ pub struct Summary {
     pub events: u64,
     /// Connections.
     pub connections: u64,
-    /// Frames that the engine carried.
+    /// Frames that the engine forwarded.
     pub offloaded: u64,
-    /// Those of them that a card carried.
+    /// Those of them that a card forwarded.
     pub by_cards: u64,
-    /// Of those carried, by engines that check no guards.
+    /// Of those forwarded, by engines that check no guards.
     pub unguarded: u64,
     /// Frames that a guard kept for software.
     pub guarded: u64,
@@ -297,7 +297,7 @@ pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary,
     let book = Rc::new(RefCell::new(Book { seed, ..Book::default() }));
     let mut sockets = SocketOptions::draw(&mut random);
     if resets {
-        // a RST that is lost is not sent again: only who asks finds out
+        // a lost RST is not sent again: only a peer that sends finds out
         sockets.keep_alive = Some(Duration::from_secs(10));
         sockets.timeout = Some(Duration::from_secs(200));
     }

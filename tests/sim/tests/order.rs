@@ -18,7 +18,7 @@ use hairpin_sim::trace::Trace;
 
 /// Packets sent.
 const PACKETS: u32 = 4000;
-/// How long a turn of the worker takes. A packet waits for half of one at least, for one and a half at most.
+/// How long an iteration of the worker takes. A packet waits for half of one at least, for one and a half at most.
 const ITERATION: Duration = Duration::from_micros(200);
 
 /// An IPv4 TCP segment with these numbers, and `payload`.
@@ -53,8 +53,8 @@ struct Outcome {
     overtaken: u32,
     /// Between the first of these and the last, by when they left.
     for_ns: u64,
-    /// Packets that rules carried.
-    carried: u64,
+    /// Packets that rules forwarded.
+    forwarded: u64,
 }
 
 /// A client that sends a packet every `gap`, through the kernel's engine or a card.
@@ -113,8 +113,8 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
 }
 
 /// Every packet has left once, in which order?
-fn judge(left: &[(Time, VecFrame)], backend: Endpoint, carried: u64) -> Outcome {
-    let mut outcome = Outcome { carried, ..Outcome::default() };
+fn judge(left: &[(Time, VecFrame)], backend: Endpoint, forwarded: u64) -> Outcome {
+    let mut outcome = Outcome { forwarded, ..Outcome::default() };
     let (mut seen, mut highest, mut first) = (vec![0u8; PACKETS as usize + 1], 0, None);
     for (at, frame) in left {
         let Ok(Parsed::Transport(parsed)) = wire::parse(&frame.data) else { panic!("a broken frame") };
@@ -148,7 +148,7 @@ fn the_kernels_engine_lets_nothing_overtake() {
     let mut without = 0;
     for seed in 0..20 {
         let outcome = send(seed, None, true, DENSE);
-        assert!(outcome.carried > 1000 && outcome.overtaken == 0, "{seed}: {outcome:?}");
+        assert!(outcome.forwarded > 1000 && outcome.overtaken == 0, "{seed}: {outcome:?}");
         without += send(seed, None, false, DENSE).overtaken;
     }
     // Without its waiting it would be otherwise: the test can tell.
@@ -161,8 +161,8 @@ fn a_card_overtakes_what_is_inside_the_worker_and_no_more() {
     let mut any = 0;
     for seed in 0..20 {
         let outcome = send(seed, card(), true, DENSE);
-        // It is so, and it is all: what one and a half turns hold, and it leaves with the next turn, once.
-        assert!(outcome.carried > 1000 && outcome.overtaken <= inside, "{seed}: {outcome:?}, {inside} inside");
+        // It is so, and it is all: what one and a half iterations hold, and it leaves with the next iteration, once.
+        assert!(outcome.forwarded > 1000 && outcome.overtaken <= inside, "{seed}: {outcome:?}, {inside} inside");
         assert!(u128::from(outcome.for_ns) <= ITERATION.as_nanos(), "{seed}: {outcome:?}");
         any += outcome.overtaken;
     }
@@ -173,6 +173,6 @@ fn a_card_overtakes_what_is_inside_the_worker_and_no_more() {
 fn a_card_overtakes_nothing_where_packets_are_far_apart() {
     for seed in 0..20 {
         let outcome = send(seed, card(), true, ITERATION * 2);
-        assert!(outcome.carried > 1000 && outcome.overtaken == 0, "{seed}: {outcome:?}");
+        assert!(outcome.forwarded > 1000 && outcome.overtaken == 0, "{seed}: {outcome:?}");
     }
 }

@@ -87,7 +87,7 @@ fn open(service: &Service) -> Vec<Open> {
 }
 
 /// A backend on its way through its permutation.
-struct Turn {
+struct Permutation {
     index: u16,
     weight: u32,
     gained: u32,
@@ -124,23 +124,23 @@ impl Maglev {
 
     fn new(open: Vec<Open>) -> Option<Maglev> {
         let highest = open.iter().map(|&(_, _, weight)| u32::from(weight)).max()?;
-        let mut turns: Vec<Turn> = open.iter().map(Turn::new).collect();
+        let mut candidates: Vec<Permutation> = open.iter().map(Permutation::new).collect();
 
         const FREE: u16 = u16::MAX;
         let mut entries = vec![FREE; TABLE_SIZE];
         let mut left = TABLE_SIZE;
         while left > 0 {
-            for turn in &mut turns {
-                turn.gained += turn.weight;
-                if turn.gained < highest {
+            for candidate in &mut candidates {
+                candidate.gained += candidate.weight;
+                if candidate.gained < highest {
                     continue;
                 }
-                turn.gained -= highest;
-                while entries[turn.position] != FREE {
-                    turn.step();
+                candidate.gained -= highest;
+                while entries[candidate.position] != FREE {
+                    candidate.step();
                 }
-                entries[turn.position] = turn.index;
-                turn.step();
+                entries[candidate.position] = candidate.index;
+                candidate.step();
                 left -= 1;
                 if left == 0 {
                     break;
@@ -166,13 +166,13 @@ impl Maglev {
     #[inline(always)]
     pub(super) fn choose(&self, weights: &[Weight], hash: u64) -> Option<u16> {
         let index = self.at(hash);
-        if is_open(weights, index) { Some(index) } else { self.look_on(weights, hash) }
+        if is_open(weights, index) { Some(index) } else { self.next_available(weights, hash) }
     }
 
     /// [`Maglev::choose`], where the first backend that it meets is not available.
     #[cold]
     #[inline(never)]
-    fn look_on(&self, weights: &[Weight], hash: u64) -> Option<u16> {
+    fn next_available(&self, weights: &[Weight], hash: u64) -> Option<u16> {
         let mut point = mix(hash, 0);
         for attempt in 1..ATTEMPTS {
             let index = self.at(point);
@@ -191,11 +191,11 @@ fn is_open(weights: &[Weight], index: u16) -> bool {
     weights.get(usize::from(index)).is_some_and(|&weight| weight > 0)
 }
 
-impl Turn {
-    fn new(&(endpoint, index, weight): &Open) -> Turn {
+impl Permutation {
+    fn new(&(endpoint, index, weight): &Open) -> Permutation {
         let position = scale(end_hash(OFFSET, &endpoint), TABLE_SIZE);
         let skip = scale(end_hash(SKIP, &endpoint), TABLE_SIZE - 1) + 1;
-        Turn { index, weight: u32::from(weight), gained: 0, position, skip }
+        Permutation { index, weight: u32::from(weight), gained: 0, position, skip }
     }
 
     fn step(&mut self) {

@@ -134,7 +134,7 @@ impl Balancer {
     }
 
     /// The backend that an established connection of an unknown client-side flow is taken to have: Maglev's answer, the
-    /// same on every worker and instance with the same service and the same backends known to be down. One of which it is
+    /// same on every worker and instance with the same service and the same backends known to be down. One for which it is
     /// not settled whether it is up counts as up here. `None` if no backend is left, or if the service neither picks up nor
     /// balances by hash.
     ///

@@ -124,7 +124,7 @@ fn segment(from: ([u8; 4], u16), to: ([u8; 4], u16), flags: &str, (cpu, number):
         builder = match flag {
             'S' => builder.syn(),
             'F' => builder.fin(),
-            // everybody's sequence number is 1000
+            // all sequence numbers start at 1000
             _ => builder.ack(1001),
         };
     }
@@ -155,7 +155,7 @@ fn handshake(event_loop: &mut EventLoop<Wire, Engine, Always, AnyTable>, ms: u64
 }
 
 #[test]
-fn the_last_ticket_of_each_cpu_is_published_once_its_frame_is_sent() {
+fn last_ticket_per_cpu_is_published_after_send() {
     let mut event_loop = event_loop(100, 100);
     for ticket in [(0, 5), (3, 9), (0, 6)] {
         event_loop.io.arriving.push_back(segment(CLIENT, VIP, "S", ticket));
@@ -174,7 +174,7 @@ fn dropped_frames_are_finished_with_too() {
 }
 
 #[test]
-fn nothing_is_published_or_received_while_frames_wait_to_be_sent() {
+fn waiting_frames_stop_publishing_and_receiving() {
     let mut event_loop = event_loop(1, 100);
     event_loop.io.arriving.extend([(0, 1), (0, 2)].map(|ticket| segment(CLIENT, VIP, "S", ticket)));
     assert_eq!(iterate(&mut event_loop, 0).0, []);
@@ -199,7 +199,7 @@ fn what_came_back_too_big_has_no_ticket() {
 }
 
 #[test]
-fn an_established_connection_gets_its_rules_and_their_completions() {
+fn established_connection_is_offloaded() {
     let mut event_loop = event_loop(100, 100);
     handshake(&mut event_loop, 0);
     assert_eq!(event_loop.engine.seen.len(), 2);
@@ -233,7 +233,7 @@ fn silence_of_an_offloaded_connection_is_judged_by_samples() {
     assert_eq!(event_loop.worker.statistics().connections_now, 1);
     for ms in (timeout + 1000..2 * timeout).step_by(50) {
         iterate(&mut event_loop, ms);
-        // It may be a while until the thread is woken: what is asked of the engine in a turn is handed over in it.
+        // It may be a while until the thread is woken: requests to the engine are handed over in the iteration that makes them.
         assert!(event_loop.worker.poll_op().is_none());
     }
     assert_eq!(event_loop.worker.statistics().connections_now, 0);

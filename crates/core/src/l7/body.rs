@@ -127,7 +127,7 @@ impl BadChunk {
 /// Where in a chunked body we are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// In a size, of which there are so many digits.
+    /// In a chunk size, after this many digits.
     Size { digits: u8, size: u64 },
     /// In blanks behind a size, so many so far.
     Blanks { bytes: u16, size: u64 },

@@ -148,7 +148,7 @@ fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
     scratch
 }
 
-/// A record, of which the end may still be missing.
+/// A record whose end may still be missing.
 struct Record<'a> {
     /// What there is of it, without the header.
     fragment: &'a [u8],

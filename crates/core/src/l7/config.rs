@@ -78,7 +78,7 @@ pub type Group = u16;
 /// An HTTP service.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// Asked in order, before any route; the first that matches decides. None: everybody may pass.
+    /// Asked in order, before any route; the first that matches decides. None: all clients may pass.
     pub access: Box<[Access]>,
     /// Asked in order; the first whose conditions hold is taken. None of them: 404.
     pub routes: Box<[Route]>,
@@ -315,7 +315,7 @@ pub struct Tls {
     pub connect_timeout: Duration,
     /// Backends tried for a connection.
     pub connect_tries: u8,
-    /// Connections of which so many bytes have gone through one way leave the worker. `None`: what the measured costs say.
+    /// A connection leaves the worker after this many bytes in one direction. `None`: what the measured costs say.
     pub offload_bytes_min: Option<u64>,
 }
 

@@ -59,7 +59,7 @@ const CLASSES_V6: [u16; 4] = [48, 1220, MSS_TUNNEL_V6, MSS_V6];
 /// The class of those that say nothing of their MSS.
 const CLASS_UNSAID: usize = 1;
 
-/// Window scale that stands for none.
+/// The value for "no window scale".
 const UNSCALED: u8 = 15;
 /// The greatest window scale (RFC 7323, 2.3).
 const SCALE_MAX: u8 = 14;

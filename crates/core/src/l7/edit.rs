@@ -1,4 +1,4 @@
-//! The head that goes on, made of the one that came (RFC 9110, 7.6; RFC 7239).
+//! The head to forward, made from the head received (RFC 9110, 7.6; RFC 7239).
 //!
 //! A request's head is always written anew. Its version is the client's: a backend that is asked by HTTP/1.0 does not
 //! answer with chunks, which such a client could not read. `Connection` is Hairpin's own on both sides; fields that are

@@ -12,7 +12,7 @@
 //! | [`head`] | request and response heads, read strictly | RFC 9112, 2 to 5 |
 //! | [`body`] | how long a message is: framing, chunks | RFC 9112, 6 and 7 |
 //! | [`route`] | which route a request takes, who may pass | |
-//! | [`edit`] | the head that goes on, made of the one that came | RFC 9110, 7.6; RFC 7239 |
+//! | [`edit`] | the head to forward, made from the head received | RFC 9110, 7.6; RFC 7239 |
 //! | [`reply`] | responses of our own: refusals, redirects | RFC 9110, 15 |
 //! | [`proxy_protocol`] | the client's address in front of a backend's stream | PROXY protocol, versions 1 and 2 |
 //! | [`client_hello`] | the server's name a TLS client asks for | RFC 8446, 4.1.2; RFC 6066, 3; RFC 7301 |

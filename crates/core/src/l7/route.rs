@@ -65,7 +65,7 @@ pub enum Test {
 /// Who may pass: the first whose conditions hold decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Whom and what it is about.
+    /// The host, path and query it names.
     pub conditions: Conditions,
     /// What happens to it.
     pub verdict: Verdict,

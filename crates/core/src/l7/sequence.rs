@@ -1,6 +1,6 @@
 //! Where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks (Laconic, 3.3.3).
 //!
-//! A direction of a splice carries *input* numbers, those of the peer that sends, to *output* numbers, those of the peer
+//! A direction of a splice maps *input* sequence numbers, those of the peer that sends, to *output* sequence numbers, those of the peer
 //! that receives. A [`SequenceMap`] says how: by one difference, and by at most [`EDITS_MAX`] edits that the receiver has
 //! not acknowledged yet, each of which took input bytes out and put others in their place. What was put in is Hairpin's
 //! to keep and to send again until it is acknowledged; what went through is the sender's.
@@ -102,7 +102,7 @@ pub struct Piece {
     pub output: u32,
 }
 
-/// How the numbers of who sends become those of who receives, and back. Plain data: it lies in connection entries.
+/// Translates the sender's sequence numbers to the receiver's, and back. Plain data: it lies in connection entries.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SequenceMap {

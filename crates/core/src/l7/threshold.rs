@@ -3,8 +3,8 @@
 //!
 //! Both are measured where the worker runs, all the time: P from the requests it makes of the engine, T from the frames it
 //! handles, as many of each as there are. Frames that carry bodies and those that carry requests cost different amounts,
-//! so only batches of which at least half are large count for T, and a frame's bytes stand in place of the MSS: where
-//! frames are super-packets, software carries a body in a few of them. Old measurements count less and less. What takes
+//! so only batches with at least half large frames count for T, and a frame's bytes are used in place of the MSS: where
+//! frames are super-packets, software forwards a body in a few of them. Old measurements count less and less. What takes
 //! longer than `ONE_MAX` was interrupted, and does not count.
 //!
 //! What the kernel spends on bringing a frame to the worker is not in T, so the threshold is rather too high than too low.
@@ -14,7 +14,7 @@ use crate::time::Duration;
 
 /// The threshold as long as nothing was measured (low enough that something soon is), and its bounds, in bytes.
 pub const BYTES_MIN_DEFAULT: u64 = 32 << 10;
-/// Below this a body goes by too fast to meet its rules.
+/// A smaller body has passed before its rules are in place.
 pub const BYTES_MIN_LEAST: u64 = 16 << 10;
 /// Beyond this a body is worth any price.
 pub const BYTES_MIN_MOST: u64 = 4 << 20;

@@ -15,9 +15,9 @@ const KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Operation {
-    /// To know who has the target address.
+    /// Asks for the owner of the target address.
     Request = 1,
-    /// To say who has the sender address.
+    /// Announces the owner of the sender address.
     Reply = 2,
 }
 

@@ -78,7 +78,7 @@ impl Packet {
         let message = match fixed[0] {
             SOLICITATION => {
                 let mac = option(options, SOURCE_ADDRESS)?;
-                // who has no address yet asks the group, and must not be remembered
+                // a host without an address asks the group, and must not be stored
                 let unspecified = source == Address([0; 16]);
                 if unspecified && (mac.is_some() || destination != solicited_node(&target)) {
                     return None;

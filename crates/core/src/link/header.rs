@@ -1,7 +1,7 @@
 //! The checks of IP headers that every packet passes before anybody believes a word of it: those of FastClick's
 //! `CheckIPHeader` and of RFC 1812, 5.2.2, with the reasons told apart.
 //!
-//! [`wire::parse`](crate::wire::parse) makes the same checks and goes on to the transport header; these are for who does
+//! [`wire::parse`](crate::wire::parse) makes the same checks and goes on to the transport header; these are for callers that do
 //! not go on, and come with a look at the source that knows nothing of the network's own addresses.
 
 use crate::flow::Address;
@@ -32,7 +32,7 @@ pub enum BadHeader {
 pub struct Header {
     /// Who sends.
     pub source: Address,
-    /// To whom.
+    /// The receiver.
     pub destination: Address,
     /// Offset of the IP header in the frame.
     pub l3: usize,

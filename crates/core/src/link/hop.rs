@@ -17,17 +17,17 @@ pub struct Hop {
 }
 
 /// The next hop of untagged packets to `address`: the same as a [`Link`](super::Link) of this plan would take. `None` if
-/// there is no way, or the neighbour is not known now; it is not asked for. Addresses that only mean something on one
+/// there is no route, or the neighbour is not known now; it is not asked for. Addresses that only mean something on one
 /// link have none.
 pub fn hop(plan: &Plan, neighbours: &Neighbours, address: &Address) -> Option<Hop> {
     if is_link_local(address) || plan.is_local(address) || plan.is_broadcast(address) {
         return None;
     }
-    for way in plan.routes.find(address) {
-        let port = plan.ports.get(usize::from(way.port))?;
-        let next = way.gateway.unwrap_or(*address);
-        match neighbours.find(&next, Segment::untagged(way.port)) {
-            Found::At { mac, .. } => return Some(Hop { port: way.port, own: port.mac, mac }),
+    for hop in plan.routes.find(address) {
+        let port = plan.ports.get(usize::from(hop.port))?;
+        let next = hop.gateway.unwrap_or(*address);
+        match neighbours.find(&next, Segment::untagged(hop.port)) {
+            Found::At { mac, .. } => return Some(Hop { port: hop.port, own: port.mac, mac }),
             // Another gateway may do, as for packets.
             Found::Failed => {}
             Found::Asked | Found::Busy | Found::Unknown => return None,

@@ -1,8 +1,8 @@
 //! The link layer of a plane that owns its ports: a [`FrameIo`] around a [`FrameIo`], between a worker and, say, DPDK. It
-//! answers and asks ARP and neighbour discovery, answers echo requests, checks IP headers, and finds the way out: port,
+//! answers and asks ARP and neighbour discovery, answers echo requests, checks IP headers, and finds the route: port,
 //! next hop, Ethernet addresses. On the linux plane the kernel does all of this.
 //!
-//! It reads no clock: [`Link::advance`] is to be called once a turn. Nothing is allocated after [`Link::new`].
+//! It reads no clock: [`Link::advance`] is to be called once per iteration of the event loop. Nothing is allocated after [`Link::new`].
 //!
 //! # In
 //! Frames for other Ethernet addresses are dropped. ARP, neighbour discovery and echo requests for addresses of ours end
@@ -62,13 +62,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use held::Hold;
 use neighbours::Asks;
-use outward::NextHop;
+use outward::CachedHop;
 use routes::FEW_MAX;
 
 /// Times an address is announced, a second apart (RFC 4861, 7.2.6; RFC 5227 does with two).
 const ANNOUNCEMENTS: u8 = 3;
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(1);
-/// Addresses announced in one turn at most.
+/// Addresses announced in one iteration at most.
 const ANNOUNCED_AT_ONCE: usize = 8;
 /// Claims of others to our addresses are countered no more often (RFC 5227, DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
@@ -100,10 +100,10 @@ pub struct Link<I: FrameIo> {
     hold_version: u64,
     /// Frames of our own, and released ones, that wait for room on their way out.
     departing: Batch<I::Frame>,
-    /// Frames too big for their way, for the worker.
+    /// Frames too big for the egress MTU, for the worker.
     too_big: Batch<I::Frame>,
     /// Next hops by their addresses, then gateways by the few routes that there mostly are.
-    remembered: Box<[NextHop; REMEMBERED + FEW_MAX]>,
+    remembered: Box<[CachedHop; REMEMBERED + FEW_MAX]>,
     announcing: Announcing,
     /// Until when claims to our addresses are not countered.
     defended: Time,
@@ -125,7 +125,7 @@ impl<I: FrameIo> Link<I> {
             hold_version: 0,
             departing: Batch::new(),
             too_big: Batch::new(),
-            remembered: Box::new([NextHop::default(); REMEMBERED + FEW_MAX]),
+            remembered: Box::new([CachedHop::default(); REMEMBERED + FEW_MAX]),
             announcing: Announcing::default(),
             defended: Time::ZERO,
             asks: Answers::default(),
@@ -162,13 +162,13 @@ impl<I: FrameIo> Link<I> {
         self.hold.len() + self.departing.len() + self.too_big.len()
     }
 
-    /// Announces our addresses to everybody ([`Neighbours::announce`] does the same from any thread).
+    /// Announces our addresses on all ports ([`Neighbours::announce`] does the same from any thread).
     pub fn announce(&mut self) {
         self.announcing = Announcing { rounds: ANNOUNCEMENTS, address: 0, port: 0, due: self.now };
     }
 
     /// Tells the time, and does what is due, a bounded amount: requests, announcements, frames that have waited. To be
-    /// called once a turn, before [`FrameIo::receive`].
+    /// called once per iteration, before [`FrameIo::receive`].
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         if !self.kept {
@@ -213,9 +213,9 @@ impl<I: FrameIo> Link<I> {
         self.statistics.drops[reason as usize] += 1;
     }
 
-    /// Forgets which next hops it knows by heart.
+    /// Empties the cache of next hops.
     fn forget(&mut self) {
-        self.remembered.fill(NextHop::default());
+        self.remembered.fill(CachedHop::default());
     }
 }
 
@@ -266,7 +266,7 @@ impl<I: FrameIo> FrameIo for Link<I> {
 type Positions = u64;
 const _: () = assert!(BATCH_MAX == Positions::BITS as usize);
 
-/// Whether the frame's way is the worker's, given that a plane may have marked it already.
+/// Whether the frame goes to the worker, given that a plane may have marked it already.
 fn is_returned<F: Frame>(frame: &F) -> bool {
     frame.meta().arrival != crate::frame::Arrival::Received
 }

@@ -6,7 +6,7 @@ use super::held::Held;
 use super::inward::write;
 use super::neighbours::{Ask, Found, Needed};
 use super::plan::{Plan, Port, asked_at, is_link_local};
-use super::routes::Way;
+use super::routes::NextHop;
 use super::segment::Segment;
 use super::{ANNOUNCED_AT_ONCE, ANNOUNCEMENT_INTERVAL, Drop, Link, Positions, REMEMBERED};
 use crate::flow::Address;
@@ -16,10 +16,10 @@ use crate::wire::bytes::{array_at, array_at_mut};
 use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use alloc::sync::Arc;
 
-/// A next hop known by heart, and all that a frame to there needs; by default, no neighbour's. (A cache line.)
+/// A cached next hop, with all that a frame to it needs; the default matches no neighbour. (A cache line.)
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-pub(super) struct NextHop {
+pub(super) struct CachedHop {
     address: Address,
     segment: Segment,
     /// The table's version when it was read.
@@ -86,7 +86,7 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    /// Addresses a frame whose way and next hop are known by heart; `false`, and nothing done, of any other.
+    /// Addresses a frame whose egress port and next hop are cached. Otherwise returns `false` and changes nothing.
     #[inline(always)]
     fn goes(&self, version: u64, frame: &mut I::Frame) -> bool {
         let bytes = frame.bytes();
@@ -118,9 +118,9 @@ impl<I: FrameIo> Link<I> {
         true
     }
 
-    /// What is remembered of the next hop to this destination; it may have changed meanwhile.
+    /// The cached next hop of this destination; it may have changed since.
     #[inline(always)]
-    fn by_heart_v4(&self, destination: [u8; 4]) -> Option<&NextHop> {
+    fn by_heart_v4(&self, destination: [u8; 4]) -> Option<&CachedHop> {
         match self.plan.routes.find_few(destination) {
             Some((at, route)) if route.has_gateway => self.remembered.get(REMEMBERED + at),
             Some((_, route)) => self.remembered_of(&Address::from_ipv4(destination), route.port),
@@ -128,23 +128,23 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    fn by_heart(&self, destination: &Address) -> Option<&NextHop> {
+    fn by_heart(&self, destination: &Address) -> Option<&CachedHop> {
         match self.plan.routes.find(destination) {
-            [way] if !is_link_local(destination) => {
-                self.remembered_of(way.gateway.as_ref().unwrap_or(destination), way.port)
+            [hop] if !is_link_local(destination) => {
+                self.remembered_of(hop.gateway.as_ref().unwrap_or(destination), hop.port)
             }
             _ => None,
         }
     }
 
     #[inline(always)]
-    fn remembered_of(&self, next: &Address, port: u16) -> Option<&NextHop> {
+    fn remembered_of(&self, next: &Address, port: u16) -> Option<&CachedHop> {
         let segment = Segment::untagged(port);
         let known = &self.remembered[place(next, segment)];
         (known.segment == segment && known.address == *next).then_some(known)
     }
 
-    /// Finds the ways of those of the frames that are not ready yet (`others`), and takes out what does not go.
+    /// Finds the routes of the frames that are not ready yet (`others`), and removes those that cannot leave.
     #[inline(never)]
     fn sort_out(&mut self, batch: &mut Batch<I::Frame>, others: Positions) {
         // counted up once a batch: the plan is shared with other workers
@@ -176,32 +176,32 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    /// Finds a frame's way and addresses it.
+    /// Finds a frame's route and addresses it.
     fn leaves(&mut self, plan: &Plan, frame: &mut I::Frame) -> Fate {
         if frame.meta().egress == Egress::Kernel {
             return Fate::Drop(Drop::NotOurs);
         }
         let Some(packet) = Packet::read(frame.bytes(), frame.meta().port) else { return Fate::Drop(Drop::NotIp) };
         let here;
-        let ways = match is_link_local(&packet.destination) {
+        let hops = match is_link_local(&packet.destination) {
             false => plan.routes.find(&packet.destination),
             true => {
-                here = [Way::to_neighbours(packet.segment.port())];
+                here = [NextHop::on_link(packet.segment.port())];
                 &here
             }
         };
         let mut fate = Fate::Drop(Drop::NoRoute);
-        for way in ways {
-            let Some(port) = plan.ports.get(usize::from(way.port)) else { continue };
+        for hop in hops {
+            let Some(port) = plan.ports.get(usize::from(hop.port)) else { continue };
             if packet.length > usize::from(port.mtu) && exceeds(frame, port.mtu) {
                 return Fate::TooBig(port.mtu);
             }
-            let next = way.gateway.unwrap_or(packet.destination);
-            let segment = packet.segment.at(way.port);
+            let next = hop.gateway.unwrap_or(packet.destination);
+            let segment = packet.segment.at(hop.port);
             match self.look_up(&next, segment) {
                 Ok(mac) => {
                     address(frame, &packet, (mac, port.mac));
-                    frame.meta_mut().port = way.port;
+                    frame.meta_mut().port = hop.port;
                     return Fate::Sent;
                 }
                 // another gateway may do
@@ -222,7 +222,7 @@ impl<I: FrameIo> Link<I> {
                     let mut ends = [0; 12];
                     ends[..6].copy_from_slice(&mac);
                     ends[6..].copy_from_slice(&port.mac);
-                    let known = NextHop { address: *next, segment, version, until, ends, mtu: port.mtu };
+                    let known = CachedHop { address: *next, segment, version, until, ends, mtu: port.mtu };
                     self.remembered[place(next, segment)] = known;
                     if segment == Segment::untagged(segment.port()) {
                         for at in self.plan.routes.few_by(next, segment.port()) {
@@ -351,7 +351,7 @@ impl<I: FrameIo> Link<I> {
             };
             if ports >> number & 1 != 0 {
                 if !self.announce_one(port, number, &own) {
-                    // no frame to be had: the same again in the next turn
+                    // no frame to be had: tried again in the next iteration
                     return;
                 }
                 self.statistics.announced += 1;
@@ -399,7 +399,7 @@ impl<I: FrameIo> Link<I> {
     }
 }
 
-/// Where a next hop is remembered.
+/// The cache position of a next hop.
 #[inline(always)]
 fn place(next: &Address, segment: Segment) -> usize {
     let low = u64::from_le_bytes([0, 0, next.0[10], next.0[11], next.0[12], next.0[13], next.0[14], next.0[15]]);

@@ -1,4 +1,4 @@
-//! Whose addresses are ours, and the way to everybody else's: made from the configuration once, and shared.
+//! The addresses of this host and its routes: made from the configuration once, and shared.
 
 use super::discovery;
 use super::routes::{Route, Routes, is_within};
@@ -25,9 +25,9 @@ pub struct PortAddresses {
     pub mac: [u8; 6],
     /// Largest IP packet it takes, in bytes; [`MTU_MIN`] to 65,535.
     pub mtu: u16,
-    /// Its IP addresses, each with the length of its network's prefix in bits: who is in the network is a neighbour.
+    /// Its IP addresses, each with the length of its network's prefix in bits: hosts in the network are neighbours.
     pub networks: Vec<(IpAddr, u8)>,
-    /// Whom packets to everywhere else go to, in order of preference: the first that is not known to be dead. Each in one
+    /// Default gateways, in order of preference: the first that is not known to be dead is used. Each in one
     /// of `networks`, or link-local.
     pub gateways: Vec<IpAddr>,
 }
@@ -232,8 +232,8 @@ impl Plan {
         let table = Routes::new(&routes);
         let next_hop = |address: &IpAddr| {
             let address = Address::from(*address);
-            let way = table.find(&address).first()?;
-            Some((way.gateway.unwrap_or(address), way.port))
+            let hop = table.find(&address).first()?;
+            Some((hop.gateway.unwrap_or(address), hop.port))
         };
         let gateways = routes.iter().filter_map(|route| Some((route.gateway?.into(), route.port)));
         let mut kept: Vec<(Address, u16)> = gateways.chain(kept.iter().filter_map(next_hop)).collect();
@@ -279,7 +279,7 @@ impl Plan {
         self.is_local(address) || self.is_broadcast(address)
     }
 
-    /// Whether `address` stands for a whole connected network.
+    /// Whether `address` is the broadcast address of a connected network.
     pub(super) fn is_broadcast(&self, address: &Address) -> bool {
         self.broadcasts.binary_search(address).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Routes: which port, and whom there, a packet goes to by its destination. Longest prefix first.
+//! Routes: the port and next hop of a packet, by its destination. Longest prefix first.
 
 use crate::flow::Address;
 use alloc::boxed::Box;
@@ -17,23 +17,23 @@ pub struct Route {
     pub prefix: u8,
     /// The port packets leave by.
     pub port: u16,
-    /// Who takes them on; `None`: the destinations are neighbours themselves.
+    /// The gateway; `None`: the destinations are neighbours themselves.
     pub gateway: Option<IpAddr>,
 }
 
-/// One way to a network.
+/// One next hop of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct NextHop {
     /// The port packets leave by.
     pub(super) port: u16,
-    /// Who takes them on, if it is not the destination itself.
+    /// The gateway; `None`: the destination is a neighbour.
     pub(super) gateway: Option<Address>,
 }
 
-impl Way {
-    /// To whom is at `port` himself.
-    pub(super) const fn to_neighbours(port: u16) -> Way {
-        Way { port, gateway: None }
+impl NextHop {
+    /// The next hop of destinations that are neighbours at `port`.
+    pub(super) const fn on_link(port: u16) -> NextHop {
+        NextHop { port, gateway: None }
     }
 }
 
@@ -41,7 +41,7 @@ impl Way {
 #[derive(Clone, Debug)]
 struct Length<N> {
     mask: N,
-    ways: Range<usize>,
+    hops: Range<usize>,
 }
 
 /// The routes of one family.
@@ -50,8 +50,8 @@ struct Family<N> {
     lengths: Box<[Length<N>]>,
     /// By length, then by number.
     networks: Box<[N]>,
-    /// Of the same positions.
-    ways: Box<[Way]>,
+    /// The next hop of each network, at the same position.
+    hops: Box<[NextHop]>,
 }
 
 /// All routes.
@@ -62,57 +62,57 @@ pub(super) struct Routes {
     few: Few,
 }
 
-/// IPv4 routes that are few enough to be looked at one after the other, longest first: what nearly everybody has.
+/// IPv4 routes that are few enough for a linear search, longest first: the usual case.
 pub(super) type Few = ArrayVec<FewRoute, FEW_MAX>;
-/// Of these at most.
+/// Routes that a linear search takes at most.
 pub(super) const FEW_MAX: usize = 8;
 
-/// One of few routes: the only way to its network.
+/// One of few routes: the only route to its network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FewRoute {
     network: u32,
     mask: u32,
     /// The port packets leave by.
     pub(super) port: u16,
-    /// Whether a gateway takes them on.
+    /// Whether packets go to a gateway.
     pub(super) has_gateway: bool,
 }
 
-/// Networks of one length that are looked at one after the other; more are searched by halves.
+/// Networks of one length up to which a linear search is used; above it, a binary search.
 const LINEAR_MAX: usize = 8;
 
 impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
-    /// Of networks, masks, lengths in bits and ways; of several to one network, in order of preference.
-    fn new(mut routes: Vec<(N, N, u8, Way)>) -> Family<N> {
+    /// Takes networks, masks, lengths in bits and next hops; those to one network are in order of preference.
+    fn new(mut routes: Vec<(N, N, u8, NextHop)>) -> Family<N> {
         // stable: routes to one network keep their order
         routes.sort_by_key(|(network, _, bits, _)| (Reverse(*bits), *network));
         let mut lengths: Vec<(u8, Length<N>)> = Vec::new();
         for (at, &(_, mask, bits, _)) in routes.iter().enumerate() {
             match lengths.last_mut() {
-                Some((of, last)) if *of == bits => last.ways.end = at + 1,
-                _ => lengths.push((bits, Length { mask, ways: at..at + 1 })),
+                Some((of, last)) if *of == bits => last.hops.end = at + 1,
+                _ => lengths.push((bits, Length { mask, hops: at..at + 1 })),
             }
         }
         Family {
             lengths: lengths.into_iter().map(|(_, length)| length).collect(),
             networks: routes.iter().map(|(network, ..)| *network).collect(),
-            ways: routes.iter().map(|(.., way)| *way).collect(),
+            hops: routes.iter().map(|(.., hop)| *hop).collect(),
         }
     }
 
     #[inline(always)]
-    fn find(&self, address: N) -> &[Way] {
+    fn find(&self, address: N) -> &[NextHop] {
         for length in &self.lengths {
             let network = address & length.mask;
-            let networks = self.networks.get(length.ways.clone()).unwrap_or_default();
+            let networks = self.networks.get(length.hops.clone()).unwrap_or_default();
             let first = match networks.len() {
                 ..=LINEAR_MAX => networks.iter().position(|other| *other == network),
                 _ => Some(networks.partition_point(|other| *other < network)),
             };
             let Some(first) = first.filter(|first| networks.get(*first) == Some(&network)) else { continue };
             let count = networks[first..].iter().take_while(|other| **other == network).count();
-            let from = length.ways.start + first;
-            return self.ways.get(from..from + count).unwrap_or_default();
+            let from = length.hops.start + first;
+            return self.hops.get(from..from + count).unwrap_or_default();
         }
         &[]
     }
@@ -122,9 +122,9 @@ impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
 fn few(ipv4: &Family<u32>) -> Few {
     let mut few = Few::new();
     for length in &ipv4.lengths {
-        for at in length.ways.clone() {
-            let (Some(&network), Some(way)) = (ipv4.networks.get(at), ipv4.ways.get(at)) else { continue };
-            let route = FewRoute { network, mask: length.mask, port: way.port, has_gateway: way.gateway.is_some() };
+        for at in length.hops.clone() {
+            let (Some(&network), Some(hop)) = (ipv4.networks.get(at), ipv4.hops.get(at)) else { continue };
+            let route = FewRoute { network, mask: length.mask, port: hop.port, has_gateway: hop.gateway.is_some() };
             let again = few.last().is_some_and(|last| last.network == network && last.mask == length.mask);
             if again || few.try_push(route).is_err() {
                 return Few::new();
@@ -157,16 +157,16 @@ impl Routes {
     pub(super) fn new(routes: &[Route]) -> Routes {
         let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
         for route in routes {
-            let way = Way { port: route.port, gateway: route.gateway.map(Address::from) };
+            let hop = NextHop { port: route.port, gateway: route.gateway.map(Address::from) };
             let bits = route.prefix;
             match route.network {
                 IpAddr::V4(network) => {
                     let mask = mask_v4(bits);
-                    ipv4.push((network.to_bits() & mask, mask, bits, way));
+                    ipv4.push((network.to_bits() & mask, mask, bits, hop));
                 }
                 IpAddr::V6(network) => {
                     let mask = mask_v6(bits);
-                    ipv6.push((network.to_bits() & mask, mask, bits, way));
+                    ipv6.push((network.to_bits() & mask, mask, bits, hop));
                 }
             }
         }
@@ -181,14 +181,14 @@ impl Routes {
         self.few.iter().enumerate().find(|(_, route)| (address ^ route.network) & route.mask == 0)
     }
 
-    /// Positions of those among the few routes whose packets go to this gateway at this port.
+    /// Positions of the few routes that use this gateway at this port.
     pub(super) fn few_by(&self, gateway: &Address, port: u16) -> impl Iterator<Item = usize> {
-        let ways = self.ipv4.ways.iter().take(self.few.len()).enumerate();
-        ways.filter(move |(_, way)| way.port == port && way.gateway.as_ref() == Some(gateway)).map(|(at, _)| at)
+        let hops = self.ipv4.hops.iter().take(self.few.len()).enumerate();
+        hops.filter(move |(_, hop)| hop.port == port && hop.gateway.as_ref() == Some(gateway)).map(|(at, _)| at)
     }
 
-    /// The ways to the longest prefix that `destination` is in, in order of preference; none: there is no route.
-    pub(super) fn find(&self, destination: &Address) -> &[Way] {
+    /// The next hops for the longest prefix that `destination` is in, in order of preference; none: there is no route.
+    pub(super) fn find(&self, destination: &Address) -> &[NextHop] {
         match destination.is_ipv4() {
             true => self.ipv4.find(u32::from_be_bytes(destination.ipv4_octets())),
             false => self.ipv6.find(u128::from_be_bytes(destination.0)),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn port(routes: &Routes, to: &str) -> Vec<u16> {
-        routes.find(&to.parse::<IpAddr>().unwrap().into()).iter().map(|way| way.port).collect()
+        routes.find(&to.parse::<IpAddr>().unwrap().into()).iter().map(|hop| hop.port).collect()
     }
 
     #[test]
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn several_ways_to_one_network_keep_their_order() {
-        let ways = [route("0.0.0.0", 0, 3, None), route("10.0.0.0", 8, 9, None), route("0.0.0.0", 0, 1, None)];
-        assert_eq!(port(&Routes::new(&ways), "192.0.2.1"), [3, 1]);
+    fn routes_to_one_network_keep_their_order() {
+        let hops = [route("0.0.0.0", 0, 3, None), route("10.0.0.0", 8, 9, None), route("0.0.0.0", 0, 1, None)];
+        assert_eq!(port(&Routes::new(&hops), "192.0.2.1"), [3, 1]);
     }
 
     proptest! {
         #[test]
-        fn as_looking_at_every_route(
+        fn lookup_matches_linear_search(
             routes in prop::collection::vec((any::<[u8; 4]>(), 0u8..=32, 0u16..9), 0..40),
             near in 0usize..40, noise in any::<u32>(),
         ) {
@@ -255,7 +255,7 @@ mod tests {
                 .map(|&(network, prefix, port)| Route { network: network.into(), prefix, port, gateway: None })
                 .collect();
             let routes = Routes::new(&table);
-            let found: Vec<u16> = routes.find(&Address::from_ipv4(to.to_be_bytes())).iter().map(|way| way.port).collect();
+            let found: Vec<u16> = routes.find(&Address::from_ipv4(to.to_be_bytes())).iter().map(|hop| hop.port).collect();
             prop_assert_eq!(&found, &expected);
             if let Some((_, few)) = routes.find_few(to.to_be_bytes()) {
                 prop_assert_eq!(&[few.port][..], &expected[..]);

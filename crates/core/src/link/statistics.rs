@@ -61,7 +61,7 @@ pub enum Drop {
     AskLimit,
     /// Another worker kept the table of neighbours for too long.
     Contended,
-    /// Too big for its way, and too many such wait to be told to the worker.
+    /// Too big for the egress MTU, and too many such wait to be told to the worker.
     TooBig,
     /// The frame has no room for our answer.
     NoRoom,
@@ -165,7 +165,7 @@ impl From<Malformed> for Drop {
 pub struct Statistics {
     /// Frames that came from the plane.
     pub received: u64,
-    /// Frames handed to the worker: received ones, and its own that were too big for their way.
+    /// Frames handed to the worker: received ones, and its own that were too big for the egress MTU.
     pub delivered: u64,
     /// Frames taken from the worker.
     pub taken: u64,
@@ -175,7 +175,7 @@ pub struct Statistics {
     pub sent: u64,
     /// ARP and neighbour discovery by which another host answered or announced; they end here.
     pub absorbed: u64,
-    /// Of those handed to the worker: too big for their way.
+    /// Of those handed to the worker: too big for the egress MTU.
     pub too_big: u64,
     /// Requests for us by ARP or neighbour discovery that were answered.
     pub answered: u64,

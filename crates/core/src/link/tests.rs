@@ -4,4 +4,4 @@ mod guard;
 mod inbound;
 mod outbound;
 mod resolve;
-mod world;
+mod stations;

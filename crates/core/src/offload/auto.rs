@@ -10,7 +10,7 @@
 
 use super::fastest_flow::is_short;
 use super::price::{EPOCH, Price};
-use super::rates::{Carrier, Rates};
+use super::rates::{ForwardedBy, Rates};
 use super::sizes::Sizes;
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
@@ -105,7 +105,7 @@ impl Window {
 /// What room is worth while there is too little, in packets per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rent {
-    /// The slowest fifth of what the engine carries is slower than this. Who comes must be twice as fast.
+    /// The slowest fifth of what the engine forwards is slower than this. Who comes must be twice as fast.
     fifth: f32,
     /// So many of those have asked in vain; for each of them one of the slowest fifth goes. No connection waits here:
     /// one beyond the bound, which is how much may go at a time, asks again with its next packet, and each time counts
@@ -188,17 +188,17 @@ impl Auto {
     }
 
     /// Notes how far a connection has got; its packets per second.
-    fn look(&mut self, now: Time, flow: &FlowStats, carrier: Carrier) -> f32 {
-        let (before, carried_by) = self.rates.seen(flow);
-        if carried_by != Carrier::Software {
+    fn observe(&mut self, now: Time, flow: &FlowStats, by: ForwardedBy) -> f32 {
+        let (before, forwarded_by) = self.rates.seen(flow);
+        if forwarded_by != ForwardedBy::Software {
             self.sizes.come(before);
         }
         self.sizes.grow(before, flow.packets);
-        if carrier == Carrier::Engine {
+        if by == ForwardedBy::Engine {
             self.sizes.leave(flow.packets);
         }
         let rate = self.rates.update(now, flow);
-        self.rates.carries(flow, carrier);
+        self.rates.set_forwarded_by(flow, by);
         rate
     }
 }
@@ -208,7 +208,7 @@ impl OffloadPolicy for Auto {
         "auto"
     }
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
-        let rate = self.look(now, flow, Carrier::Software);
+        let rate = self.observe(now, flow, ForwardedBy::Software);
         let cost = self.costs.packets() + self.requests.asked();
         self.sizes.set_cost(cost);
         // What comes before the rules are in force saves nothing, and what comes late says nothing now.
@@ -230,7 +230,7 @@ impl OffloadPolicy for Auto {
             (true, true) => {
                 self.asked = Some(now);
                 self.sizes.leave(flow.packets);
-                self.rates.carries(flow, Carrier::Engine);
+                self.rates.set_forwarded_by(flow, ForwardedBy::Engine);
                 Verdict::Offload
             }
             (true, false) => Verdict::Keep(Reason::Room),
@@ -240,11 +240,11 @@ impl OffloadPolicy for Auto {
         }
     }
     fn on_sample(&mut self, now: Time, flow: &FlowStats, _: EngineRoom) -> Verdict {
-        let rate = self.look(now, flow, Carrier::Engine);
+        let rate = self.observe(now, flow, ForwardedBy::Engine);
         if self.room.evicts(rate) { Verdict::Evict(Reason::Slow) } else { Verdict::Offload }
     }
     fn on_end(&mut self, now: Time, flow: &FlowStats) {
-        self.look(now, flow, Carrier::Unknown);
+        self.observe(now, flow, ForwardedBy::Unknown);
         self.sizes.end(flow.packets);
     }
     fn on_installed(&mut self, now: Time, delay: Duration) {

@@ -1,4 +1,4 @@
-//! `fastest-flow`: the engine carries the connections with the highest packet rates.
+//! `fastest-flow`: the engine forwards the connections with the highest packet rates.
 
 use super::price::Price;
 use super::rates::Rates;

@@ -134,7 +134,7 @@ pub trait OffloadPolicy {
     fn name(&self) -> &'static str;
     /// What to do with a connection in software that has just had a packet: [`Verdict::Offload`] or [`Verdict::Keep`].
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict;
-    /// What to do with a connection that the engine carries and whose counters were just read: [`Verdict::Offload`] (it
+    /// What to do with a connection that the engine forwards and whose counters were just read: [`Verdict::Offload`] (it
     /// stays) or [`Verdict::Evict`].
     fn on_sample(&mut self, _: Time, _: &FlowStats, _: EngineRoom) -> Verdict {
         Verdict::Offload

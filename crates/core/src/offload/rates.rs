@@ -10,9 +10,9 @@ pub(super) const HALF_LIFE: Duration = Duration::from_secs(1);
 const HALF_LIFE_NS: u64 = HALF_LIFE.as_nanos() as u64;
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Who carries a connection, as far as is known.
+/// Who forwards a connection, as far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum ForwardedBy {
     /// No carrier: it is new, or over.
     #[default]
     Unknown,
@@ -31,7 +31,7 @@ struct Rate {
     packets: u64,
     /// Those, each halved for every half-life since it came.
     recent: f32,
-    carrier: Carrier,
+    by: ForwardedBy,
 }
 
 /// The rates of a worker's connections, by position.
@@ -47,16 +47,16 @@ impl Rates {
         Rates { rates: vec![Rate::default(); capacity].into_boxed_slice(), age_least }
     }
 
-    /// How many packets a connection had when it was last looked at (1 at first), and who carried it then.
-    pub(super) fn seen(&self, flow: &FlowStats) -> (u64, Carrier) {
+    /// How many packets a connection had when it was last sampled (1 at first), and what forwarded it then.
+    pub(super) fn seen(&self, flow: &FlowStats) -> (u64, ForwardedBy) {
         let rate = self.rates.get(flow.position as usize).filter(|rate| rate.created == flow.created);
-        rate.map_or((1, Carrier::Unknown), |rate| (rate.packets.max(1), rate.carrier))
+        rate.map_or((1, ForwardedBy::Unknown), |rate| (rate.packets.max(1), rate.by))
     }
 
-    /// Who carries it now.
-    pub(super) fn carries(&mut self, flow: &FlowStats, carrier: Carrier) {
+    /// Who forwards it now.
+    pub(super) fn set_forwarded_by(&mut self, flow: &FlowStats, by: ForwardedBy) {
         if let Some(rate) = self.rates.get_mut(flow.position as usize) {
-            rate.carrier = carrier;
+            rate.by = by;
         }
     }
 

@@ -66,7 +66,7 @@ struct Source {
     from_ms: u64,
 }
 
-/// An engine with room for so many connections, and what a policy lets it carry of some sources in so many milliseconds:
+/// An engine with room for so many connections, and what a policy lets it forward of some sources in so many milliseconds:
 /// packets in software, packets in the engine, installations.
 fn play(policy: &mut dyn OffloadPolicy, sources: &mut [Source], capacity: u32, ms: u64) -> (u64, u64, u64) {
     let mut held: BTreeSet<u32> = BTreeSet::new();
@@ -149,11 +149,11 @@ fn rules_are_not_made_for_what_ends_at_once() {
     assert!(naive.2 > 50_000, "{naive:?}");
     assert!(auto.2 < naive.2 / 20, "{auto:?}");
     assert!(worth(auto) > worth(naive), "{auto:?} {naive:?}");
-    assert!(auto.1 > 400_000, "the elephants are carried: {auto:?}");
+    assert!(auto.1 > 400_000, "the elephants are offloaded: {auto:?}");
 }
 
 #[test]
-fn while_the_engine_takes_requests_slowly_only_what_saves_much_is_asked_for() {
+fn slow_engine_gets_only_the_largest_savings() {
     let mut policy = Auto::new(10);
     let (slow, less) = (EngineRoom { unanswered: 64, ..room(0) }, EngineRoom { unanswered: 10, ..room(0) });
     let one = flow(0, Time::ZERO, 40);

@@ -22,8 +22,8 @@
 //! An entry that moves is copied first and cleared where it was afterwards, so it always stands somewhere. A lookup
 //! reads the primary bucket first, the secondary one afterwards:
 //! - The entry moves away (primary to secondary) meanwhile: the filter counts it, the copy is made, and only then is
-//!   the original cleared; so who has not seen it in the primary bucket sees the filter's count and the copy.
-//! - The entry comes back (secondary to primary): who has read the primary bucket too early and the secondary one too
+//!   the original cleared; so a reader that has not seen it in the primary bucket sees the filter's count and the copy.
+//! - The entry comes back (secondary to primary): a reader that read the primary bucket too early and the secondary one too
 //!   late has missed it. Therefore the primary bucket counts returns, between copying and clearing, and a lookup that
 //!   found nothing looks at that count before and after: if it has changed, it looks again.
 //!
@@ -34,7 +34,7 @@
 //!
 //! # Progress
 //! Lookups are lock-free: one is repeated only because another thread's insertion has made a step meanwhile. After
-//! [`LOOKS_MAX`] repetitions it takes the two locks. Insertions, removals and replacements lock at most two buckets at
+//! [`SEARCHES_MAX`] repetitions it takes the two locks. Insertions, removals and replacements lock at most two buckets at
 //! a time, in the order of their numbers, for some dozen instructions without calls. A thread that is suspended with a
 //! lock stops those who would change the same bucket.
 //!
@@ -74,7 +74,7 @@ use count::Count;
 pub const LOAD_PERCENT: usize = 95;
 
 /// How often a lookup is repeated without locks because entries came back meanwhile.
-pub const LOOKS_MAX: usize = 64;
+pub const SEARCHES_MAX: usize = 64;
 
 /// How often an insertion looks for room that others have taken before it came there.
 pub const TRIES_MAX: usize = 64;
@@ -194,8 +194,8 @@ fn empty(count: usize) -> Box<[Bucket]> {
 /// Looking.
 impl Concurrent {
     #[inline]
-    fn look(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
-        for _ in 0..LOOKS_MAX {
+    fn search(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+        for _ in 0..SEARCHES_MAX {
             let primary = self.bucket(place.primary);
             let before = primary.version();
             for slot in primary.tags().with(place.tag) {
@@ -205,7 +205,7 @@ impl Concurrent {
                 }
             }
             if primary.may_be_away(place.tag)
-                && let Some(found) = self.look_away(place, &mut is)
+                && let Some(found) = self.search_elsewhere(place, &mut is)
             {
                 return Some(found);
             }
@@ -214,12 +214,12 @@ impl Concurrent {
             }
             spin();
         }
-        self.look_locked(place, is)
+        self.search_locked(place, is)
     }
 
     /// Looks into the secondary bucket.
     #[inline]
-    fn look_away(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn search_elsewhere(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
         let number = self.other(place.primary, place.tag);
         let secondary = self.bucket(number);
         secondary.tags().with(place.tag | AWAY).find_map(|slot| {
@@ -230,7 +230,7 @@ impl Concurrent {
 
     /// Asks about what stood in both buckets at one instant.
     #[cold]
-    fn look_locked(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn search_locked(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
         let other = self.other(place.primary, place.tag);
         let mut candidates = [None; 2 * SLOTS];
         {
@@ -346,11 +346,11 @@ impl Concurrent {
 impl<K: Key> Lookup<K> for Concurrent {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
-        self.look(self.place_of(key), |value| entries.is(value, key)).map(|found| found.value)
+        self.search(self.place_of(key), |value| entries.is(value, key)).map(|found| found.value)
     }
 
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
-        self.look_burst::<false, K, E>(keys, entries, out, |_, _| {});
+        self.search_burst::<false, K, E>(keys, entries, out, |_, _| {});
     }
 }
 

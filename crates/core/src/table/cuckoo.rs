@@ -73,7 +73,7 @@ pub struct CuckooPlusPlus {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its tag, from which the second follows: 15 bits, of which the lower 8 are not
+/// What a hash says: its first bucket, and its tag, from which the second follows: 15 bits whose lower 8 are not
 /// all 0.
 #[derive(Clone, Copy, Default)]
 struct Place {

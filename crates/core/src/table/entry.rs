@@ -6,7 +6,7 @@ use crate::l4::connection::{Connection, Kept, State};
 use crate::offload::{OffloadState, RulePair};
 use core::mem::offset_of;
 
-/// A type of which a slab may be adopted.
+/// A type whose slab may be adopted.
 ///
 /// # Safety
 /// It has no padding, its size is a multiple of eight, it is aligned to eight bytes at most, and bytes for which

@@ -100,7 +100,7 @@ pub trait Table<K>: Lookup<K> {
         self.len() == 0
     }
 
-    /// Bytes the table takes, all of which it took when it was made.
+    /// Bytes the table takes; all are allocated when it is made.
     fn bytes(&self) -> usize;
 
     /// Adds an entry.

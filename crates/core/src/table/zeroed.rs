@@ -3,7 +3,7 @@
 use alloc::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use alloc::boxed::Box;
 
-/// A type of which all-zero bytes are a valid value.
+/// A type for which all-zero bytes are a valid value.
 ///
 /// # Safety
 /// All-zero bytes have to be a valid value of the type.

@@ -43,7 +43,7 @@ impl Sum {
     /// zeros, which are no such header.)
     #[inline(always)]
     pub(crate) fn is_right(first: u64, second: u64, third: u32) -> bool {
-        // 2^64, 2^32 and 2^16 all leave 1 when divided by 0xffff: what is carried out of a word goes to its other end, and
+        // 2^64, 2^32 and 2^16 all leave 1 when divided by 0xffff: what is performed of a word goes to its other end, and
         // the 16-bit words within add up. Being divisible takes the compiler one multiplication.
         let (sum, carry) = first.overflowing_add(second);
         let (sum, more) = sum.overflowing_add(u64::from(third) + u64::from(carry));
@@ -265,7 +265,7 @@ mod tests {
 
         #[test]
         fn a_header_is_right_if_its_sum_is(mut header in any::<[u8; 20]>(), fill in any::<bool>(), ones in 0usize..20) {
-            // Carries out of words, too.
+            // Performs of words, too.
             header[..ones].fill(0xff);
             if fill {
                 header[10..12].fill(0);

@@ -68,7 +68,7 @@ impl Header {
     }
 }
 
-/// Whether `address` stands for several hosts: multicast (224.0.0.0/4) or the limited broadcast.
+/// Whether `address` names several hosts: multicast (224.0.0.0/4) or the limited broadcast.
 #[inline(always)]
 pub fn is_group(address: [u8; 4]) -> bool {
     address[0] & 0xf0 == 0xe0 || address == [255; 4]

@@ -99,7 +99,7 @@ pub struct IcmpError {
     pub quoted: FlowKey,
     /// Who reports the error.
     pub source: Address,
-    /// Whom it is reported to.
+    /// The host to report it to.
     pub destination: Address,
     /// Hops left: TTL or hop limit.
     pub ttl: u8,

@@ -2,9 +2,9 @@
 
 use super::description::Does;
 use super::probe::Findings;
-use super::translate::{Terms, Turn};
+use super::translate::{EgressAction, Terms};
 
-/// In what way several ports take rules together.
+/// How several ports take rules together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreement {
     /// The terms, in which each port that takes part has been found to take rules, or in more.
@@ -23,19 +23,19 @@ impl Agreement {
     /// comes in there stays in software.
     pub fn of(findings: &[Findings]) -> Option<Agreement> {
         let with_terms = || findings.iter().filter_map(|findings| findings.terms);
-        let first = with_terms().find(|terms| terms.turn != Turn::Mark).or_else(|| with_terms().next())?;
-        let alike = |terms: &Terms| (terms.turn, terms.how, terms.counts) == (first.turn, first.how, first.counts);
+        let first = with_terms().find(|terms| terms.egress != EgressAction::Mark).or_else(|| with_terms().next())?;
+        let alike = |terms: &Terms| (terms.egress, terms.how, terms.counts) == (first.egress, first.how, first.counts);
         let takes_part: Vec<bool> =
             findings.iter().map(|findings| findings.terms.as_ref().is_some_and(alike)).collect();
         let terms = with_terms().filter(alike).fold(first, |all, one| Terms {
             jumps: all.jumps && one.jumps,
             numbers: if all.numbers == one.numbers { all.numbers } else { Does::NONE },
             options: all.options && one.options,
-            carries: std::array::from_fn(|kind| all.carries[kind] && one.carries[kind]),
+            supports: std::array::from_fn(|kind| all.supports[kind] && one.supports[kind]),
             ..all
         });
         let parts = || findings.iter().zip(&takes_part).filter(|(_, takes_part)| **takes_part);
         let templates = parts().all(|(findings, _)| findings.templates);
-        terms.carries.contains(&true).then_some(Agreement { terms, takes_part, templates })
+        terms.supports.contains(&true).then_some(Agreement { terms, takes_part, templates })
     }
 }

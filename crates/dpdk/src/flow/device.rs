@@ -1,7 +1,7 @@
-//! What takes rules: a device through one of rte_flow's two ways. Not yet run on hardware.
+//! What takes rules: a device through one of rte_flow's two interfaces. Not yet run on hardware.
 //!
-//! Both ways look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
-//! synchronous one has carried a request out before it returns (some 300 us on a BlueField-2, Laconic), the other
+//! Both interfaces look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
+//! synchronous one has performed a request before it returns (some 300 us on a BlueField-2, Laconic), the other
 //! hands batches to the device.
 
 use super::description::{Description, Does, Match};
@@ -234,7 +234,7 @@ pub(crate) struct Templates {
     tables: Vec<Template>,
     ports: Vec<u16>,
     queue_size: u32,
-    under_way: u32,
+    in_flight: u32,
     rules_max: u32,
     /// What was asked for by each request under way, by place: at most as many as the queues take.
     requests: Vec<Option<Request>>,
@@ -268,7 +268,7 @@ fn configure(port: u16, (counters, ages): (u32, u32), queue_size: u32) -> Result
 }
 
 impl Templates {
-    /// Prepares ports for rules by template, of which each flow's does what of [`Does::COUNT`] and [`Does::AGE`] is said.
+    /// Prepares ports for rules by template; each flow's rule does what of [`Does::COUNT`] and [`Does::AGE`] is said.
     pub(crate) fn open(ports: &[u16], rules_max: u32, counts: Does) -> Result<Templates, FlowError> {
         let mut queue_size = QUEUE_SIZE;
         for port in ports {
@@ -293,7 +293,7 @@ impl Templates {
             tables: Vec::new(),
             ports: ports.to_vec(),
             queue_size,
-            under_way: 0,
+            in_flight: 0,
             rules_max,
             requests: vec![None; queue_size as usize],
             free: (0..queue_size).rev().collect(),
@@ -324,14 +324,14 @@ impl Templates {
         let full = || FlowError { code: libc::EAGAIN, kind: 0, message: String::new() };
         let place = self.free.pop().ok_or_else(full)?;
         self.requests[place as usize] = Some(Request { ticket, flow: None });
-        self.under_way += 1;
+        self.in_flight += 1;
         Ok(place)
     }
 
     fn give_back(&mut self, place: u32) -> Option<Request> {
         let request = self.requests.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        self.under_way -= 1;
+        self.in_flight -= 1;
         Some(request)
     }
 
@@ -367,7 +367,7 @@ impl Templates {
 
 impl RuleDevice for Templates {
     fn room(&self) -> usize {
-        (self.queue_size - self.under_way) as usize
+        (self.queue_size - self.in_flight) as usize
     }
 
     fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
@@ -404,7 +404,7 @@ impl RuleDevice for Templates {
     }
 
     fn is_waiting(&self) -> bool {
-        self.under_way > 0 || !self.answers.is_empty()
+        self.in_flight > 0 || !self.answers.is_empty()
     }
 
     fn push(&mut self) {
@@ -415,7 +415,7 @@ impl RuleDevice for Templates {
     }
 
     fn pull(&mut self) -> Option<Outcome> {
-        if self.answers.is_empty() && self.under_way > 0 {
+        if self.answers.is_empty() && self.in_flight > 0 {
             self.fetch();
         }
         self.answers.pop_front()

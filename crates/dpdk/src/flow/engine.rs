@@ -1,6 +1,6 @@
 //! The engine: a thread that has the device ([`Service`]), and a handle for each worker ([`RteFlowEngine`]).
 //!
-//! A worker never waits: requests and answers go through queues of which each has room for all that a worker may have
+//! A worker never waits: requests and answers go through queues that each have room for all that a worker may have
 //! under way, so that neither side finds one full. Not yet run on hardware.
 
 use super::description::Does;
@@ -28,9 +28,9 @@ pub(super) const OPS_MAX: usize = 4096;
 /// How long the device may take for the rules that stand before the flows'.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
-/// Which of rte_flow's two ways.
+/// How rules are submitted to rte_flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum Submission {
     /// One rule at a time; the thread waits for each.
     #[default]
     Synchronous,
@@ -52,8 +52,8 @@ pub struct OffloadOptions {
     pub workers: u16,
     /// In what terms the ports take rules: all of them alike.
     pub terms: Terms,
-    /// How they are handed over.
-    pub way: Way,
+    /// How rules are submitted.
+    pub submission: Submission,
     /// The workers' clock.
     pub clock: fn() -> Time,
     /// DPDK, with which the thread registers; without it only the fake device works.
@@ -108,9 +108,9 @@ impl Offload {
         if !raw::agrees_with_the_shim() {
             return Err(OffloadError::Shim);
         }
-        match options.way {
-            Way::Synchronous => Offload::run(options, hops, Synchronous::default()),
-            Way::Templates => {
+        match options.submission {
+            Submission::Synchronous => Offload::run(options, hops, Synchronous::default()),
+            Submission::Templates => {
                 let ports = ids(&options);
                 let device = Templates::open(&ports, options.rules_max, options.terms.counts);
                 let what = "preparing the ports for templates".into();

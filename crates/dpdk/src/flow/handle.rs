@@ -30,7 +30,7 @@ pub struct RteFlowEngine {
     /// The last rule asked for, which may be half a pair.
     open: Option<Rule>,
     queued: Vec<Request>,
-    under_way: usize,
+    in_flight: usize,
     requests: SyncSender<Request>,
     answers: Receiver<Told>,
     /// Answers to what the thread was not there to take.
@@ -52,7 +52,7 @@ impl RteFlowEngine {
             caps,
             open: None,
             queued: Vec::with_capacity(OPS_MAX),
-            under_way: 0,
+            in_flight: 0,
             requests,
             answers,
             refused: VecDeque::new(),
@@ -95,7 +95,7 @@ impl FlowEngine for RteFlowEngine {
                     // There was room for two when the first came.
                     self.open = None;
                     self.queued.push(Request::Pair([first, rule]));
-                } else if self.under_way + 2 > OPS_MAX {
+                } else if self.in_flight + 2 > OPS_MAX {
                     return Err(op);
                 } else {
                     self.close_pair();
@@ -103,14 +103,14 @@ impl FlowEngine for RteFlowEngine {
                 }
             }
             RuleOp::Remove { id, key } => {
-                if self.under_way + 1 > OPS_MAX {
+                if self.in_flight + 1 > OPS_MAX {
                     return Err(op);
                 }
                 self.close_pair();
                 self.queued.push(Request::Remove { id, key });
             }
         }
-        self.under_way += 1;
+        self.in_flight += 1;
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl FlowEngine for RteFlowEngine {
     fn poll(&mut self, _now: Time, out: &mut Completions) {
         while !out.is_full() {
             if let Some(completion) = self.refused.pop_front() {
-                self.under_way -= 1;
+                self.in_flight -= 1;
                 out.push(completion);
                 continue;
             }
@@ -147,7 +147,7 @@ impl FlowEngine for RteFlowEngine {
                 }
                 Completion::Rejected(..) => {}
             }
-            self.under_way -= 1;
+            self.in_flight -= 1;
             out.push(told.completion);
         }
     }

@@ -20,8 +20,8 @@ use std::collections::VecDeque;
 
 /// How long before something that the device refused, or that was not known, is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Rules asked what they have counted, or looked at for other reasons, in one turn.
-const LOOK_MAX: u32 = 256;
+/// Rules whose counters are read, or that are checked for other reasons, in one iteration.
+const SCAN_MAX: u32 = 256;
 /// How often all rules are asked what they have counted, at most.
 const ROUND: Duration = Duration::from_millis(500);
 
@@ -52,8 +52,8 @@ pub(super) trait Listener {
     fn tell(&mut self, worker: u16, told: Told);
     /// A rule's counters, for callers that sample.
     fn counted(&mut self, place: (u32, u32), counters: &Counters);
-    /// A rule of a slot ([`Rule::total`]) has carried so much since that was last said.
-    fn carried(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
+    /// A rule of a slot ([`Rule::total`]) has forwarded so much since the last report.
+    fn forwarded(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
 }
 
 /// Everything about the rules of one set of ports.
@@ -68,7 +68,7 @@ pub(super) struct Machine<D> {
     waiting: VecDeque<(Time, u32)>,
     /// The hops' generation that all rules are known to agree with, and how far the look at them has come.
     generation: u64,
-    looked: Option<(u64, u32)>,
+    scan: Option<(u64, u32)>,
     /// How far the round of counters has come, and when the next begins.
     cursor: Option<u32>,
     next_round: Time,
@@ -84,7 +84,7 @@ impl<D: RuleDevice> Machine<D> {
             records: Records::new(rules_max),
             waiting: VecDeque::new(),
             generation,
-            looked: None,
+            scan: None,
             cursor: None,
             next_round: Time::ZERO,
         }
@@ -374,7 +374,7 @@ impl<D: RuleDevice> Machine<D> {
         }
     }
 
-    /// What is to be done from time to time, a bounded amount of it: rules tried again, ways that have changed followed,
+    /// What is to be done from time to time, a bounded amount of it: rules tried again, rules whose routes have changed installed again,
     /// counters read. `true` if there is more to do now.
     pub(super) fn tend(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
         self.try_again(now, hops, out);
@@ -382,7 +382,7 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     fn try_again(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) {
-        for _ in 0..LOOK_MAX {
+        for _ in 0..SCAN_MAX {
             match self.waiting.front() {
                 Some((due, _)) if *due <= now && self.device.room() > 0 => {}
                 _ => return,
@@ -403,14 +403,14 @@ impl<D: RuleDevice> Machine<D> {
     /// After a change of routes or neighbours, puts rules in anew whose packets would go elsewhere now.
     fn follow_hops(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
         let generation = hops.generation();
-        if self.looked.is_none() && generation != self.generation {
-            self.looked = Some((generation, 0));
+        if self.scan.is_none() && generation != self.generation {
+            self.scan = Some((generation, 0));
         }
-        let Some((begun, from)) = self.looked else { return false };
-        let to = from.saturating_add(LOOK_MAX).min(self.records.places());
+        let Some((begun, from)) = self.scan else { return false };
+        let to = from.saturating_add(SCAN_MAX).min(self.records.places());
         for place in from..to {
             if self.device.room() == 0 {
-                self.looked = Some((begun, place));
+                self.scan = Some((begun, place));
                 return true;
             }
             let record = *self.records.at(place);
@@ -428,8 +428,8 @@ impl<D: RuleDevice> Machine<D> {
                 _ => self.take_out(now, place, Then::Placed, out),
             }
         }
-        self.looked = (to < self.records.places()).then_some((begun, to));
-        if self.looked.is_none() {
+        self.scan = (to < self.records.places()).then_some((begun, to));
+        if self.scan.is_none() {
             self.generation = begun;
         }
         true
@@ -447,7 +447,7 @@ impl<D: RuleDevice> Machine<D> {
             }
             None => return false,
         };
-        let to = from.saturating_add(LOOK_MAX).min(self.records.places());
+        let to = from.saturating_add(SCAN_MAX).min(self.records.places());
         for place in from..to {
             if let State::Present(flow) = self.records.at(place).state {
                 self.count(now, place, flow, out);
@@ -463,7 +463,7 @@ impl<D: RuleDevice> Machine<D> {
         let Some(count) = self.device.query(record.device_port, flow, self.terms.counts.0) else { return };
         if count.counted != 0 && count.packets != record.packets {
             let more = |now: u64, before: u64| now.saturating_sub(before);
-            out.carried(record.rule.total, more(count.packets, record.packets), more(count.bytes, record.bytes));
+            out.forwarded(record.rule.total, more(count.packets, record.packets), more(count.bytes, record.bytes));
             (record.packets, record.bytes) = (count.packets, count.bytes);
             // It was hit since it was last asked: at the latest now.
             record.last_seen = Some(now);
@@ -478,7 +478,7 @@ impl<D: RuleDevice> Machine<D> {
     /// Whether rules may still be as an earlier answer of the hops' was.
     #[cfg(all(test, feature = "fake-flow"))]
     pub(super) fn is_following(&self, hops: &dyn Hops) -> bool {
-        self.looked.is_some() || self.generation != hops.generation()
+        self.scan.is_some() || self.generation != hops.generation()
     }
 
     /// Rules held, in force or not.

@@ -2,27 +2,27 @@
 //! run on hardware**: what is tested is what it asks for (golden dumps of every rule's arrays, also through
 //! `rte_flow_conv`) and what it makes of the answers (a fake device that refuses, delays, reorders and fills up).
 //!
-//! A [`Description`] is a rule in plain words, of which the shim makes rte_flow's arrays. [`probe`] tries what a port
+//! A [`Description`] is a rule in plain words, from which the shim makes rte_flow's arrays. [`probe`] tries what a port
 //! takes and what not, and in which [`Terms`]. [`Offload`] is the thread that has the ports' rules, [`RteFlowEngine`] a
 //! worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets go next;
 //! [`LinkHops`] are those of the workers' link layer.
 //!
 //! What a rule is made of: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
 //! Ethernet addresses, addresses and ports, lowers the TTL, counts, and sends the packet out again by a hairpin queue or
-//! the embedded switch ([`Turn`]). Before all flows stand rules that keep packets with a TTL of 0 or 1 for software, and
+//! the embedded switch ([`EgressAction`]). Before all flows stand rules that keep packets with a TTL of 0 or 1 for software, and
 //! where the device has groups, flows are in the second one: the first is slow and small (published measurements of
 //! ConnectX cards: 40 to 250 thousand rules/s and 65,536 rules at most, against 360 to 510 thousand rules/s and millions).
 //! The device corrects checksums.
 //!
 //! What no device can do, so that it stays with software: ranges of TCP numbers, SACK blocks, windows, that is HTTP and
-//! TLS services; packets too big for the way out (rules are refused where the way out takes less than the way in);
+//! TLS services; packets too big for the egress MTU (rules are refused where the egress MTU is smaller than the ingress MTU);
 //! order at hand-over.
 //!
 //! [`SteeringRules`] are others, that stand before there is any traffic: they bring packets to their connection's worker.
 //!
-//! Marks: a device without hairpin queue and switch may still say whose a packet is ([`Turn::Mark`], KTH 2020's
+//! Marks: a device without hairpin queue and switch may still say whose a packet is ([`EgressAction::Mark`], KTH 2020's
 //! FlowIPManagerHW). The mark is [`mark`] of the rule's id and arrives in
-//! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). A worker that goes by it
+//! [`Meta::ticket`](hairpin_core::frame::Meta::ticket). A worker that uses it
 //! ([`go_by_marks`](hairpin_core::worker::Worker::go_by_marks)) compares the key instead of hashing and looking it up.
 
 mod agree;
@@ -50,7 +50,7 @@ mod trial;
 pub use agree::Agreement;
 pub use description::{Description, Does, Family, How, Match, NoText};
 pub use device::FlowError;
-pub use engine::{Offload, OffloadError, OffloadOptions, Way};
+pub use engine::{Offload, OffloadError, OffloadOptions, Submission};
 pub use handle::RteFlowEngine;
 pub use hops::{Hop, Hops, LinkHops};
 pub use opened::Probed;
@@ -58,5 +58,5 @@ pub use probe::{Attempt, Depth, Findings, Needed, Subject, probe};
 pub use shared::OffloadReader;
 pub use statistics::Statistics;
 pub use steering::{RULES_MAX as STEERING_RULES_MAX, Refused, SteeringRules, Stream, steering_rules};
-pub use translate::{EnginePort, Terms, Turn, mark};
+pub use translate::{EgressAction, EnginePort, Terms, mark};
 pub use trial::{TRIAL_MAX, Trial, trial};

@@ -8,7 +8,7 @@ use super::description::{Description, Does, Family, How, Match};
 use super::device::{self, FlowError};
 use super::raw::{self, RawError};
 use super::steering::{Stream, steering_rules};
-use super::translate::{EnginePort, KINDS, Terms, Turn, matching, standing, to_software};
+use super::translate::{EgressAction, EnginePort, KINDS, Terms, matching, standing, to_software};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, SteerBy, Steering};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,8 +40,8 @@ pub enum Subject {
     NoOptions,
     /// A second group of rules.
     Jump,
-    /// A way for packets to leave.
-    Turn(Turn),
+    /// An action by which packets leave.
+    EgressAction(EgressAction),
     /// To change something, by an action of its own or by MODIFY_FIELD.
     Change(Does, How),
     /// To count packets.
@@ -67,7 +67,7 @@ pub enum Needed {
     Yes,
     /// None unless there is another of its kind.
     OneOf,
-    /// There is one that is slower or carries less.
+    /// There is one that is slower or forwards less.
     No,
 }
 
@@ -76,7 +76,9 @@ impl Subject {
     pub fn needed(self) -> Needed {
         match self {
             Subject::NoControl | Subject::Whole | Subject::LastHop | Subject::Standing => Needed::Yes,
-            Subject::Turn(_) | Subject::Count | Subject::Age | Subject::Change(Does::SOURCE_MAC, _) => Needed::OneOf,
+            Subject::EgressAction(_) | Subject::Count | Subject::Age | Subject::Change(Does::SOURCE_MAC, _) => {
+                Needed::OneOf
+            }
             Subject::Change(what, _) if Does::REWRITE.has(what) => Needed::OneOf,
             Subject::Flow(..) | Subject::Together(..) => Needed::OneOf,
             _ => Needed::No,
@@ -94,7 +96,7 @@ impl Subject {
                 "no rule may change acknowledgement numbers, as SACK blocks would be wrong: bodies of HTTP stay in software"
             }
             Subject::Jump => "rules are in the first group, which is slow and small",
-            Subject::Turn(_) => "packets cannot leave this way",
+            Subject::EgressAction(_) => "packets cannot leave this way",
             Subject::Change(what, _) if Does::NUMBERS.has(what) => "bodies of HTTP stay in software",
             Subject::Change(..) => "addresses cannot be translated this way",
             Subject::Count => "rules do not count packets; AGE must tell when they were last hit",
@@ -137,7 +139,7 @@ impl fmt::Display for Subject {
             Subject::LastHop => f.write_str("match a TTL of 0 or 1"),
             Subject::NoOptions => f.write_str("match TCP without options"),
             Subject::Jump => f.write_str("groups of rules (JUMP)"),
-            Subject::Turn(turn) => write!(f, "send out: {}", turn.name()),
+            Subject::EgressAction(egress) => write!(f, "send out: {}", egress.name()),
             Subject::Change(what, how) if how.has(How::MODIFY) => write!(f, "MODIFY_FIELD: {}", change(*what)),
             Subject::Change(what, _) => write!(f, "set: {}", change(*what)),
             Subject::Count => f.write_str("count (COUNT)"),
@@ -190,8 +192,8 @@ impl Findings {
     }
 
     /// How packets would get to other ports, if there were any, as far as one port alone can tell.
-    pub fn between_ports(&self) -> Option<Turn> {
-        BETWEEN_PORTS.into_iter().find(|turn| self.has(Subject::Turn(*turn)))
+    pub fn between_ports(&self) -> Option<EgressAction> {
+        BETWEEN_PORTS.into_iter().find(|egress| self.has(Subject::EgressAction(*egress)))
     }
 
     /// Whether the driver has no rules at all: everything was answered with `ENOSYS`.
@@ -204,8 +206,8 @@ impl Findings {
     pub fn services(&self) -> Vec<(&'static str, Option<String>)> {
         let mut services = Vec::new();
         for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
-            let carried = self.terms.is_some_and(|terms| terms.carries[at] && terms.turn != Turn::Mark);
-            services.push((kind(family, protocol), (!carried).then(|| self.why_not(family, protocol))));
+            let forwarded = self.terms.is_some_and(|terms| terms.supports[at] && terms.egress != EgressAction::Mark);
+            services.push((kind(family, protocol), (!forwarded).then(|| self.why_not(family, protocol))));
         }
         services.push(("bodies of large HTTP responses", self.why_no_bodies()));
         let why = "no device checks ranges of TCP numbers, translates SACK blocks or shifts windows";
@@ -216,8 +218,8 @@ impl Findings {
     /// Why what backends send of large responses stays in software; `None` if it does not. The worker asks for such a rule
     /// only while all that it could meet is translated right without a look at ranges, and takes it back before that ends.
     fn why_no_bodies(&self) -> Option<String> {
-        let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.carries(ipv4, Protocol::Tcp));
-        let Some(terms) = self.terms.filter(|terms| terms.turn != Turn::Mark && tcp(terms)) else {
+        let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.supports(ipv4, Protocol::Tcp));
+        let Some(terms) = self.terms.filter(|terms| terms.egress != EgressAction::Mark && tcp(terms)) else {
             return Some(self.why_not(Family::V4, Protocol::Tcp));
         };
         let how = terms.how;
@@ -238,7 +240,7 @@ impl Findings {
         self.attempts.iter().find_map(refused)
     }
 
-    /// The first thing missing without which no such connection is carried.
+    /// The first thing missing without which no such connection is offloaded.
     fn why_not(&self, family: Family, protocol: Protocol) -> String {
         if self.has_no_rules() {
             return "the driver has no rules (rte_flow)".into();
@@ -246,8 +248,8 @@ impl Findings {
         let refused = |subject| self.refusal(subject);
         let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
         // Hairpin queues do not lead to other ports anyway: what the switch said is the reason.
-        let turns = if self.has_others { &BETWEEN_PORTS[..] } else { &TURNS };
-        let turns: Vec<_> = turns.iter().copied().map(Subject::Turn).collect();
+        let egress_actions = if self.has_others { &BETWEEN_PORTS[..] } else { &EGRESS_ACTIONS };
+        let egress_actions: Vec<_> = egress_actions.iter().copied().map(Subject::EgressAction).collect();
         let one_of = |subjects: &[Subject]| match subjects.iter().any(|subject| self.has(*subject)) {
             true => None,
             false => subjects.first().and_then(|subject| refused(*subject)),
@@ -256,7 +258,7 @@ impl Findings {
             .or_else(|| tcp.and_then(refused))
             .or_else(|| refused(Subject::Whole))
             .or_else(|| refused(Subject::LastHop))
-            .or_else(|| one_of(&turns))
+            .or_else(|| one_of(&egress_actions))
             .or_else(|| one_of(&[Subject::Count, Subject::Age]))
             .or_else(|| refused(Subject::Standing))
             .or_else(|| refused(Subject::Together(family, protocol)))
@@ -297,9 +299,9 @@ const CHANGES: [Does; 9] = [
     Does::SEQUENCE,
     Does::ACKNOWLEDGEMENT,
 ];
-const TURNS: [Turn; 3] = [Turn::Hairpin, Turn::RepresentedPort, Turn::PortId];
+const EGRESS_ACTIONS: [EgressAction; 3] = [EgressAction::Hairpin, EgressAction::RepresentedPort, EgressAction::PortId];
 /// Those that may lead to another port.
-const BETWEEN_PORTS: [Turn; 2] = [Turn::RepresentedPort, Turn::PortId];
+const BETWEEN_PORTS: [EgressAction; 2] = [EgressAction::RepresentedPort, EgressAction::PortId];
 const STYLES: [How; 2] = [How::NONE, How::MODIFY];
 
 /// A flow between addresses that no host has.
@@ -355,9 +357,9 @@ impl Prober<'_> {
         self.try_rule(Subject::LastHop, last_hop);
         let jump = Description { family: Family::V4, protocol: 6, does: Does::JUMP, jump: 1, ..Description::default() };
         self.try_rule(Subject::Jump, jump);
-        for turn in TURNS {
-            let rule = Description { does: turn.does(), how: turn.how(), ..plain };
-            self.try_turn(turn, rule, hairpin_queues);
+        for egress in EGRESS_ACTIONS {
+            let rule = Description { does: egress.does(), how: egress.how(), ..plain };
+            self.try_egress(egress, rule, hairpin_queues);
         }
         for how in STYLES {
             for what in CHANGES {
@@ -382,20 +384,20 @@ impl Prober<'_> {
         }
     }
 
-    /// A way out, to each of the other ports or, where there is none, back out of this one.
-    fn try_turn(&mut self, turn: Turn, rule: Description, hairpin_queues: u16) {
-        if let Some(message) = self.no_hairpin(hairpin_queues).filter(|_| turn == Turn::Hairpin) {
+    /// An egress action to each of the other ports or, where there is none, back out of this one.
+    fn try_egress(&mut self, egress: EgressAction, rule: Description, hairpin_queues: u16) {
+        if let Some(message) = self.no_hairpin(hairpin_queues).filter(|_| egress == EgressAction::Hairpin) {
             let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message: message.into() });
-            self.attempts.push(Attempt { subject: Subject::Turn(turn), rule: None, outcome });
+            self.attempts.push(Attempt { subject: Subject::EgressAction(egress), rule: None, outcome });
             return;
         }
         let exits = if self.others.is_empty() { std::slice::from_ref(&self.port.id) } else { self.others };
         for exit in exits {
-            self.try_rule(Subject::Turn(turn), self.leaving(rule, *exit));
+            self.try_rule(Subject::EgressAction(egress), self.leaving(rule, *exit));
         }
     }
 
-    /// Why hairpin queues are no way out; `None` if they are one.
+    /// Why hairpin queues do not serve as egress; `None` if they do.
     fn no_hairpin(&self, hairpin_queues: u16) -> Option<&'static str> {
         match (hairpin_queues, self.port.hairpins.is_empty()) {
             _ if !self.others.is_empty() => Some("they lead back out of their own port, and there are others"),
@@ -413,8 +415,8 @@ impl Prober<'_> {
     }
 
     /// A port that packets were found to get to in this way.
-    fn exit(&self, turn: Turn) -> u16 {
-        let taken = |attempt: &&Attempt| attempt.subject == Subject::Turn(turn) && attempt.outcome.is_ok();
+    fn exit(&self, egress: EgressAction) -> u16 {
+        let taken = |attempt: &&Attempt| attempt.subject == Subject::EgressAction(egress) && attempt.outcome.is_ok();
         let rule = self.attempts.iter().find(taken).and_then(|attempt| attempt.rule);
         rule.map_or(self.port.id, |rule| rule.port)
     }
@@ -439,7 +441,7 @@ impl Prober<'_> {
         self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
     }
 
-    /// The best terms of which whole rules are taken.
+    /// The best terms whose complete rules are taken.
     fn choose(&mut self) -> Option<Terms> {
         let counts = match (self.has(Subject::Count), self.has(Subject::Age)) {
             (true, _) => Does::COUNT,
@@ -448,24 +450,24 @@ impl Prober<'_> {
         };
         let whole = [Subject::NoControl, Subject::Whole, Subject::LastHop];
         let possible = counts != Does::NONE && whole.into_iter().all(|subject| self.has(subject));
-        for turn in TURNS.into_iter().filter(|_| possible) {
+        for egress in EGRESS_ACTIONS.into_iter().filter(|_| possible) {
             for how in STYLES {
                 let changes = CHANGES.into_iter().filter(|what| Does::REWRITE.has(*what));
                 let able = changes.clone().all(|what| self.has(Subject::Change(what, how)));
-                if !able || !self.has(Subject::Turn(turn)) {
+                if !able || !self.has(Subject::EgressAction(egress)) {
                     continue;
                 }
-                let terms = self.terms(turn, how, counts);
+                let terms = self.terms(egress, how, counts);
                 if let Some(terms) = self.whole_rules(terms) {
                     return Some(terms);
                 }
             }
         }
-        let terms = Terms { counts: Does::NONE, ..self.terms(Turn::Mark, How::NONE, counts) };
+        let terms = Terms { counts: Does::NONE, ..self.terms(EgressAction::Mark, How::NONE, counts) };
         if self.has(Subject::Mark) { self.whole_rules(terms) } else { None }
     }
 
-    fn terms(&self, turn: Turn, how: How, counts: Does) -> Terms {
+    fn terms(&self, egress: EgressAction, how: How, counts: Does) -> Terms {
         let mut numbers = Does::NONE;
         for what in [Does::SEQUENCE, Does::ACKNOWLEDGEMENT] {
             if self.has(Subject::Change(what, how)) {
@@ -473,18 +475,18 @@ impl Prober<'_> {
             }
         }
         let (jumps, options) = (self.has(Subject::Jump), self.has(Subject::NoOptions));
-        let carries = KINDS.map(|(family, protocol)| self.has(Subject::Flow(family, protocol)));
-        Terms { turn, how, jumps, counts, numbers, options, carries }
+        let supports = KINDS.map(|(family, protocol)| self.has(Subject::Flow(family, protocol)));
+        Terms { egress, how, jumps, counts, numbers, options, supports }
     }
 
     /// Tries whole rules in these terms, and takes out of them the kinds of flows that are refused after all.
     fn whole_rules(&mut self, mut terms: Terms) -> Option<Terms> {
         for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
-            if !terms.carries[at] {
+            if !terms.supports[at] {
                 continue;
             }
             let mut rule = matching(&terms, &example_flow(family, protocol), 0);
-            if terms.turn == Turn::Mark {
+            if terms.egress == EgressAction::Mark {
                 (rule.does, rule.mark) = (Does::MARK, 1);
                 to_software(self.port, &mut rule);
             } else {
@@ -493,12 +495,12 @@ impl Prober<'_> {
                     rule.matches = rule.matches | Match::NO_CONTROL;
                 }
                 rule.how = rule.how | terms.how;
-                rule.does = Does::REWRITE | terms.counts | terms.turn.does();
-                rule = self.leaving(rule, self.exit(terms.turn));
+                rule.does = Does::REWRITE | terms.counts | terms.egress.does();
+                rule = self.leaving(rule, self.exit(terms.egress));
             }
-            terms.carries[at] = self.try_rule(Subject::Together(family, protocol), rule);
+            terms.supports[at] = self.try_rule(Subject::Together(family, protocol), rule);
         }
-        if !terms.carries.contains(&true) {
+        if !terms.supports.contains(&true) {
             return None;
         }
         let before = standing(&terms, self.port);

@@ -16,7 +16,7 @@ pub(super) enum Then {
     Rejected(Refusal),
     /// The rule that takes its place goes in.
     Replaced,
-    /// It goes in again, as its packets' way now is.
+    /// It goes in again, with the route that its packets have now.
     Placed,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Record {
     pub(super) state: State,
     /// No worker was told yet that it is installed.
     pub(super) fresh: bool,
-    /// The other one of a pair of which no worker was told yet.
+    /// The other rule of a pair not reported to its worker yet.
     pub(super) mate: Option<u32>,
     /// It is to be taken back as soon as it is in.
     pub(super) condemned: Option<Refusal>,
@@ -60,7 +60,7 @@ pub(super) struct Record {
     pub(super) port: u16,
     pub(super) device_port: u16,
     pub(super) out: Option<Hop>,
-    /// What it carried before it last went in.
+    /// What it forwarded before it last went in.
     pub(super) packets_before: u64,
     pub(super) bytes_before: u64,
     /// What the device said last.
@@ -81,7 +81,7 @@ impl Record {
         self.mate.is_some()
             || self.fresh
             || matches!(self.state, State::Coming | State::Going(_))
-            // A rule that was only to go another way may as well be taken away.
+            // A rule that was only to get another route may as well be taken away.
             || matches!(self.state, State::Stuck(_, then, _) if !matches!(then, Then::Placed))
     }
 

@@ -57,8 +57,8 @@ impl Listener for Outboxes<'_> {
         self.shared.counted(place, counters);
     }
 
-    fn carried(&mut self, total: u32, packets: u64, bytes: u64) {
-        self.shared.carried(total, packets, bytes);
+    fn forwarded(&mut self, total: u32, packets: u64, bytes: u64) {
+        self.shared.forwarded(total, packets, bytes);
     }
 }
 
@@ -66,7 +66,7 @@ impl<D: RuleDevice> Service<D> {
     /// Serves until it is told to stop; then no rule is left in the device.
     ///
     /// Should the engine fail in an unforeseen way, it takes its rules out, refuses what was asked for, and everything
-    /// asked for from then on: packets go to the workers, which can carry every one (invariant 1).
+    /// asked for from then on: packets go to the workers, which can forward every one (invariant 1).
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let inboxes = self.inboxes.iter().map(|inbox| inbox.answers.clone()).collect();

@@ -20,7 +20,7 @@ struct Cell {
     last_seen: AtomicU64,
 }
 
-/// What all rules of one slot have carried ([`Rule::total`](hairpin_core::engine::Rule::total)).
+/// What all rules of one slot have forwarded ([`Rule::total`](hairpin_core::engine::Rule::total)).
 #[derive(Debug, Default)]
 struct Total {
     packets: AtomicU64,
@@ -83,8 +83,8 @@ impl Shared {
         cell.generation.store(generation, Ordering::Release);
     }
 
-    /// A rule of a slot has carried so much more. Only the thread adds.
-    pub(super) fn carried(&self, total: u32, packets: u64, bytes: u64) {
+    /// A rule of a slot has forwarded so much more. Only the engine's thread adds.
+    pub(super) fn forwarded(&self, total: u32, packets: u64, bytes: u64) {
         if let Some(total) = self.totals.get(total as usize) {
             total.packets.fetch_add(packets, Ordering::Relaxed);
             total.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl OffloadReader {
         self.0.counters(place)
     }
 
-    /// Packets and bytes that all rules of each slot have carried since the engine began.
+    /// Packets and bytes that all rules of each slot have forwarded since the engine began.
     pub fn totals(&self) -> Vec<(u64, u64)> {
         let totals = self.0.totals.iter();
         totals.map(|total| (total.packets.load(Ordering::Relaxed), total.bytes.load(Ordering::Relaxed))).collect()

@@ -13,7 +13,7 @@ pub struct Statistics {
     pub refused: u64,
     /// How often it refused to take one out; it is asked again every second.
     pub stuck: u64,
-    /// Rules of which it is not known whether the device still has them: their ids are not used again.
+    /// Rules that the device may still have: their ids are not used again.
     pub lost: u64,
     /// 1 if the engine has failed: there is no rule in the device, and none will be put in.
     pub failed: u64,

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 /// Rules of one port at most: on a BlueField-2 as many take 1.2 s to go in one by one (Laconic).
 pub const RULES_MAX: usize = 4096;
 
-/// Packets of which the port at one end says whose they are.
+/// Packets whose port at one end names their service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {
     /// To what clients connect to: the port that they come from.
@@ -55,8 +55,8 @@ fn of_stream(stream: Stream, protocol: Protocol, bits: u16, beside: Option<&Term
         Stream::ToPool(address) => (address, Match::DESTINATION | Match::DESTINATION_PORT),
     };
     // Rules of the embedded switch come before those of what comes in, and are none of our business.
-    let beside = beside.filter(|terms| !terms.turn.how().has(How::TRANSFER));
-    let jumps = beside.is_some_and(|terms| terms.jumps && terms.carries(address.is_ipv4(), protocol));
+    let beside = beside.filter(|terms| !terms.egress.how().has(How::TRANSFER));
+    let jumps = beside.is_some_and(|terms| terms.jumps && terms.supports(address.is_ipv4(), protocol));
     let rule = Description {
         group: if jumps { FLOWS_GROUP } else { 0 },
         // Some drivers know no other than the first.

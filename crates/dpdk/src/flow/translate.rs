@@ -1,6 +1,6 @@
 //! From a rule as the core has it to one of a port's: pure.
 //!
-//! A packet of a rule's flow comes in by the port that leads to the flow's source; a plane whose ways there and back are
+//! A packet of a rule's flow comes in by the port that leads to the flow's source; a plane whose routes there and back are
 //! by different ports gets nothing out of its rules, and loses nothing: the packets go to software.
 
 use super::description::{Description, Does, Family, How, Match, octets};
@@ -16,7 +16,7 @@ const MARK_MAX: u32 = (1 << 24) - 1;
 
 /// How packets that match leave the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum EgressAction {
     /// By a hairpin queue: a receive queue that is tied to a transmit queue.
     Hairpin,
     /// Through the embedded switch, by REPRESENTED_PORT.
@@ -28,30 +28,30 @@ pub enum Turn {
     Mark,
 }
 
-impl Turn {
+impl EgressAction {
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
-            Turn::Hairpin => "hairpin queue",
-            Turn::RepresentedPort => "represented port",
-            Turn::PortId => "port id",
-            Turn::Mark => "mark only",
+            EgressAction::Hairpin => "hairpin queue",
+            EgressAction::RepresentedPort => "represented port",
+            EgressAction::PortId => "port id",
+            EgressAction::Mark => "mark only",
         }
     }
 
     pub(crate) fn does(self) -> Does {
         match self {
-            Turn::Hairpin => Does::QUEUE,
-            Turn::RepresentedPort => Does::REPRESENTED_PORT,
-            Turn::PortId => Does::PORT_ID,
-            Turn::Mark => Does::MARK,
+            EgressAction::Hairpin => Does::QUEUE,
+            EgressAction::RepresentedPort => Does::REPRESENTED_PORT,
+            EgressAction::PortId => Does::PORT_ID,
+            EgressAction::Mark => Does::MARK,
         }
     }
 
     pub(crate) fn how(self) -> How {
         match self {
-            Turn::Hairpin | Turn::Mark => How::NONE,
-            Turn::RepresentedPort | Turn::PortId => How::TRANSFER,
+            EgressAction::Hairpin | EgressAction::Mark => How::NONE,
+            EgressAction::RepresentedPort | EgressAction::PortId => How::TRANSFER,
         }
     }
 }
@@ -60,7 +60,7 @@ impl Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// How packets leave.
-    pub turn: Turn,
+    pub egress: EgressAction,
     /// How changes are said: [`How::MODIFY`], [`How::SIGNED`].
     pub how: How,
     /// Whether the flows' rules have a group of their own, reached by JUMP.
@@ -72,13 +72,13 @@ pub struct Terms {
     /// Whether TCP headers with options can be kept out, without which no acknowledgement number may be changed.
     pub options: bool,
     /// Which flows: IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP.
-    pub carries: [bool; 4],
+    pub supports: [bool; 4],
 }
 
 impl Terms {
     /// Whether rules for flows of this kind may be had.
-    pub fn carries(&self, ipv4: bool, protocol: Protocol) -> bool {
-        self.carries[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
+    pub fn supports(&self, ipv4: bool, protocol: Protocol) -> bool {
+        self.supports[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
     }
 
     /// Whether rules may join two TCP connections. They change both numbers, and acknowledgement numbers only where there
@@ -90,7 +90,7 @@ impl Terms {
 
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.turn == Turn::Mark {
+        if self.egress == EgressAction::Mark {
             return f.write_str("marks packets for the worker; nothing is offloaded");
         }
         let counters = match self.counts {
@@ -101,7 +101,7 @@ impl fmt::Display for Terms {
         write!(
             f,
             "packets leave by {}; changes by {}; {}; counters: {counters}; {}",
-            self.turn.name(),
+            self.egress.name(),
             if self.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
             if self.jumps { "flows in a group of their own" } else { "flows in the first group" },
             if self.numbers.has(Does::NUMBERS) { "adds to TCP numbers" } else { "does not add to TCP numbers" },
@@ -135,7 +135,7 @@ impl EnginePort {
     }
 }
 
-/// A rule of a port's, and by which ways its packets come and go.
+/// A rule of a port's, and the ports by which its packets come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     /// The port that it is put into, as the plane counts them.
@@ -155,7 +155,7 @@ pub(crate) fn place(
     context: u64,
 ) -> Result<Placed, Refusal> {
     // There is no kernel to leave a packet to.
-    if rule.fate == Fate::Pass || !terms.carries(rule.key.is_ipv4(), rule.key.protocol) {
+    if rule.fate == Fate::Pass || !terms.supports(rule.key.is_ipv4(), rule.key.protocol) {
         return Err(Refusal::Unsupported);
     }
     let back = hops.hop(&rule.key.source.address).ok_or(Refusal::Failed)?;
@@ -163,13 +163,13 @@ pub(crate) fn place(
     if !port.takes_rules {
         return Err(Refusal::Unsupported);
     }
-    if terms.turn == Turn::Mark {
+    if terms.egress == EgressAction::Mark {
         let description = marking(terms, port, rule, context)?;
         return Ok(Placed { port: back.port, out: None, description });
     }
     let out = hops.hop(&rule.rewrite.destination.address).ok_or(Refusal::Failed)?;
     let exit = ports.get(usize::from(out.port)).ok_or(Refusal::Failed)?;
-    // What is too big for the way out would have to go to software, and no device looks at that.
+    // What is too big for the egress MTU would have to go to software, and no device looks at that.
     if exit.mtu < port.mtu {
         return Err(Refusal::Unsupported);
     }
@@ -179,7 +179,7 @@ pub(crate) fn place(
     }
     description.matches = description.matches | Match::WHOLE;
     description.how = description.how | terms.how;
-    description.does = changes(rule) | terms.counts | terms.turn.does();
+    description.does = changes(rule) | terms.counts | terms.egress.does();
     description.source_mac = out.source;
     description.destination_mac = out.destination;
     description.new_source = octets(&rule.rewrite.source.address);
@@ -187,13 +187,13 @@ pub(crate) fn place(
     description.new_source_port = rule.rewrite.source.port;
     description.new_destination_port = rule.rewrite.destination.port;
     number(terms, rule, &mut description)?;
-    match terms.turn {
-        Turn::Hairpin => {
+    match terms.egress {
+        EgressAction::Hairpin => {
             let queue = port.hairpins.iter().find(|(leads_to, _)| *leads_to == out.port);
             description.queue = queue.ok_or(Refusal::Unsupported)?.1;
         }
-        Turn::RepresentedPort | Turn::PortId => description.port = exit.id,
-        Turn::Mark => {}
+        EgressAction::RepresentedPort | EgressAction::PortId => description.port = exit.id,
+        EgressAction::Mark => {}
     }
     Ok(Placed { port: back.port, out: Some(out), description })
 }
@@ -205,7 +205,7 @@ pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Descriptio
         group: if terms.jumps { FLOWS_GROUP } else { 0 },
         // Below what keeps last hops out, and above what takes the rest.
         priority: if terms.jumps { 0 } else { 1 },
-        how: terms.turn.how(),
+        how: terms.egress.how(),
         age_seconds: AGE_SECONDS,
         family: if key.is_ipv4() { Family::V4 } else { Family::V6 },
         protocol: key.protocol as u8,
@@ -288,12 +288,12 @@ pub(crate) fn to_software(port: &EnginePort, description: &mut Description) {
 }
 
 /// The rules of a port that stand before flows', in the order in which they go in: last hops to software, what the flows'
-/// group does not know to software, flows of the kinds carried to that group.
+/// group does not know to software, flows of the supported kinds to that group.
 pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
     let mut rules = Vec::new();
-    if terms.turn != Turn::Mark {
+    if terms.egress != EgressAction::Mark {
         for (family, protocols) in [(Family::V4, 0), (Family::V6, 2)] {
-            if terms.carries[protocols] || terms.carries[protocols + 1] {
+            if terms.supports[protocols] || terms.supports[protocols + 1] {
                 let mut rule = Description { family, matches: Match::LAST_HOP, ..base(terms) };
                 to_software(port, &mut rule);
                 rules.push(rule);
@@ -305,7 +305,7 @@ pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
         to_software(port, &mut rest);
         rules.push(rest);
         for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
-            if terms.carries[at] {
+            if terms.supports[at] {
                 let (priority, does, jump) = (1, Does::JUMP, FLOWS_GROUP);
                 rules.push(Description { family, protocol: protocol as u8, priority, does, jump, ..base(terms) });
             }
@@ -314,7 +314,7 @@ pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
     rules
 }
 
-/// The kinds of flows, in the order of [`Terms::carries`].
+/// The kinds of flows, in the order of [`Terms::supports`].
 pub(crate) const KINDS: [(Family, Protocol); 4] = [
     (Family::V4, Protocol::Tcp),
     (Family::V4, Protocol::Udp),
@@ -328,5 +328,5 @@ pub(super) const STEERING: u32 = 2;
 const REST: u32 = 3;
 
 fn base(terms: &Terms) -> Description {
-    Description { how: terms.turn.how(), ..Description::default() }
+    Description { how: terms.egress.how(), ..Description::default() }
 }

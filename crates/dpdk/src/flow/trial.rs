@@ -1,7 +1,7 @@
 //! Rules put into a device and taken out again, to see that it goes and how long it takes (Laconic, figure 10): the
-//! whole way that a worker's rules take, with flows between addresses that no host has.
+//! whole path that a worker's rules take, with flows between addresses that no host has.
 
-use super::engine::{Offload, OffloadError, OffloadOptions, Way};
+use super::engine::{Offload, OffloadError, OffloadOptions, Submission};
 use super::hops::{Hop, Hops};
 use super::translate::{EnginePort, Terms};
 use crate::eal::Eal;
@@ -26,7 +26,7 @@ pub struct Trial {
     pub refusal: Option<Refusal>,
     /// From the first request until the last answer.
     pub installing: Duration,
-    /// Rules of which there were counters.
+    /// Rules with counters.
     pub counted: u32,
     /// Rules confirmed to be gone.
     pub removed: u32,
@@ -36,7 +36,7 @@ pub struct Trial {
     pub silent: bool,
 }
 
-/// All ways are out of the one port, to an Ethernet address that no host has.
+/// All packets leave by the one port, to an Ethernet address that no host has.
 struct Back([u8; 6]);
 
 impl Hops for Back {
@@ -72,13 +72,21 @@ pub const TRIAL_MAX: u32 = 1 << 24;
 pub fn trial(
     eal: Option<Eal>,
     (port, mac): (&EnginePort, [u8; 6]),
-    (terms, way): (Terms, Way),
+    (terms, submission): (Terms, Submission),
     (rules, batch): (u32, u32),
 ) -> Result<Trial, OffloadError> {
     let (rules, batch) = (rules.min(TRIAL_MAX), batch.clamp(1, 1024));
     let clock = || Time::from_nanos(1);
-    let options =
-        OffloadOptions { ports: vec![port.clone()], rules_max: rules, totals: 0, workers: 1, terms, way, clock, eal };
+    let options = OffloadOptions {
+        ports: vec![port.clone()],
+        rules_max: rules,
+        totals: 0,
+        workers: 1,
+        terms,
+        submission,
+        clock,
+        eal,
+    };
     let (_offload, mut engines) = Offload::start(options, Box::new(Back(mac)))?;
     let mut trial = Trial { asked: rules, ..Trial::default() };
     let Some(engine) = engines.first_mut() else { return Ok(trial) };
@@ -87,7 +95,7 @@ pub fn trial(
     let numbers: Vec<u32> = (0..rules).collect();
     for some in numbers.chunks(batch as usize) {
         let ops = some.iter().map(|number| RuleOp::Install(rule(*number)));
-        trial.silent |= !carry_out(engine, ops, |completion| match completion {
+        trial.silent |= !execute(engine, ops, |completion| match completion {
             Completion::Installed(id) => held.push(id.0 as u32),
             Completion::Rejected(_, refusal) => trial.refusal = trial.refusal.or(Some(refusal)),
             Completion::Removed(..) => {}
@@ -110,7 +118,7 @@ pub fn trial(
             RuleOp::Remove { id, key }
         });
         let removed = &mut trial.removed;
-        if !carry_out(engine, ops, |completion| {
+        if !execute(engine, ops, |completion| {
             *removed += u32::from(matches!(completion, Completion::Removed(_, Some(_))))
         }) {
             trial.silent = true;
@@ -122,11 +130,7 @@ pub fn trial(
 }
 
 /// Asks, and waits for the answers; `false` if there are none for long.
-fn carry_out(
-    engine: &mut impl FlowEngine,
-    ops: impl Iterator<Item = RuleOp>,
-    mut told: impl FnMut(Completion),
-) -> bool {
+fn execute(engine: &mut impl FlowEngine, ops: impl Iterator<Item = RuleOp>, mut told: impl FnMut(Completion)) -> bool {
     let mut due = 0;
     for op in ops {
         due += usize::from(engine.submit(Time::ZERO, op).is_ok());

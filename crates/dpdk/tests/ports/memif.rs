@@ -42,10 +42,10 @@ fn within() {
     let socket = socket("within");
     let ports = [open("server", &socket, 2, &whole), open("client", &socket, 2, &whole)];
     ports.iter().for_each(connected);
-    for way in 0..2 {
+    for direction in 0..2 {
         for index in 0..2 {
-            let mut from = ports[way].queue(index).expect("a queue");
-            let mut to = ports[1 - way].queue(index).expect("a queue");
+            let mut from = ports[direction].queue(index).expect("a queue");
+            let mut to = ports[1 - direction].queue(index).expect("a queue");
             // A client offers its buffers when it looks for frames.
             assert_eq!(to.receive(&mut Batch::new()), 0);
             let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &packets::udp(&[i; 100]))).collect();

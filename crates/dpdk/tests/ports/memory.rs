@@ -18,7 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
         ("what is in a ring goes back with it", dropped_ring),
         ("a ring has as many ends as it is made for", ends),
         ("threads pass frames on", threads),
-        ("what a thread has kept of a pool is everybody's when it ends", caches),
+        ("a thread's cached mbufs return when it ends", caches),
         ("hugepages", hugepages),
         ("no hugepages", no_hugepages),
     ]

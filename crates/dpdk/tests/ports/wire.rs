@@ -42,14 +42,14 @@ fn both_ways() {
     assert!(first.is_up() && second.is_up());
     for index in 0..2 {
         let mut ends = [first.queue(index).expect("a queue"), second.queue(index).expect("a queue")];
-        for way in 0..2 {
-            let [from, to] = if way == 0 { [0, 1] } else { [1, 0] };
-            let mut batch: Batch<Mbuf> = (0..40).map(|i| frame(&whole.0, &[i, way, index as u8])).collect();
+        for direction in 0..2 {
+            let [from, to] = if direction == 0 { [0, 1] } else { [1, 0] };
+            let mut batch: Batch<Mbuf> = (0..40).map(|i| frame(&whole.0, &[i, direction, index as u8])).collect();
             batch[0].meta_mut().ticket = 9;
             assert_eq!(ends[from].transmit(&mut batch), 40);
             assert_eq!(ends[from].receive(&mut batch), 0);
             assert_eq!(ends[to].receive(&mut batch), 40);
-            assert!(batch.iter().zip(0..).all(|(frame, i)| frame.bytes() == [i, way, index as u8]));
+            assert!(batch.iter().zip(0..).all(|(frame, i)| frame.bytes() == [i, direction, index as u8]));
             assert_eq!(batch[0].meta().ticket, 0, "what the sender knew is the sender's");
         }
     }
@@ -290,11 +290,11 @@ fn drawn() {
                 0 | 1 => {
                     for _ in 0..draw.usize(0..=out.remaining_capacity()) {
                         let Some(mut frame) = io.allocate() else { break };
-                        let way = draw.usize(0..2);
+                        let direction = draw.usize(0..2);
                         assert!(frame.resize(64));
-                        frame.bytes_mut()[..4].copy_from_slice(&next[way].to_be_bytes());
-                        frame.meta_mut().port = way as u16;
-                        next[way] += 1;
+                        frame.bytes_mut()[..4].copy_from_slice(&next[direction].to_be_bytes());
+                        frame.meta_mut().port = direction as u16;
+                        next[direction] += 1;
                         out.push(frame);
                     }
                 }
@@ -305,8 +305,8 @@ fn drawn() {
                 }
                 4 => held.clear(),
                 _ => {
-                    let way = draw.usize(0..2);
-                    came += take(&mut far[way], &mut last[way], &mut held, (seed, step));
+                    let direction = draw.usize(0..2);
+                    came += take(&mut far[direction], &mut last[direction], &mut held, (seed, step));
                 }
             }
         }

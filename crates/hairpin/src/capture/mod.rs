@@ -38,7 +38,7 @@ const PAGE: u32 = 10_000;
 
 /// What is captured where, and for how long.
 #[derive(Args, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct CaptureArgs {
     /// The file to write; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     write: String,
@@ -61,8 +61,8 @@ pub(crate) struct Wish {
 ///
 /// # Errors
 /// No instance answers at `socket`, an interface cannot be listened on, or the file cannot be written.
-pub(crate) fn run(socket: &Path, query: &Query, wish: &Wish) -> Result<()> {
-    if wish.write == "-" && std::io::stdout().is_terminal() {
+pub(crate) fn run(socket: &Path, query: &Query, args: &CaptureArgs) -> Result<()> {
+    if args.write == "-" && std::io::stdout().is_terminal() {
         bail!(
             "a capture is not for the terminal; name a file with -w FILE, or pipe it, as in `... -w - | tshark -r -`"
         );
@@ -73,19 +73,19 @@ pub(crate) fn run(socket: &Path, query: &Query, wish: &Wish) -> Result<()> {
     }
     let mut client = connect(socket)?;
     let status = client.status()?;
-    if status.plane == "dpdk" && wish.interfaces.is_empty() {
+    if status.plane == "dpdk" && args.interfaces.is_empty() {
         bail!(
             "the kernel does not see what passes through ports of the dpdk plane; where a port is an interface of the \
              kernel's (af_packet, af_xdp), name that one with --interfaces"
         );
     }
-    let interfaces = if wish.interfaces.is_empty() { &status.interfaces } else { &wish.interfaces };
+    let interfaces = if args.interfaces.is_empty() { &status.interfaces } else { &args.interfaces };
     let chosen = Chosen::new(query, &status.services)?;
     let (sources, messages) = Sources::open(interfaces, &chosen.hosts(), status.pid)?;
-    let out = destination(&wish.write)?;
-    let file = CaptureFile::begin(out, interfaces, wish.snap_length, &comment(&status, query))?;
-    let mut session = Session { chosen, queue: Queue::default(), file, count: wish.count, short_of: false };
-    let deadline = wish.duration.and_then(|duration| Instant::now().checked_add(duration));
+    let out = destination(&args.write)?;
+    let file = CaptureFile::begin(out, interfaces, args.snap_length, &comment(&status, query))?;
+    let mut session = Session { chosen, queue: Queue::default(), file, count: args.count, short_of: false };
+    let deadline = args.duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut asker = Asker { socket, query, client: Some(client), silent: false };
     let over = session.run(&messages, &mut asker, deadline, &ended);
     let lost = sources.stop(messages);

@@ -116,7 +116,7 @@ fn what_packets_do_not_show_is_asked_for() {
 }
 
 #[test]
-fn of_a_connection_that_is_spliced_the_side_that_is_there_is_known() {
+fn spliced_connection_matches_by_existing_side() {
     let backend = query(None, None, Some("web-1"));
     let judged = |connection: &ConnectionView| {
         let mut chosen = Chosen::new(&backend, &services("full-nat")).unwrap();

@@ -19,10 +19,10 @@ pub(super) struct Filter {
     /// Those in this state, such as established or syn-sent; of HTTP and TLS services spliced, reading, idle or others.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Those that the kernel carries by itself.
+    /// Those that the kernel forwards by itself.
     #[arg(long, conflicts_with = "software")]
     offloaded: bool,
-    /// Those that the workers carry.
+    /// Those that the workers forward.
     #[arg(long)]
     software: bool,
 }

@@ -1,4 +1,4 @@
-//! The command line: what there is to say, and who does it.
+//! The command line: commands, and what performs them.
 
 mod backend;
 mod filter;
@@ -9,7 +9,7 @@ mod process;
 mod ready;
 mod target;
 
-use crate::capture::Wish;
+use crate::capture::CaptureArgs;
 use crate::config;
 use crate::probe;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -175,16 +175,16 @@ enum Action {
         #[command(flatten)]
         filter: Filter,
         #[command(flatten)]
-        wish: Wish,
+        args: CaptureArgs,
     },
-    /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would carry.
+    /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would offload.
     ///
     /// Every thing that rules ask for is tried by itself, and then whole rules; what is missing is told with what the driver
     /// says and what follows from it. The device is opened for that, and closed again.
     #[command(after_help = "Example: hairpin probe 0000:03:00.0 --create")]
     Probe {
         #[command(flatten)]
-        wanted: probe::Wanted,
+        args: probe::ProbeArgs,
         /// For people or for programs.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -275,7 +275,7 @@ enum Action {
     },
 }
 
-/// Whom the output is for.
+/// The reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Tables.
@@ -344,11 +344,11 @@ impl Action {
             }
             Action::Offload { target, filter, output } => listing::offload(&target, &filter, output),
             Action::Backend { command } => command.perform(),
-            Action::Capture { target, filter, wish } => {
+            Action::Capture { target, filter, args } => {
                 filter.check()?;
-                crate::capture::run(&target.socket()?, &filter.query(), &wish)
+                crate::capture::run(&target.socket()?, &filter.query(), &args)
             }
-            Action::Probe { wanted, output } => print(&probe::run(&wanted, matches!(output, Output::Json))?),
+            Action::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
             Action::Reload { target, output } => return process::reload(&target, output),
             Action::Diff { file, target, output } => return process::diff(&file, &target, output),
             Action::Upgrade { target, program } => process::upgrade(&target, program),

@@ -43,7 +43,7 @@ fn without_target(words: &[String]) -> (Target, Vec<&str>) {
     (target, rest)
 }
 
-/// What is to stand behind `words`, the first of which is the command.
+/// Completions after `words`, the first of which is the command.
 fn place(words: &[&str]) -> Option<Place> {
     match words {
         ["connections" | "offload" | "capture", .., "--service"] => Some(Place::Service),

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Says which services are not ready, of all or of the one that is named.
+/// Says which services are not ready: of all services, or of the named one.
 pub(super) fn ready(target: &Target, service: Option<&str>, output: Output) -> Result<ExitCode> {
     let status = target.connect()?.status()?;
     let not_ready = not_ready(&status, service)?;

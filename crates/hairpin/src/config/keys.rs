@@ -108,7 +108,7 @@ fn key(text: &[u8]) -> Result<Secret, String> {
     Ok(Secret::from_bytes(std::array::from_fn(|byte| digits[2 * byte] << 4 | digits[2 * byte + 1])))
 }
 
-/// What is said of keys: what they are called, the one in use first. Nothing can be told of the keys from it.
+/// What is said of keys: what they are called, the one in use first. It reveals nothing about the keys.
 pub(crate) fn said(keys: &Keys) -> String {
     let mut text = String::new();
     for (place, secret) in keys.all().iter().enumerate() {

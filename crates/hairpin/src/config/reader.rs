@@ -1,4 +1,4 @@
-//! Reads fields out of a parsed TOML document, reporting every mistake and carrying on with the default.
+//! Reads fields out of a parsed TOML document, reporting every mistake and continuing with the default.
 
 use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
 use super::words::Word;

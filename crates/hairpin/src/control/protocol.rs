@@ -119,13 +119,13 @@ pub struct ConnectionView {
     pub backend: String,
     /// The backend's end.
     pub backend_end: String,
-    /// Whom the backend sees, if that is not the client.
+    /// The source that the backend sees, if it is not the client.
     pub source: Option<String>,
     /// State (`established`, `syn-sent`, ...; of HTTP and TLS services `spliced`, `reading`, `idle`, ...).
     pub state: String,
     /// The worker it belongs to.
     pub worker: u16,
-    /// Whether the engine carries it.
+    /// Whether the engine forwards it.
     pub offloaded: bool,
     /// Why it is, or is not, with the engine.
     pub offload: String,
@@ -133,7 +133,7 @@ pub struct ConnectionView {
     pub packets: [u64; 2],
     /// Bytes from the client and from the backend.
     pub bytes: [u64; 2],
-    /// Of those packets, the ones the engine carried.
+    /// Of those packets, the ones the engine forwarded.
     pub packets_offloaded: [u64; 2],
     /// Of those bytes, likewise.
     #[serde(default)]
@@ -151,7 +151,7 @@ pub struct ConnectionView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplicedView {
     /// `client`: a client's, with the connection to a backend that is its at the moment. `backend`: one to a backend that no
-    /// client's has; it has no `client` and no `vip`, and of what it carried only requests are known.
+    /// client's has; it has no `client` and no `vip`, and of what it forwarded only requests are known.
     pub end: String,
     /// `http` or `tls`; empty: one that no client's has.
     pub speaks: String,

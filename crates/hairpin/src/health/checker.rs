@@ -150,22 +150,22 @@ impl Drop for Checker {
 
 async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
     loop {
-        let turn = {
+        let iteration = {
             let mut inner = shared.lock();
             if inner.stop {
                 // With the runtime all checks in flight are dropped.
                 return;
             }
-            inner.schedule.turn(Moment::now())
+            inner.schedule.iterate(Moment::now())
         };
-        for job in turn.jobs {
+        for job in iteration.jobs {
             tokio::spawn(check(Running { job, shared: Arc::clone(&shared) }));
         }
-        if !turn.changes.is_empty() {
-            on_change(turn.changes);
+        if !iteration.changes.is_empty() {
+            on_change(iteration.changes);
         }
         let woken = shared.wake.notified();
-        match turn.next {
+        match iteration.next {
             // Either way it is time to look again.
             Some(next) => drop(timeout_at(next.into(), woken).await),
             None => woken.await,

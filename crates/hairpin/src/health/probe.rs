@@ -43,7 +43,7 @@ pub(super) enum Failure {
     Local(String),
 }
 
-/// Carries out `target`'s check; ends at its timeout at the latest.
+/// Performs `target`'s check; ends at its timeout at the latest.
 pub(super) async fn probe(target: &Target) -> Outcome {
     let deadline = Instant::now() + target.timeout;
     match &target.check {

@@ -254,7 +254,7 @@ impl Record {
             Health::Down => self.against >= target.rise,
         };
         if enough {
-            self.turn(verdict, &reason, now);
+            self.change(verdict, &reason, now);
         } else if self.health == Health::Unknown {
             self.reason = bounded(&format!("{reason}; failure {} of {}", self.against, target.fall));
         }
@@ -293,7 +293,7 @@ impl Record {
             self.failed_in_a_row = 0;
             self.trips = 0;
             if self.health == Health::Unknown && target.check == Check::None {
-                self.turn(Health::Up, "passive: a client was served", now);
+                self.change(Health::Up, "passive: a client was served", now);
             }
             return;
         }
@@ -302,7 +302,7 @@ impl Record {
             return;
         }
         let reason = format!("passive: {} failures in a row", self.failed_in_a_row);
-        self.turn(Health::Down, &reason, now);
+        self.change(Health::Down, &reason, now);
         self.trips = self.trips.saturating_add(1);
         self.plan_retry(target, now.instant);
     }
@@ -310,14 +310,14 @@ impl Record {
     /// Puts a backend without an active check on trial if its time has come.
     pub(super) fn retry(&mut self, now: Moment) {
         if self.retry.is_some_and(|at| at <= now.instant) {
-            self.turn(Health::Unknown, "passive: on trial", now);
+            self.change(Health::Unknown, "passive: on trial", now);
         }
     }
 
     /// Lives on under a target whose address and check are the same, but perhaps nothing else is.
     pub(super) fn retarget(&mut self, target: &Target, now: Moment) {
         if self.health == Health::Down && !target.can_return() {
-            self.turn(Health::Unknown, "no check is configured", now);
+            self.change(Health::Unknown, "no check is configured", now);
         }
     }
 
@@ -382,7 +382,7 @@ impl Record {
         }
     }
 
-    fn turn(&mut self, to: Health, reason: &str, now: Moment) {
+    fn change(&mut self, to: Health, reason: &str, now: Moment) {
         if self.health == Health::Down {
             self.returned = Some(now);
         }

@@ -93,7 +93,7 @@ impl Case {
 }
 
 #[test]
-fn the_first_success_decides_at_once_and_failures_when_they_agree() {
+fn first_success_decides_failures_need_agreement() {
     let mut case = Case::checked();
     assert_eq!((case.record.health(), case.available(), case.settled()), (Health::Unknown, true, false));
     assert_eq!([case.bad(), case.bad()], [Health::Unknown; 2]);
@@ -266,7 +266,7 @@ fn slow_start_grows_from_a_sixteenth() {
 }
 
 #[test]
-fn a_trial_starts_slowly_as_well_and_success_does_not_start_it_anew() {
+fn trial_uses_slow_start_once() {
     let mut case = Case::passive(Check::None);
     case.target.slow_start = 30 * SECOND;
     case.observe(0, 5);

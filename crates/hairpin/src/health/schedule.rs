@@ -69,7 +69,7 @@ pub(super) struct Job {
 
 /// What is to be done now, and when to ask again.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct Iteration {
     pub(super) jobs: Vec<Job>,
     pub(super) changes: Vec<Change>,
     pub(super) next: Option<Instant>,
@@ -209,8 +209,8 @@ impl Schedule {
     }
 
     /// Moves on to `now`: what is to be started and told, and when to come again if nothing happens before.
-    pub(super) fn turn(&mut self, now: Moment) -> Turn {
-        // Before anything moves on, so that no state is skipped in silence: only turns begin checks and trials.
+    pub(super) fn iterate(&mut self, now: Moment) -> Iteration {
+        // Before anything moves on, so that no state is skipped in silence: only iterations begin checks and trials.
         let mut changes = self.tell();
         let waited = self.waiting.len();
         while let Some(&(at, backend)) = self.due.first()
@@ -229,7 +229,7 @@ impl Schedule {
         // First come, first served: what is left came last.
         self.totals.late += newly_due.min(self.waiting.len()) as u64;
         changes.extend(self.tell());
-        Turn { jobs, changes, next: self.due.first().map(|&(at, _)| at) }
+        Iteration { jobs, changes, next: self.due.first().map(|&(at, _)| at) }
     }
 
     fn fall_due(&mut self, backend: u16, now: Moment) {

@@ -32,11 +32,11 @@ impl Case {
         self.now = Moment { instant: self.now.instant + by, wall: self.now.wall + by };
     }
 
-    /// Takes a turn; the backends whose checks began.
-    fn turn(&mut self) -> Vec<u16> {
-        let turn = self.schedule.turn(self.now);
-        let begun = turn.jobs.iter().map(|job| job.target.backend).collect();
-        self.running.extend(turn.jobs);
+    /// Runs one iteration; returns the backends whose checks began.
+    fn iterate(&mut self) -> Vec<u16> {
+        let iteration = self.schedule.iterate(self.now);
+        let begun = iteration.jobs.iter().map(|job| job.target.backend).collect();
+        self.running.extend(iteration.jobs);
         begun
     }
 
@@ -73,7 +73,7 @@ fn first_checks_within_a_second_then_spread_over_the_interval() {
     let mut times: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
     let mut busiest = [0; 2];
     for tick in 0..3000_u32 {
-        let begun = case.turn();
+        let begun = case.iterate();
         let phase = usize::from(tick > 100);
         busiest[phase] = busiest[phase].max(begun.len());
         for backend in begun {
@@ -96,15 +96,15 @@ fn first_checks_within_a_second_then_spread_over_the_interval() {
 fn checks_in_flight_are_bounded_and_the_rest_wait_their_turn() {
     let mut case = Case::new(every(SECOND, 0..600));
     case.pass(SECOND);
-    let mut order = case.turn();
+    let mut order = case.iterate();
     assert_eq!(order.len(), IN_FLIGHT_MAX);
     assert_eq!(case.schedule.totals().late, 344);
-    assert_eq!(case.turn(), [0_u16; 0]);
+    assert_eq!(case.iterate(), [0_u16; 0]);
     assert_eq!(case.schedule.totals().late, 344, "each late check counts once");
     case.end_all(true);
-    order.extend(case.turn());
+    order.extend(case.iterate());
     case.end_all(true);
-    order.extend(case.turn());
+    order.extend(case.iterate());
     assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 600, "every backend once before any twice");
     let totals = case.schedule.totals();
     assert_eq!((totals.started, totals.in_flight, totals.in_flight_peak), (600, 88, IN_FLIGHT_MAX));
@@ -114,38 +114,38 @@ fn checks_in_flight_are_bounded_and_the_rest_wait_their_turn() {
 fn a_check_that_still_runs_is_not_started_again() {
     let mut case = Case::new(every(SECOND, 1..2));
     case.pass(SECOND);
-    assert_eq!(case.turn(), [1]);
+    assert_eq!(case.iterate(), [1]);
     for _ in 0..5 {
         case.pass(SECOND);
-        assert_eq!(case.turn(), [0_u16; 0]);
+        assert_eq!(case.iterate(), [0_u16; 0]);
     }
     let job = case.running.pop().unwrap();
     case.schedule.result(&job, Ok("connected".into()), 5 * SECOND, case.now);
     case.schedule.end(&job, case.now.instant);
     assert_eq!(case.schedule.totals().overran, 1);
     case.pass(SECOND);
-    assert_eq!(case.turn(), [1]);
+    assert_eq!(case.iterate(), [1]);
 }
 
 #[test]
-fn a_check_that_vanishes_frees_its_slot_and_is_followed_by_another() {
+fn lost_check_frees_its_slot() {
     let mut case = Case::new(every(SECOND, 1..2));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     let job = case.running.pop().unwrap();
     case.schedule.end(&job, case.now.instant);
     assert_eq!((case.schedule.totals().in_flight, case.health(1)), (0, Health::Unknown));
     case.pass(SECOND);
-    assert_eq!(case.turn(), [1]);
+    assert_eq!(case.iterate(), [1]);
 }
 
 #[test]
 fn an_update_keeps_what_is_the_same() {
     let mut case = Case::new(hasty(every(SECOND, 1..5)));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.end_all(false);
-    case.turn();
+    case.iterate();
 
     let mut targets = every(SECOND, 1..5);
     targets[0].name = "renamed".into();
@@ -158,9 +158,9 @@ fn an_update_keeps_what_is_the_same() {
     let seen: Vec<_> = case.schedule.states().iter().map(|state| (state.backend, state.health, state.checks)).collect();
     let anew = |backend| (backend, Health::Unknown, 0);
     assert_eq!(seen, [(1, Health::Down, 1), anew(2), anew(3), anew(9)]);
-    assert!(case.schedule.turn(case.now).changes.is_empty(), "no backend's health changed");
+    assert!(case.schedule.iterate(case.now).changes.is_empty(), "no backend's health changed");
     case.pass(SECOND);
-    let mut begun = case.turn();
+    let mut begun = case.iterate();
     begun.sort_unstable();
     assert_eq!(begun, [1, 2, 3, 9]);
 }
@@ -169,29 +169,29 @@ fn an_update_keeps_what_is_the_same() {
 fn an_update_keeps_the_phase_and_takes_up_another_interval() {
     let mut case = Case::new(every(3600 * SECOND, 1..2));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.end_all(true);
-    let next = case.schedule.turn(case.now).next;
+    let next = case.schedule.iterate(case.now).next;
     case.pass(SECOND);
     case.schedule.update(every(3600 * SECOND, 1..2), case.now).unwrap();
-    assert_eq!(case.schedule.turn(case.now).next, next);
+    assert_eq!(case.schedule.iterate(case.now).next, next);
     case.schedule.update(every(SECOND, 1..2), case.now).unwrap();
     case.pass(SECOND);
-    assert_eq!(case.turn(), [1]);
+    assert_eq!(case.iterate(), [1]);
 }
 
 #[test]
 fn the_result_of_a_check_whose_target_has_changed_is_ignored() {
     let mut case = Case::new(every(SECOND, 1..3));
     case.pass(SECOND * 3 / 2);
-    assert_eq!(case.turn().len(), 2);
+    assert_eq!(case.iterate().len(), 2);
     let mut moved = every(SECOND, 1..2);
     moved[0].address = "192.0.2.2:80".parse().unwrap();
     case.schedule.update(moved, case.now).unwrap();
     case.end_all(false);
     assert_eq!((case.health(1), case.schedule.totals().in_flight), (Health::Unknown, 0));
     case.pass(SECOND);
-    assert_eq!(case.turn(), [1], "the new one's first check, once");
+    assert_eq!(case.iterate(), [1], "the new one's first check, once");
 }
 
 #[test]
@@ -199,71 +199,71 @@ fn what_waited_for_a_slot_under_another_address_waits_no_more() {
     let hourly = || every(3600 * SECOND, 0..300);
     let mut case = Case::new(hourly());
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     let moved = hourly().into_iter().map(|target| Target { address: "192.0.2.2:80".parse().unwrap(), ..target });
     case.schedule.update(moved.collect(), case.now).unwrap();
     let mut begun = Vec::new();
     for _ in 0..3 {
         case.end_all(true);
-        begun.extend(case.turn());
+        begun.extend(case.iterate());
         case.pass(SECOND / 2);
     }
     begun.sort_unstable();
     assert_eq!(begun, (0..300).collect::<Vec<_>>(), "each once");
     case.schedule.update(Vec::new(), case.now).unwrap();
     case.end_all(true);
-    assert_eq!((case.turn().len(), case.schedule.totals().in_flight), (0, 0));
+    assert_eq!((case.iterate().len(), case.schedule.totals().in_flight), (0, 0));
 }
 
 #[test]
 fn a_change_is_told_once() {
     let mut case = Case::new(hasty(every(SECOND, 1..2)));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.end_all(false);
-    let turn = case.schedule.turn(case.now);
-    let [change] = &turn.changes[..] else { panic!("{:?}", turn.changes) };
+    let iteration = case.schedule.iterate(case.now);
+    let [change] = &iteration.changes[..] else { panic!("{:?}", iteration.changes) };
     assert_eq!((change.backend, change.service.as_str(), change.name.as_str()), (1, "shop", "b1"));
     assert_eq!((change.from, change.to, change.reason.as_str()), (Health::Unknown, Health::Down, "refused"));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.end_all(false);
-    assert!(case.schedule.turn(case.now).changes.is_empty());
+    assert!(case.schedule.iterate(case.now).changes.is_empty());
 }
 
 #[test]
 fn a_trial_without_an_active_check() {
     let passive = Some(Passive { failures: 3, retry: 10 * SECOND });
     let mut case = Case::new(vec![Target { passive, ..target(1, address(), Check::None) }]);
-    assert_eq!(case.schedule.turn(case.now).next, None);
+    assert_eq!(case.schedule.iterate(case.now).next, None);
     case.schedule.observe(1, Observed::default(), case.now);
     case.schedule.observe(1, Observed { established: 0, failed: 3 }, case.now);
     case.schedule.observe(2, Observed { established: 0, failed: 3 }, case.now);
-    let turn = case.schedule.turn(case.now);
-    assert_eq!((turn.changes[0].to, turn.next), (Health::Down, Some(case.now.instant + 10 * SECOND)));
+    let iteration = case.schedule.iterate(case.now);
+    assert_eq!((iteration.changes[0].to, iteration.next), (Health::Down, Some(case.now.instant + 10 * SECOND)));
     case.pass(10 * SECOND);
-    let turn = case.schedule.turn(case.now);
-    assert_eq!((turn.changes[0].to, turn.next), (Health::Unknown, None));
-    assert!(turn.jobs.is_empty());
+    let iteration = case.schedule.iterate(case.now);
+    assert_eq!((iteration.changes[0].to, iteration.next), (Health::Unknown, None));
+    assert!(iteration.jobs.is_empty());
 
-    // However late the turn comes, no state is skipped.
+    // However late the iteration comes, no state is skipped.
     case.schedule.observe(1, Observed { established: 0, failed: 6 }, case.now);
     case.pass(100 * SECOND);
-    let told: Vec<_> = case.schedule.turn(case.now).changes.iter().map(|change| change.to).collect();
+    let told: Vec<_> = case.schedule.iterate(case.now).changes.iter().map(|change| change.to).collect();
     assert_eq!(told, [Health::Down, Health::Unknown]);
 
     // A trial that is planned is not planned twice by an update or a restart, and goes with the rule it came from.
     case.schedule.observe(1, Observed { established: 0, failed: 9 }, case.now);
     let saved = case.schedule.saved();
     case.schedule.update(vec![Target { passive, ..target(1, address(), Check::None) }], case.now).unwrap();
-    assert_eq!(case.schedule.turn(case.now).next, Some(case.now.instant + 40 * SECOND));
+    assert_eq!(case.schedule.iterate(case.now).next, Some(case.now.instant + 40 * SECOND));
     case.schedule.update(vec![target(1, address(), Check::None)], case.now).unwrap();
-    assert_eq!((case.schedule.turn(case.now).next, case.health(1)), (None, Health::Unknown));
+    assert_eq!((case.schedule.iterate(case.now).next, case.health(1)), (None, Health::Unknown));
 
     let mut after = Case::new(vec![Target { passive, ..target(1, address(), Check::None) }]);
     after.schedule.restore(&saved, after.now);
-    let turn = after.schedule.turn(after.now);
-    assert_eq!((turn.changes.len(), turn.next), (0, Some(after.now.instant + 40 * SECOND)));
+    let iteration = after.schedule.iterate(after.now);
+    assert_eq!((iteration.changes.len(), iteration.next), (0, Some(after.now.instant + 40 * SECOND)));
     assert_eq!(after.health(1), Health::Down);
 }
 
@@ -271,7 +271,7 @@ fn a_trial_without_an_active_check() {
 fn a_bad_update_changes_nothing() {
     let mut case = Case::new(hasty(every(SECOND, 1..3)));
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.end_all(false);
     let mut twice = every(SECOND, 1..3);
     twice[1].backend = 1;
@@ -346,12 +346,12 @@ fn first_checks_that_fail_are_repeated_within_a_second() {
     let mut case = Case::new(every(60 * SECOND, 1..2));
     case.pass(SECOND);
     for _ in 0..3 {
-        assert_eq!((case.turn(), case.health(1)), (vec![1], Health::Unknown));
+        assert_eq!((case.iterate(), case.health(1)), (vec![1], Health::Unknown));
         case.end_all(false);
         case.pass(SECOND);
     }
     assert_eq!(case.health(1), Health::Down);
-    assert_eq!(case.turn(), [0_u16; 0], "from now on at its interval");
+    assert_eq!(case.iterate(), [0_u16; 0], "from now on at its interval");
 }
 
 /// As after a start of the machine: the balancer is there before the switch lets it speak.
@@ -361,20 +361,20 @@ fn first_checks_that_fail_without_a_link_say_nothing() {
     case.schedule.set_links(Some("interface eth1 has no link".into()), case.now.instant);
     for _ in 0..8 {
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         case.end_all(false);
     }
     let state = case.schedule.states().remove(0);
     assert_eq!((state.health, state.checks), (Health::Unknown, 0));
     assert_eq!(state.reason, "not checked: interface eth1 has no link");
     case.pass(SECOND);
-    case.turn();
+    case.iterate();
     case.schedule.set_links(None, case.now.instant);
     case.end_all(false);
     assert_eq!(case.schedule.states()[0].reason, "checked before the links were up");
     for _ in 0..3 {
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         case.end_all(false);
     }
     assert_eq!((case.health(1), case.health(2)), (Health::Down, Health::Down), "now they count");
@@ -387,7 +387,7 @@ fn a_link_that_stays_down_excuses_nothing_after_half_a_minute() {
     for second in 0..35 {
         assert!(second > 30 || case.health(1) == Health::Unknown, "after {second} s");
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         case.end_all(false);
     }
     assert_eq!(case.health(1), Health::Down);
@@ -399,7 +399,7 @@ fn when_the_first_of_a_service_is_up_the_others_settle_anew() {
     let mut case = Case::new(every(60 * SECOND, 1..4));
     for _ in 0..4 {
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         case.end_all(false);
     }
     let settled = |case: &Case| -> Vec<bool> { case.schedule.states().iter().map(|state| state.settled).collect() };
@@ -407,7 +407,7 @@ fn when_the_first_of_a_service_is_up_the_others_settle_anew() {
     let mut up = 0;
     while up == 0 {
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         let was_running = !case.running.is_empty();
         let job = case.running.first().map(|job| job.target.backend);
         case.end_all(true);
@@ -420,7 +420,7 @@ fn when_the_first_of_a_service_is_up_the_others_settle_anew() {
     assert!(others().count() > 0 && others().all(|state| !state.settled), "{states:?}");
     for _ in 0..5 {
         case.pass(SECOND);
-        case.turn();
+        case.iterate();
         case.end_all(false);
     }
     assert_eq!(settled(&case), [true; 3], "their failures count again, once a second");

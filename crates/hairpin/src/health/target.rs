@@ -32,7 +32,7 @@ pub struct Target {
     pub service: String,
     /// The backend's name, for people.
     pub name: String,
-    /// Where the check goes; its port need not be the one that connections are balanced to.
+    /// Where the check goes; its port may differ from the port that connections go to.
     pub address: SocketAddr,
     /// What is done there.
     pub check: Check,

@@ -27,7 +27,7 @@ pub(super) enum Link {
 
 /// Where the host's own packets to an address go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LocalRoute {
     /// To this host itself.
     Local,
     Out {
@@ -67,7 +67,7 @@ pub(super) struct Facts {
     pub(super) links: Vec<(String, Link)>,
     pub(super) held: Vec<Held>,
     /// The routes to VIPs and backends.
-    pub(super) routes: BTreeMap<IpAddr, Way>,
+    pub(super) routes: BTreeMap<IpAddr, LocalRoute>,
     /// Interfaces, each with an IPv6 address for which it answers neighbour solicitations as a proxy.
     pub(super) proxies: Vec<(String, IpAddr)>,
     /// Configured interfaces that answer ARP only for their own addresses.
@@ -86,7 +86,7 @@ impl Facts {
             held.map(|held| Held { interface: name(held.interface), address: held.address, prefix: held.prefix });
         let ask = Routes::open().context("cannot ask for routes")?;
         let ends = services.vips.keys().chain(services.backends.keys());
-        let routes = ends.map(|end| (*end, way(&ask, *end, &name)));
+        let routes = ends.map(|end| (*end, route_of(&ask, *end, &name)));
         let is_set =
             |name: &str, family, setting| device::larger_of(name, family, setting).is_ok_and(|value| value > 0);
         let proxies = network::proxies().context("cannot list proxy entries")?.into_iter();
@@ -105,7 +105,7 @@ impl Facts {
     pub(super) fn owner(&self, address: IpAddr) -> Option<String> {
         let held = self.held.iter().find(|held| held.address == address);
         // `ip route add local` makes whole networks the host's.
-        let is_local = || (self.routes.get(&address) == Some(&Way::Local)).then(|| "lo".to_string());
+        let is_local = || (self.routes.get(&address) == Some(&LocalRoute::Local)).then(|| "lo".to_string());
         held.map(|held| held.interface.clone()).or_else(is_local)
     }
 }
@@ -131,11 +131,11 @@ fn links(settings: &Settings) -> Result<Vec<(String, Link)>> {
     settings.interfaces.iter().map(link).collect()
 }
 
-fn way(routes: &Routes, to: IpAddr, name: &impl Fn(u32) -> String) -> Way {
+fn route_of(routes: &Routes, to: IpAddr, name: &impl Fn(u32) -> String) -> LocalRoute {
     match routes.to(to) {
-        Ok(Route::Local) => Way::Local,
-        Ok(Route::Out { interface, gateway }) => Way::Out { interface: name(interface), gateway },
-        Err(error) => Way::None(error.to_string()),
+        Ok(Route::Local) => LocalRoute::Local,
+        Ok(Route::Out { interface, gateway }) => LocalRoute::Out { interface: name(interface), gateway },
+        Err(error) => LocalRoute::None(error.to_string()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What facts mean for a file.
 
-use super::facts::{Facts, Link, Way};
+use super::facts::{Facts, Link, LocalRoute};
 use super::{Finding, Severity};
 use hairpin_core::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::{Address, Protocol};
@@ -131,7 +131,7 @@ fn pool<'a>(
 ) -> impl Iterator<Item = Finding> + 'a {
     let first = move |name: &String| {
         services.full_nat.iter().find_map(|backend| match facts.routes.get(backend)? {
-            Way::Out { interface, gateway } if interface == name => {
+            LocalRoute::Out { interface, gateway } if interface == name => {
                 let hop = gateway.unwrap_or(*backend);
                 is_deaf(name, address, Some(hop), facts).then_some((*backend, hop))
             }
@@ -206,17 +206,17 @@ fn answers(address: IpAddr, interface: &str) -> String {
 
 fn backend(address: IpAddr, names: &[String], interfaces: &[String], facts: &Facts) -> Option<Finding> {
     let (what, remedy) = match facts.routes.get(&address)? {
-        Way::Out { interface, .. } if interfaces.contains(interface) => return None,
-        Way::Out { interface, .. } => (
+        LocalRoute::Out { interface, .. } if interfaces.contains(interface) => return None,
+        LocalRoute::Out { interface, .. } => (
             format!("the route to it leads out by {interface}, on which Hairpin does not see what it answers"),
             format!("add \"{interface}\" to `interfaces`, or change the route"),
         ),
-        Way::Local => (
+        LocalRoute::Local => (
             "it is an address of this host: packets go to it by loopback, where Hairpin does not see what it answers"
                 .into(),
             "run the server on another machine, or in a network namespace with an interface of its own".into(),
         ),
-        Way::None(said) => {
+        LocalRoute::None(said) => {
             (format!("there is no route to it ({said})"), "add a route (`ip route add`), or correct the address".into())
         }
     };

@@ -37,15 +37,15 @@ fn held(interface: &str, text: &str) -> Held {
     Held { interface: interface.into(), address: address(own), prefix: prefix.parse().unwrap() }
 }
 
-fn out(interface: &str, gateway: Option<&str>) -> Way {
-    Way::Out { interface: interface.into(), gateway: gateway.map(address) }
+fn out(interface: &str, gateway: Option<&str>) -> LocalRoute {
+    LocalRoute::Out { interface: interface.into(), gateway: gateway.map(address) }
 }
 
 /// A machine on which all is as it should be.
 fn good() -> Facts {
     let routes = [
-        ("192.0.2.1", Way::Local),
-        ("fd00::5", Way::Local),
+        ("192.0.2.1", LocalRoute::Local),
+        ("fd00::5", LocalRoute::Local),
         ("10.0.1.2", out("eth1", None)),
         ("fd00:1::2", out("eth1", None)),
         ("10.0.3.2", out("eth1", Some("10.0.1.254"))),
@@ -62,7 +62,7 @@ fn good() -> Facts {
             held("eth1", "fd00:1::1/64"),
             held("eth1", "fd00:1::9/128"),
         ],
-        routes: routes.into_iter().map(|(to, way)| (address(to), way)).collect(),
+        routes: routes.into_iter().map(|(to, route)| (address(to), route)).collect(),
         ..Facts::default()
     }
 }
@@ -180,12 +180,12 @@ fn a_pool_address_is_answered_for_at_the_backends() {
 
 #[test]
 fn a_backend_is_reached_by_one_of_the_interfaces() {
-    for (way, words) in [
+    for (route, words) in [
         (out("eth9", None), "add \"eth9\" to `interfaces`"),
-        (Way::Local, "an address of this host"),
-        (Way::None("Network is unreachable (os error 101)".into()), "no route to it (Network is unreachable"),
+        (LocalRoute::Local, "an address of this host"),
+        (LocalRoute::None("Network is unreachable (os error 101)".into()), "no route to it (Network is unreachable"),
     ] {
-        let found = found(|facts| drop(facts.routes.insert(address("10.0.3.2"), way)));
+        let found = found(|facts| drop(facts.routes.insert(address("10.0.3.2"), route)));
         assert_one(&found, &["Error: backend 10.0.3.2 (dns/one): ", words]);
     }
 }

@@ -42,7 +42,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// An address of services, and who has it.
+/// An address of services, and the host that has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Vip {
     address: String,

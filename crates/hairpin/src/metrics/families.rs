@@ -217,7 +217,7 @@ const GENERAL: &[Family] = &[
         Counter,
         "packets",
         BACKEND_PATH,
-        "Packets carried, both directions: by a worker (software) or by the kernel alone (offloaded). A super-packet \
+        "Packets forwarded, both directions: by a worker (software) or by the kernel alone (offloaded). A super-packet \
          counts as the segments it stands for.",
         |view, emit| paths(view, emit, |backend| [backend.software.packets, backend.offloaded.packets])
     ),
@@ -225,7 +225,7 @@ const GENERAL: &[Family] = &[
         Counter,
         "bytes",
         BACKEND_PATH,
-        "Bytes of the IP packets carried, by path like the packets.",
+        "Bytes of the IP packets forwarded, by path like the packets.",
         |view, emit| paths(view, emit, |backend| [backend.software.bytes, backend.offloaded.bytes])
     ),
     family!(Gauge, "backend_weight", BACKEND, "Weight of the backend, as configured or overridden.", |view, emit| {
@@ -403,13 +403,13 @@ const GENERAL: &[Family] = &[
         "Packets dropped: kernel.* by the BPF programs, worker.* by a worker, device.* on the way between them.",
         |view, emit| reasons(emit, &[], &view.status.drops, drop_reasons(), |count: &Count| count.total)
     ),
-    family!(Counter, "events", &["event"], "What else became of packets that no rule carried.", |view, emit| reasons(
-        emit,
-        &[],
-        &view.status.events,
-        event_names(),
-        |count: &Count| count.total
-    )),
+    family!(
+        Counter,
+        "events",
+        &["event"],
+        "What else became of packets that no rule forwarded.",
+        |view, emit| reasons(emit, &[], &view.status.events, event_names(), |count: &Count| count.total)
+    ),
     // Reloads.
     family!(Counter, "reloads", &["result"], "Reloads of the configuration, by result.", |view, emit| {
         emit(&["success"], view.status.reloads.succeeded_total.into());

@@ -1,4 +1,4 @@
-//! One status for everybody who asks at about the same time.
+//! One status, shared by all clients that ask at about the same time.
 
 use super::counts::Counts;
 use super::text;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// How long a status is as good as a new one.
 const FRESH: Duration = Duration::from_millis(100);
 /// Statuses in memory at most, among them those that slow clients are still reading: with 16,384 backends each may
-/// take 50 MB. When there are as many, everybody gets the newest of them until one goes.
+/// take 50 MB. At that limit, every client gets the newest until one is freed.
 const ALIVE_MAX: usize = 4;
 
 /// A form a status can be written in.
@@ -131,7 +131,7 @@ impl Source {
         made.clone().ok_or_else(|| "there is no status".to_string())
     }
 
-    /// Has a status made, for the next client too: the one that asked may lose patience, and it is made all the same.
+    /// Has a status made, for the next client too: it is made even if the client that asked has given up.
     fn start(&self, latest: &mut Latest) -> Awaited {
         let (sender, receiver) = watch::channel(None);
         latest.running = Some(receiver.clone());

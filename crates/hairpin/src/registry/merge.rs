@@ -45,9 +45,9 @@ impl Merged {
     /// Whether checks or clients' failures decide the backend's health.
     pub fn is_checked(&self, backend: u16) -> bool {
         let disabled = |(_, backend): (&Service, &Backend)| backend.state == BackendState::Disabled;
-        let looked_after =
+        let is_checked =
             |settings: &ServiceSettings| settings.health.check != Check::None || settings.health.passive.is_some();
-        self.settings_of(backend).is_some_and(looked_after) && !self.snapshot.backend(backend).is_some_and(disabled)
+        self.settings_of(backend).is_some_and(is_checked) && !self.snapshot.backend(backend).is_some_and(disabled)
     }
 }
 

@@ -99,7 +99,7 @@ pub fn explanation(connection: &ConnectionView) -> String {
     format!(
         "{ends}\n  \
            {}, {state}, worker {worker}, since {}, last packet {} ago\n{asks}  \
-           packets the engine carried: {} from the client, {} from the backend\n  \
+           packets the engine forwarded: {} from the client, {} from the backend\n  \
            {}\n",
         path(connection),
         span(connection.age_s),
@@ -208,7 +208,7 @@ web      -                  web-1    idle         software         12       30  
             explanation(&full_nat),
             "203.0.113.7:9 -> 192.0.2.10:80/tcp (web) -> from 10.0.2.1:16384 10.0.2.11:8080\n  \
                software, established, worker 1, since 1m15s, last packet 2s ago\n  \
-               packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
+               packets the engine forwarded: 8 of 10 from the client, 18 of 20 from the backend\n  \
                engine-full\n"
         );
         assert_eq!(
@@ -217,7 +217,7 @@ web      -                  web-1    idle         software         12       30  
                software, spliced, worker 1, since 1m15s, last packet 2s ago\n  \
                requests: 12; now GET by route 2 to web/a, since 3s, still to come: of the request nothing, of the response \
                bytes (500 at most)\n  \
-               packets the engine carried: 8 of 10 from the client, 18 of 20 from the backend\n  \
+               packets the engine forwarded: 8 of 10 from the client, 18 of 20 from the backend\n  \
                engine-full\n"
         );
         let idle = explanation(&spliced(false));

@@ -25,7 +25,7 @@ use std::sync::Arc;
 const LOGGED_MAX: usize = 20;
 
 impl Supervisor {
-    /// Reads the configuration again and applies it, as a whole or not at all. `file` is the one that is meant, if it is
+    /// Reads the configuration again and applies it, as a whole or not at all. `file` is the file meant, if it is
     /// named.
     pub(super) fn reload(&mut self, file: Option<&Path>) -> std::result::Result<Changes, String> {
         // To the manager, a process that is still starting does not reload.
@@ -113,7 +113,7 @@ impl Supervisor {
         // Known numbers first, so that a process that starts after a crash knows them too.
         registry.save(&Record::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
-        let ways = self.plane.ways(&snapshot)?;
+        let forwarding_table = self.plane.forwarding_table(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         let mut updates = self.updates(&snapshot, &merged).into_iter();
         let heartbeat = || self.plane.heartbeat();
@@ -121,8 +121,9 @@ impl Supervisor {
             |_| updates.next().map_or(Command::End(Vec::new()), |update| Command::Update(Box::new(update))),
             heartbeat,
         )?;
-        if let Some(ways) = ways {
-            self.worker_pool.command(|_| Command::Ways(Arc::clone(&ways)), || self.plane.heartbeat())?;
+        if let Some(forwarding_table) = forwarding_table {
+            self.worker_pool
+                .command(|_| Command::ForwardingTable(Arc::clone(&forwarding_table)), || self.plane.heartbeat())?;
         }
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();

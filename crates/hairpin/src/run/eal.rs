@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// Workers may be made twice (after a hand-over that failed).
 static EAL: Mutex<Option<Eal>> = Mutex::new(None);
 
-/// DPDK; `options` are those of the first who asks.
+/// DPDK; `options` are those of the first caller.
 ///
 /// # Errors
 /// It does not start.

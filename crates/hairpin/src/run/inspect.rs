@@ -140,14 +140,14 @@ impl Inspector {
             (connection.carried.map(|volume| volume.packets), connection.carried.map(|volume| volume.bytes));
         let mut last_seen = connection.last_seen;
         for direction in [Direction::FromClient, Direction::FromBackend] {
-            let way = direction as usize;
+            let index = direction as usize;
             if connection.pair.holds(direction)
                 && let Some(counters) = self.counters(&connection.key(direction), now)?
             {
-                packets_offloaded[way] = counters.packets;
-                bytes_offloaded[way] = counters.bytes;
-                packets[way] += counters.packets;
-                bytes[way] += counters.bytes;
+                packets_offloaded[index] = counters.packets;
+                bytes_offloaded[index] = counters.bytes;
+                packets[index] += counters.packets;
+                bytes[index] += counters.bytes;
                 last_seen = last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
             }
         }
@@ -190,7 +190,7 @@ impl Inspector {
     /// Why a connection is, or is not, with the engine.
     fn reason(&self, connection: &Connection) -> &'static str {
         match (connection.pair.state(), connection.state) {
-            (OffloadState::Offloaded, _) if self.only_marks() => "a worker carries it, by the card's marks",
+            (OffloadState::Offloaded, _) if self.only_marks() => "a worker forwards it, by the card's marks",
             (OffloadState::Offloaded, _) => "offloaded",
             (OffloadState::Installing, _) => "being handed to the engine",
             (OffloadState::Removing, _) => "being taken back from the engine",

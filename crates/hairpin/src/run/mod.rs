@@ -1,8 +1,8 @@
 //! `hairpin run`: the process around the workers.
 //!
 //! Threads: one per worker (`thread`), one that serves the control socket with one more for each client, one for
-//! `/metrics`, one that checks backends, one that waits for signals, and this one, the keeper, which ten times a second
-//! tells the BPF programs that the process is alive, adapts the policer, and carries out what it is asked.
+//! `/metrics`, one that checks backends, one that waits for signals, and this one, the supervisor, which ten times a second
+//! tells the BPF programs that the process is alive, adapts the policer, and performs what it is asked.
 
 mod begin;
 mod capacity;
@@ -79,7 +79,7 @@ pub struct RunOptions {
 
 type Asked<T> = Sender<std::result::Result<T, String>>;
 
-/// What the keeper is told.
+/// What the supervisor is told.
 enum Message {
     /// It is over.
     End(End),
@@ -108,7 +108,7 @@ enum End {
     HandedOver { pid: u32 },
     /// A worker ended by itself, with what it said.
     Worker(usize, String),
-    /// The keeper could not go on.
+    /// The supervisor could not go on.
     Failed(String),
 }
 
@@ -249,7 +249,7 @@ impl Service {
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
-            let mut supervisor = Stage { config, options, cpus, socket: &socket, sender: &sender }.set(base)?;
+            let mut supervisor = Startup { config, options, cpus, socket: &socket, sender: &sender }.start(base)?;
             record = supervisor.record().clone();
             watch_signals(signals, sender.clone())?;
             listen(&socket, &sender, supervisor.inspector())?;
@@ -262,7 +262,7 @@ impl Service {
                 notify::settle();
                 predecessor.release();
             }
-            // Else the manager hears of it from the keeper, when all services are ready.
+            // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
             let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
@@ -311,7 +311,7 @@ impl Served {
 }
 
 /// What the first minute of a process needs.
-struct Stage<'a> {
+struct Startup<'a> {
     config: Config,
     options: RunOptions,
     cpus: Vec<usize>,
@@ -319,10 +319,10 @@ struct Stage<'a> {
     sender: &'a Sender<Message>,
 }
 
-impl Stage<'_> {
+impl Startup<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
-    fn set(self, base: Base) -> Result<Supervisor> {
-        let Stage { config, options, cpus, socket, sender } = self;
+    fn start(self, base: Base) -> Result<Supervisor> {
+        let Startup { config, options, cpus, socket, sender } = self;
         let started = Instant::now();
         let Base { began, mut record, registry, merged, mut plane, mut table, steering, resteered, held, legacy } =
             base;
@@ -397,7 +397,7 @@ fn watch_signals(mut signals: Signals, messages: Sender<Message>) -> Result<()> 
     Ok(())
 }
 
-/// Asks the keeper something and waits for its answer.
+/// Asks the supervisor something and waits for its answer.
 fn ask<T>(
     sender: &Sender<Message>,
     patience: Duration,
@@ -429,7 +429,7 @@ fn handle(sender: &Sender<Message>, inspector: &Inspector, request: Request) -> 
             return match upgraded {
                 Ok(pid) => {
                     let then = move || {
-                        // A keeper that no longer waits knows anyway.
+                        // A supervisor that no longer waits knows anyway.
                         let _ = tell.send(());
                     };
                     Reply { answer: Answer::Upgraded { pid }, then: Some(Box::new(then)) }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_brings_it_to_the_floor_within_a_second_and_keeps_it_there() {
+    fn flood_holds_rate_at_the_floor() {
         let mut rate = Rate::new(100_000);
         assert_eq!(after(&mut rate, 12, 10_000, 0), 100);
         assert_eq!(after(&mut rate, 1000, 20, 0), 100);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_crowds_the_table_ends_at_once_but_a_rush_does_not() {
+    fn full_table_limits_flood_not_rush() {
         let mut rate = Rate::new(100_000);
         rate.step(0, 0, true, 100);
         rate.step(10_000, 0, true, 100);

@@ -37,7 +37,7 @@ pub(crate) struct Reading {
     pub(crate) uptime: Duration,
     /// Every worker's.
     pub(crate) workers: Vec<WorkerReading>,
-    /// What rules carried since the programs were loaded: slot by slot, a backend's number times two plus direction.
+    /// What rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
     pub(crate) totals: Vec<Volume>,
     /// What became of packets in the BPF programs, by name, and whether that means they were dropped.
     pub(crate) events: Vec<(&'static str, u64, bool)>,
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_workers_and_kernel_add_up_and_rates_are_per_second() {
+    fn worker_and_kernel_counts_add_up() {
         let config = crate::config::parse("t", FILE).unwrap();
         let before = reading(&config.snapshot, 10, 2);
         let mut now = reading(&config.snapshot, 12, 2);

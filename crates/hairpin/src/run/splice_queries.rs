@@ -87,7 +87,7 @@ mod tests {
         let askers: Vec<_> = (0..4u32)
             .map(|start| {
                 let splice_queries = Arc::clone(&splice_queries);
-                std::thread::spawn(move || (start, splice_queries.ask(start, || ()).and_then(|looked| looked.next)))
+                std::thread::spawn(move || (start, splice_queries.ask(start, || ()).and_then(|answer| answer.next)))
             })
             .collect();
         let mut answers = 0;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_answer_is_not_waited_for_forever_nor_asked_by_ever_more() {
+    fn silent_worker_query_is_bounded() {
         let splice_queries = SpliceQueries::default();
         assert!(splice_queries.ask(0, || ()).is_none());
         // The look still waits; the worker may answer it, and no thread receives the answer.

@@ -43,7 +43,7 @@ const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that asked for an upgrade may take to hear of it.
 const TELL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a keeper is made of.
+/// What a supervisor is made of.
 pub(super) struct Parts {
     pub(super) began: Began,
     pub(super) adopted: u64,
@@ -184,7 +184,7 @@ impl Supervisor {
         for heartbeat in 0usize.. {
             self.plane.heartbeat();
             self.police();
-            self.look_after(heartbeat);
+            self.maintain(heartbeat);
             // After a long interruption (a suspended machine) heartbeats are not made up for.
             next = (next + HEARTBEAT).max(Instant::now());
             loop {
@@ -205,7 +205,7 @@ impl Supervisor {
     }
 
     /// What is done now and then.
-    fn look_after(&mut self, heartbeat: usize) {
+    fn maintain(&mut self, heartbeat: usize) {
         if self.readiness.is_starting() || heartbeat.is_multiple_of(READ_HEARTBEATS) {
             self.tell_readiness();
         }

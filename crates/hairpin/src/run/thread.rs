@@ -1,6 +1,6 @@
 //! A worker's thread: pinned, turning while there is work, waiting when there is none as its plane does.
 
-use super::plane::Ways;
+use super::plane::ForwardingTable;
 use super::reading::WorkerReading;
 use super::splice_queries::{SpliceAnswer, SpliceQueries};
 use anyhow::{Context, Result};
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// End connections of backends.
     End(Vec<(u16, Which)>),
     /// Go by other addresses and routes, on a plane that does so itself.
-    Ways(Arc<Ways>),
+    ForwardingTable(Arc<ForwardingTable>),
     /// Make and check SYN cookies with these secrets.
     Cookies(Cookies),
 }
@@ -123,7 +123,7 @@ impl Shared {
                     let retired = worker.reconfigure(now, *update);
                     lock(&self.retired).push(retired);
                 }
-                Command::Ways(ways) => event_loop.io.follow(&ways),
+                Command::ForwardingTable(forwarding_table) => event_loop.io.set_forwarding_table(&forwarding_table),
                 Command::Cookies(cookies) => worker.set_cookies(cookies),
                 Command::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
@@ -180,7 +180,7 @@ impl Shared {
     }
 }
 
-/// A worker's way to its plane, as its thread uses it.
+/// A worker's access to its plane, as its thread uses it.
 pub(crate) trait Device: FrameIo {
     /// Whether waiting for frames takes processor time, so that the thread's does not say how much the worker has to do.
     const POLLED: bool;
@@ -192,7 +192,7 @@ pub(crate) trait Device: FrameIo {
     fn wait(&mut self, wake: &OwnedFd, at_most: Option<Duration>) -> Result<()>;
 
     /// Goes by other addresses and routes from now on.
-    fn follow(&mut self, _ways: &Arc<Ways>) {}
+    fn set_forwarding_table(&mut self, _forwarding_table: &Arc<ForwardingTable>) {}
 
     /// Adds what it has dropped so far, by reason.
     fn drops(&self, out: &mut Vec<(&'static str, u64)>);
@@ -287,7 +287,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Tells the rest of the process what the worker has counted, now and then, and never waits for it.
 struct Publisher {
     cpu: usize,
-    /// How long the turns took in which there was something to do, on a plane that is polled.
+    /// How long the iterations with work took, on a plane that is polled.
     worked: Duration,
     published_at: Time,
     /// Whether there is news since.

@@ -68,7 +68,7 @@ struct WorkerHandle {
 
 /// All workers.
 pub(crate) struct WorkerPool {
-    members: Vec<WorkerHandle>,
+    workers: Vec<WorkerHandle>,
 }
 
 /// Where each worker's connections are.
@@ -109,19 +109,19 @@ impl WorkerPool {
     {
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(parameters.cpus.len()));
-        let mut worker_pool = WorkerPool { members: Vec::new() };
+        let mut worker_pool = WorkerPool { workers: Vec::new() };
         let connections = memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
         let indexes = Index::of(parameters.table, memory.len(), 2 * connections, parameters.seeds);
         let regions = memory.into_iter().zip(indexes);
         for (number, (region, resources)) in regions.zip(resources).enumerate() {
             let rest = (reports.clone(), Arc::clone(&together));
-            let member = WorkerHandle::make(parameters, number, region, resources, common, messages, rest)?;
-            worker_pool.members.push(member);
+            let handle = WorkerHandle::make(parameters, number, region, resources, common, messages, rest)?;
+            worker_pool.workers.push(handle);
         }
         drop(reports);
         let mut sum = Adopted::default();
         let deadline = Instant::now() + START_PATIENCE;
-        for _ in 0..worker_pool.members.len() {
+        for _ in 0..worker_pool.workers.len() {
             let patience = deadline.saturating_duration_since(Instant::now());
             let Ok(adopted) = reported.recv_timeout(patience) else {
                 worker_pool.stop();
@@ -134,36 +134,36 @@ impl WorkerPool {
 
     /// Lets all workers begin.
     pub(crate) fn begin(&mut self) {
-        for gate in self.members.iter_mut().filter_map(|member| member.gate.take()) {
+        for gate in self.workers.iter_mut().filter_map(|handle| handle.gate.take()) {
             let _ = gate.send(());
         }
     }
 
     /// What each worker shares.
     pub(crate) fn shared(&self) -> impl Iterator<Item = &Shared> {
-        self.members.iter().map(|member| &*member.shared)
+        self.workers.iter().map(|handle| &*handle.shared)
     }
 
-    /// What each worker shares, for holders that outlast the crew.
+    /// What each worker shares, for holders that outlast the worker pool.
     pub(crate) fn handles(&self) -> Vec<Arc<Shared>> {
-        self.members.iter().map(|member| Arc::clone(&member.shared)).collect()
+        self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
     }
 
-    /// Gives an order to each worker and waits, a bounded time, until all have taken theirs. `meanwhile` is called now
+    /// Gives a command to each worker and waits, a bounded time, until all have applied theirs. `meanwhile` is called now
     /// and then.
     ///
     /// # Errors
-    /// One has too many orders already, or does not take them.
+    /// One has too many commands waiting, or does not take any.
     pub(crate) fn command(&self, mut command: impl FnMut(usize) -> Command, meanwhile: impl Fn()) -> Result<()> {
         for (number, shared) in self.shared().enumerate() {
             if !shared.command(command(number)) {
-                bail!("worker {number} does not take orders");
+                bail!("worker {number} does not take commands");
             }
         }
         let deadline = Instant::now() + COMMAND_PATIENCE;
         while let Some(number) = self.shared().position(|shared| !shared.has_applied()) {
             if Instant::now() > deadline {
-                bail!("worker {number} has not taken its orders within {} s", COMMAND_PATIENCE.as_secs());
+                bail!("worker {number} has not applied its command within {} s", COMMAND_PATIENCE.as_secs());
             }
             meanwhile();
             std::thread::sleep(Duration::from_millis(1));
@@ -177,18 +177,18 @@ impl WorkerPool {
         self.end();
     }
 
-    /// Ends all workers, as `stop` does; the crew has no workers afterwards.
+    /// Ends all workers, as `stop` does; the worker pool has no workers afterwards.
     pub(crate) fn end(&mut self) {
         // Those that wait for their beginning see that it will not come.
-        self.members.iter_mut().for_each(|member| drop(member.gate.take()));
-        self.members.iter().for_each(|member| member.shared.stop());
+        self.workers.iter_mut().for_each(|handle| drop(handle.gate.take()));
+        self.workers.iter().for_each(|handle| handle.shared.stop());
         let deadline = Instant::now() + STOP_PATIENCE;
-        for member in self.members.drain(..) {
-            while !member.thread.is_finished() && Instant::now() < deadline {
+        for handle in self.workers.drain(..) {
+            while !handle.thread.is_finished() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if member.thread.is_finished() {
-                let _ = member.thread.join();
+            if handle.thread.is_finished() {
+                let _ = handle.thread.join();
             }
         }
     }

@@ -68,9 +68,9 @@ pub(super) enum Row<'a> {
 pub(super) struct Totals {
     /// New connections per second.
     pub(super) new_per_s: f64,
-    /// What workers carry.
+    /// What workers forward.
     pub(super) software: Traffic,
-    /// What the kernel carries.
+    /// What the kernel forwards.
     pub(super) offloaded: Traffic,
 }
 

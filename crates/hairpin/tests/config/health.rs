@@ -226,7 +226,7 @@ fn judged(fields: &str, group: &str) -> String {
 }
 
 #[test]
-fn statuses_that_speak_against_backends_are_the_service_s_and_its_groups() {
+fn failure_statuses_are_set_per_service_and_group() {
     let faulty = |text: &str| {
         let config = good(text);
         assert_eq!(config.warnings, []);
@@ -247,7 +247,7 @@ fn statuses_that_speak_against_backends_are_the_service_s_and_its_groups() {
 }
 
 #[test]
-fn statuses_that_say_something_of_the_request_or_mean_nothing_are_pointed_at() {
+fn unsuitable_failure_statuses_are_warned_about() {
     refuses(
         &judged("passive = 5\npassive_status = \"404,500\"", ""),
         "10:18: error: `passive_status` is \"404,500\"; statuses below 500 say something of the request: write numbers from \

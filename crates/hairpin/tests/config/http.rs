@@ -203,7 +203,7 @@ fn actions_and_edits_arrive() {
 }
 
 #[test]
-fn what_no_route_takes_goes_to_the_service_s_own_backends_if_it_has_some() {
+fn unrouted_requests_use_the_service_backends() {
     let config = good(WEB);
     assert_eq!(http(&config.snapshot.services[0]).routes.len(), 2);
     let without = with(&[("backends = [\"10.0.0.1:80\"]\n", "")]);

@@ -178,7 +178,7 @@ fn policies_have_their_numbers() {
 }
 
 #[test]
-fn a_model_is_read_from_its_file_and_what_is_wrong_with_it_is_told() {
+fn model_file_is_read_and_errors_are_reported() {
     use hairpin_core::offload::Choice;
     let path = std::env::temp_dir().join(format!("hairpin-model-{}.tree", std::process::id()));
     let model = |path: &str| with(&format!("[offload]\npolicy = \"decision-tree\"\nmodel = \"{path}\""));
@@ -413,7 +413,7 @@ fn a_syntax_error_hides_no_other_mistake() {
     let text = "interfaces = [\"eth0\"]\nworkrs = 2\ninstance = @\n[timeouts]\ntcp_closed = 5\n\
                 [[service]]\nname = \nlisten = \"192.0.2.1:99999/tcp\"\nmode = \"tunnel\"\n";
     let lines: Vec<String> = said(text).iter().map(|line| line.split(": ").next().unwrap().to_string()).collect();
-    // Not that the service has no backend: its line may be the one that is wrong.
+    // No error that the service has no backend: the wrong line may be its backend.
     assert_eq!(lines, ["t.toml:2:1", "t.toml:3:12", "t.toml:5:14", "t.toml:7:8", "t.toml:8:10", "t.toml:9:8"]);
     // What stands behind a broken name of a table would be read as part of another one.
     assert_eq!(said("workrs = 2\n[timeouts\ntcp_closed = 5\n").len(), 1);

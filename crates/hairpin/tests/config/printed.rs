@@ -67,7 +67,7 @@ fn the_template_is_a_right_file_with_every_default() {
 }
 
 #[test]
-fn the_template_s_sections_for_http_and_tls_are_right_with_every_default() {
+fn template_http_and_tls_sections_match_defaults() {
     let template = config::template();
     for section in reference::SPLICED {
         let begins = format!("\n#{}\n", section.header);

@@ -204,7 +204,7 @@ fn clients_that_do_not_read_are_cut_off() {
         assert!(client.is_answered());
     }
     let mut refused = 0;
-    until("those who do not read are cut off", || {
+    until("clients that do not read are cut off", || {
         let mut client = Client::connect(server.address());
         let answer = client.get("/");
         refused += u32::from(answer.is_none());

@@ -70,7 +70,7 @@ fn statuses_that_speak_against_backends_get_to_the_workers() {
 }
 
 #[test]
-fn a_group_that_is_no_more_stays_a_group_until_its_backends_are_free() {
+fn removed_group_stays_until_backends_are_free() {
     let place = Place::new("groups");
     let mut registry = Registry::default();
     let one = merged(&mut registry, &config("web", WEB, &["a", "b"]), 0);
@@ -93,7 +93,7 @@ fn a_group_that_is_no_more_stays_a_group_until_its_backends_are_free() {
 }
 
 #[test]
-fn a_service_that_spliced_is_none_that_forwards_once_it_is_removed() {
+fn removed_spliced_service_stays_spliced() {
     let mut registry = Registry::default();
     merged(&mut registry, &config("web", WEB, &["a"]), 0);
     let other = merged(&mut registry, &config("web", "192.0.2.2:80/http", &["a"]), 1);

@@ -76,7 +76,7 @@ impl RuleHead {
         if has_numbers(rule) {
             flags |= RULE_NUMBERS;
         }
-        // Then the way out is looked up by the first packet, or soon: packets read a coarser clock, a little behind this one.
+        // Then the route is looked up by the first packet, or soon: packets read a coarser clock, a little behind this one.
         let mut until = 0;
         if rule.at_once {
             flags |= RULE_ACTIVE;

@@ -1,4 +1,4 @@
-//! Requests for rules of one address family, collected and carried out together.
+//! Requests for rules of one address family, collected and performed together.
 
 use crate::abi::{Bytes, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead, slice_bytes};
 use crate::control::QuerySlot;
@@ -29,7 +29,7 @@ impl<K: Key, R: Value<K>> Family<K, R> {
         })
     }
 
-    /// Carries out the removals.
+    /// Performs the removals.
     pub(super) fn remove(
         &mut self,
         queries: &Queries,
@@ -112,7 +112,7 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
     }
 
     /// Carries the installs out.
-    pub(super) fn carry_out(&mut self, queries: &Queries, slot: &mut QuerySlot, answers: &mut VecDeque<Completion>) {
+    pub(super) fn execute(&mut self, queries: &Queries, slot: &mut QuerySlot, answers: &mut VecDeque<Completion>) {
         let mut numbers = self.numbers.drain(..).peekable();
         for start in (0..self.keys.len()).step_by(RULE_OPS_MAX) {
             let end = self.keys.len().min(start + RULE_OPS_MAX);

@@ -73,7 +73,7 @@ impl Attachment {
         clsact(program, ifindex, links, None).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
     }
 
-    /// Puts another program in the place of the one that is attached. `None`: the device it was attached to is gone,
+    /// Replaces the attached program. `None`: the device it was attached to is gone,
     /// and so is the attachment.
     fn replace(self, program: BorrowedFd<'_>, links: &Path) -> Result<Option<Attachment>> {
         match &self {
@@ -152,7 +152,7 @@ fn filter() -> libbpf_sys::bpf_tc_opts {
     }
 }
 
-/// Attaches by a filter, in place of the one that may be there. `before`: the marker it was noted by, and whether the
+/// Attaches by a filter, in place of any that is there. `before`: the marker it was noted by, and whether the
 /// qdisc was our own.
 fn clsact(
     program: BorrowedFd<'_>,
@@ -185,7 +185,7 @@ fn clsact(
     Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
 }
 
-/// Puts our filter on the clsact qdisc of the device, in place of the one that may be there: no packet passes between.
+/// Puts our filter on the clsact qdisc of the device, in place of any that is there: no packet passes between.
 fn set_filter(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     let hook = hook(ifindex);
     let mut options = filter();

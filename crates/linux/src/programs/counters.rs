@@ -19,7 +19,7 @@ impl Plane {
         Ok(sums)
     }
 
-    /// What rules have carried, summed over CPUs: of the first `count` values of [`hairpin_core::engine::Rule::total`],
+    /// What rules have forwarded, summed over CPUs: of the first `count` values of [`hairpin_core::engine::Rule::total`],
     /// at most twice [`abi::BACKENDS_MAX`]. One system call.
     pub fn totals(&self, count: u32) -> Result<Vec<abi::Total>> {
         let map = self.maps.named("totals")?;

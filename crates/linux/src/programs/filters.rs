@@ -1,4 +1,4 @@
-//! Whether a qdisc still has filters: a dump over rtnetlink, of which the first message's type is all that counts.
+//! Whether a qdisc still has filters: a dump over rtnetlink; only the first message's type counts.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -24,7 +24,7 @@ impl Pins {
     /// Makes the directory of `instance`, empty.
     pub(super) fn create(directory: &Path, instance: &str) -> Result<Pins> {
         check(instance)?;
-        // Wherever it may have been: what is attached twice would carry packets twice.
+        // Wherever it may have been: a program attached twice would forward packets twice.
         while let Some(before) = Pins::find(directory, instance)? {
             before.remove()?;
         }
@@ -56,7 +56,7 @@ impl Pins {
         pin(raw(map), &path).with_context(|| format!("cannot pin {}", path.display()))
     }
 
-    /// Pins a program, in place of the one that may be there: at every instant there is the one or the other.
+    /// Pins a program, in place of any that is there: at every instant there is the one or the other.
     pub(super) fn pin_program(&self, program: BorrowedFd<'_>, name: &str) -> Result<()> {
         let path = self.0.join("programs").join(name);
         let new = self.0.join("programs").join(format!("{name}-new"));

@@ -22,7 +22,7 @@ pub struct InstalledRule {
     pub pass: bool,
     /// The worker that gets the packets it does not take.
     pub worker: u8,
-    /// Where what it carries is summed up; [`hairpin_core::engine::Rule::total`].
+    /// Where its traffic is summed up; [`hairpin_core::engine::Rule::total`].
     pub total: u16,
 }
 

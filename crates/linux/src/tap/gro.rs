@@ -28,7 +28,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 /// What only the last segment of a super-packet has.
 const LAST: u8 = tcp::PSH | tcp::FIN;
 
-/// The first frames of a burst, of which one super-packet is to be made.
+/// The first frames of a burst, to be joined to one super-packet.
 #[derive(Clone, Debug)]
 pub(super) struct Train {
     /// How many they are, at least two.

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_received_frame_that_has_become_another_packet_is_described_as_what_it_is() {
+    fn changed_frame_gets_new_virtio_header() {
         // It came as a super-packet over IPv6 with a tag, and the worker wrote another over it.
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_TCPV6 | GSO_ECN, [78, 1428, 58, 16]);

@@ -5,7 +5,7 @@ use hairpin_core::frame::{Arrival, Egress, Meta};
 
 /// To the worker: it arrived on an interface.
 pub(crate) const RECEIVED: u8 = 0x0a;
-/// To the worker: the worker sent it, and it is too big for its way out.
+/// To the worker: the worker sent it, and it is too big for the egress MTU.
 pub(crate) const TOO_BIG: u8 = 0x0e;
 /// From the worker: route it.
 pub(crate) const ROUTE: u8 = 0x12;

@@ -43,7 +43,7 @@ pub(crate) fn rule() -> Rule {
     Rule { key: key(), rewrite, total: 3, ..Rule::default() }
 }
 
-/// A rule that carries packets from `left` to `right` from the first on, to MACs that tell them from the kernel's own.
+/// A rule that forwards packets from `left` to `right` from the first on, to MACs that tell them from the kernel's own.
 fn put(rig: &Rig) {
     rig.put(&rule(), 0, |head| {
         head.flags |= RULE_ACTIVE;

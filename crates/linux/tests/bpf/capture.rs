@@ -1,4 +1,4 @@
-//! Captures see packets before and after translation, whether a worker or a rule carries them, and change nothing.
+//! Captures see packets before and after translation, whether a worker or a rule forwards them, and change nothing.
 
 use crate::packet::{Packet, parsed, v4, v6};
 use crate::rig::{BACKEND, BACKEND_MAC, CLIENT, Rig, VIP, command, in_namespace};

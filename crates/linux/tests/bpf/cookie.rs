@@ -172,7 +172,7 @@ fn data(key: FlowKey, sequence: u32, cookie: u32) -> Packet {
 const DROPPED: (i32, Option<u16>) = (SHOT, None);
 
 #[test]
-fn data_with_a_right_cookie_goes_to_its_worker_and_with_none_nowhere() {
+fn only_data_with_a_valid_cookie_reaches_its_worker() {
     in_namespace(|| {
         let rig = rig(8);
         let steering = Steering::by_hash(KEY, 8);
@@ -231,7 +231,7 @@ fn what_comes_right_behind_the_first_data_is_let_in_too() {
 }
 
 #[test]
-fn who_closes_without_having_said_anything_gets_to_a_worker_with_the_right_cookie_only() {
+fn early_fin_needs_a_valid_cookie() {
     in_namespace(|| {
         let rig = rig(1);
         for ipv4 in [true, false] {
@@ -293,7 +293,7 @@ fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
 }
 
 #[test]
-fn unmatched_packets_get_to_a_worker_that_resets_them_and_are_policed() {
+fn unmatched_packets_are_policed_and_reach_a_worker() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         splice_with(&rig, UnknownPacket::Reset);

@@ -33,7 +33,7 @@ fn remove(id: u64, number: u16) -> RuleOp {
 }
 
 /// Submits, flushes and takes all answers.
-fn carry_out(engine: &mut KernelEngine, ops: impl IntoIterator<Item = RuleOp>) -> Vec<Completion> {
+fn execute(engine: &mut KernelEngine, ops: impl IntoIterator<Item = RuleOp>) -> Vec<Completion> {
     for op in ops {
         engine.submit(cpu::now(), op).expect("there is room");
     }
@@ -62,7 +62,7 @@ fn rules_go_in_count_and_come_out_with_their_counters() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let mut engine = rig.plane.engine(0).unwrap();
-        let done = carry_out(&mut engine, (0..600).map(|n| install(u64::from(n), n)));
+        let done = execute(&mut engine, (0..600).map(|n| install(u64::from(n), n)));
         assert_eq!(done.len(), 600);
         assert!(done.iter().all(|answer| matches!(answer, Completion::Installed(_))));
         assert_eq!(held(&rig), (0..600).map(key).collect());
@@ -70,7 +70,7 @@ fn rules_go_in_count_and_come_out_with_their_counters() {
         let to_right = v4([10, 1, 0, 2], 1, [10, 2, 0, 2], 8080, Protocol::Tcp);
         let rewrite = Rewrite { source: to_right.source, destination: to_right.destination, ..Rewrite::default() };
         let rule = Rule { id: RuleId(1), key: key(1), rewrite, ..Rule::default() };
-        carry_out(&mut engine, [RuleOp::Install(rule)]);
+        execute(&mut engine, [RuleOp::Install(rule)]);
         let before = cpu::now();
         let frame = Packet::new(key(1)).to(rig.left.mac).frame();
         for _ in 0..3 {
@@ -89,7 +89,7 @@ fn rules_go_in_count_and_come_out_with_their_counters() {
         let age = before.since(hit.last_seen.unwrap());
         assert!(age.as_millis() < 20, "last seen {age:?} before it was hit");
 
-        let done = carry_out(&mut engine, (0..600).chain([9999]).map(|n| remove(u64::from(n), n)));
+        let done = execute(&mut engine, (0..600).chain([9999]).map(|n| remove(u64::from(n), n)));
         let removed: BTreeMap<RuleId, Option<Counters>> = done
             .iter()
             .map(|answer| match answer {
@@ -117,18 +117,18 @@ fn full_map(sparse: bool) {
         let rig = Rig::new(1, |options| (options.rules_v4_max, options.rules_v4_sparse) = (8, sparse));
         let mut engine = rig.plane.engine(0).unwrap();
         let v4_numbers: Vec<u16> = (0..40).filter(|n| n % 3 != 0).collect();
-        let done = carry_out(&mut engine, v4_numbers.iter().map(|n| install(u64::from(*n), *n)));
+        let done = execute(&mut engine, v4_numbers.iter().map(|n| install(u64::from(*n), *n)));
         let refused: Vec<_> = done.iter().filter(|a| matches!(a, Completion::Rejected(_, Refusal::Full))).collect();
         let installed = done.iter().filter(|a| matches!(a, Completion::Installed(_))).count();
         assert_eq!(installed + refused.len(), v4_numbers.len());
         assert_eq!(held(&rig).len(), installed);
         assert!((8..16).contains(&installed), "{installed}");
         // IPv6 has room of its own; and replacing needs none.
-        assert!(matches!(carry_out(&mut engine, [install(1, 3)])[..], [Completion::Installed(_)]));
-        assert!(matches!(carry_out(&mut engine, [install(1, 1)])[..], [Completion::Installed(_)]));
-        carry_out(&mut engine, [remove(1, 1)]);
+        assert!(matches!(execute(&mut engine, [install(1, 3)])[..], [Completion::Installed(_)]));
+        assert!(matches!(execute(&mut engine, [install(1, 1)])[..], [Completion::Installed(_)]));
+        execute(&mut engine, [remove(1, 1)]);
         let Completion::Rejected(id, _) = refused[0] else { unreachable!() };
-        let done = carry_out(&mut engine, [install(id.0, id.0 as u16)]);
+        let done = execute(&mut engine, [install(id.0, id.0 as u16)]);
         assert!(matches!(done[..], [Completion::Installed(_)]), "{done:?}");
     });
 }
@@ -175,10 +175,10 @@ fn numbers_come_and_go_with_their_rule() {
             let maps = rig.plane.maps();
             maps.named("numbers_v4").unwrap().lookup(FlowV4::of(&key(1)).bytes(), MapFlags::ANY).unwrap()
         };
-        carry_out(&mut engine, [RuleOp::Install(rule)]);
+        execute(&mut engine, [RuleOp::Install(rule)]);
         let written = Numbers::from_bytes(&numbers().unwrap()).unwrap();
         assert_eq!((written.sequence_delta, written.acknowledgement_delta, written.guarded), (5, 6, 0));
-        carry_out(&mut engine, [RuleOp::Install(rule), remove(1, 1), install(2, 2)]);
+        execute(&mut engine, [RuleOp::Install(rule), remove(1, 1), install(2, 2)]);
         assert_eq!(numbers(), None);
     });
 }

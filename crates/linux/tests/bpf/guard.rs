@@ -144,7 +144,7 @@ fn rule(port: u16, delta: u32, guard: Option<Guard>) -> Rule {
 const WIDE: Guard =
     Guard { sequence: 0, sequence_length: 1 << 30, acknowledgement: 0, acknowledgement_length: 1 << 30 };
 
-fn carry_out(engine: &mut KernelEngine, ops: impl IntoIterator<Item = RuleOp>) -> Vec<Completion> {
+fn execute(engine: &mut KernelEngine, ops: impl IntoIterator<Item = RuleOp>) -> Vec<Completion> {
     for op in ops {
         engine.submit(cpu::now(), op).expect("there is room");
     }
@@ -155,7 +155,7 @@ fn carry_out(engine: &mut KernelEngine, ops: impl IntoIterator<Item = RuleOp>) -
 }
 
 fn install(engine: &mut KernelEngine, rule: Rule) {
-    let answers = carry_out(engine, [RuleOp::Install(rule)]);
+    let answers = execute(engine, [RuleOp::Install(rule)]);
     assert!(matches!(answers[..], [Completion::Installed(id)] if id == rule.id), "{answers:?}");
 }
 
@@ -231,7 +231,7 @@ fn a_rule_is_replaced_in_every_way_and_counts_on() {
             assert_eq!(numbers(), usize::from(there), "step {step}");
             assert_eq!(rig.head(&key()).total, rule.total as u16);
         }
-        let answers = carry_out(&mut engine, [RuleOp::Remove { id: RuleId(1), key: key() }]);
+        let answers = execute(&mut engine, [RuleOp::Remove { id: RuleId(1), key: key() }]);
         assert!(matches!(answers[..], [Completion::Removed(_, Some(Counters { packets, .. }))] if packets == sent));
         assert_eq!(numbers(), 0);
     });
@@ -290,7 +290,7 @@ fn what_cannot_be_replaced_stays_as_it_was() {
             maps.named("numbers_v4").unwrap().update(stray(*n).bytes(), value.bytes(), MapFlags::ANY).is_err()
         });
         let full = full.expect("the map has an end");
-        let answers = carry_out(&mut engine, [RuleOp::Install(Rule { id: RuleId(2), ..rule(2, 5, Some(WIDE)) })]);
+        let answers = execute(&mut engine, [RuleOp::Install(Rule { id: RuleId(2), ..rule(2, 5, Some(WIDE)) })]);
         assert!(matches!(answers[..], [Completion::Rejected(RuleId(2), Refusal::Full)]), "{answers:?}");
         assert_eq!(send(&rig), Outcome::Sent(1, 1000));
         assert_eq!(counters(&mut engine).packets, 2);
@@ -310,7 +310,7 @@ fn only_tcp_rules_that_forward_have_guards() {
         let udp = Rule { key: FlowKey { protocol: Protocol::Udp, ..key() }, ..rule(1, 0, Some(WIDE)) };
         let udp6 = Rule { key: v6("fd01::2", 1, "2001:db8::10", 80, Protocol::Udp), ..udp };
         let pass = Rule { fate: Fate::Pass, ..rule(1, 0, Some(WIDE)) };
-        let answers = carry_out(&mut engine, [udp, udp6, pass].map(RuleOp::Install));
+        let answers = execute(&mut engine, [udp, udp6, pass].map(RuleOp::Install));
         assert_eq!(answers.len(), 3);
         assert!(answers.iter().all(|a| matches!(a, Completion::Rejected(_, Refusal::Unsupported))), "{answers:?}");
         assert!(rig.plane.installed().unwrap().is_empty());

@@ -52,7 +52,7 @@ fn everything_is_pinned_and_all_of_it_goes() {
 }
 
 #[test]
-fn a_dead_instance_leaves_working_objects_that_the_next_one_or_flush_removes() {
+fn dead_instance_objects_work_until_removed() {
     for mode in attach_modes() {
         in_namespace(move || {
             let directory = Path::new("/no/such/place");

@@ -196,7 +196,7 @@ fn the_hosts_own_connections_to_a_backend_are_its_own() {
 }
 
 /// The Ethernet and IP header of `packet`'s frame, and what is behind them replaced by `body`, of `protocol`.
-fn carrying(packet: &Packet, protocol: u8, body: &[u8]) -> Vec<u8> {
+fn packet_with(packet: &Packet, protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = packet.frame();
     if packet.key.is_ipv4() {
         frame.truncate(34);
@@ -221,11 +221,11 @@ fn icmp(rig: &Rig, kind: u8, quoted: FlowKey) -> Vec<u8> {
         true => FlowKey { destination: to, ..v4([10, 9, 9, 9], 0, VIP, 0, Protocol::Tcp) },
         false => FlowKey { destination: to, ..v6("fd09::9", 0, "::1", 0, Protocol::Tcp) },
     };
-    carrying(&Packet::new(outer).to(rig.left.mac), if quoted.is_ipv4() { 1 } else { 58 }, &body)
+    packet_with(&Packet::new(outer).to(rig.left.mac), if quoted.is_ipv4() { 1 } else { 58 }, &body)
 }
 
 #[test]
-fn icmp_errors_go_to_the_worker_of_the_connection_they_are_about() {
+fn icmp_error_reaches_worker_of_quoted_connection() {
     in_namespace(|| {
         let rig = Rig::new(64, |_| ());
         let steering = Steering::by_hash(KEY, 64);
@@ -297,13 +297,13 @@ fn fragments_and_malformed_packets_to_our_addresses_are_dropped() {
             }
         }
         // A large ping to the VIP is the kernel's.
-        let ping = carrying(&Packet::new(client(1)).to(rig.left.mac), 1, &[8; 64]);
+        let ping = packet_with(&Packet::new(client(1)).to(rig.left.mac), 1, &[8; 64]);
         untouched(&rig, &ping);
         let mut part = ping;
         part[20] = 0x20;
         untouched(&rig, &part);
 
-        let fragment6 = carrying(
+        let fragment6 = packet_with(
             &Packet::new(v6("fd01::2", 1, "2001:db8::10", 80, Protocol::Tcp)).to(rig.left.mac),
             44,
             &[6, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 80, 0, 0, 0, 0],

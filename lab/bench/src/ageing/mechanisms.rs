@@ -1,6 +1,6 @@
 //! What is measured: every mechanism, none at all, and the sweep that stops the world.
 
-use super::stage::Connections;
+use super::mechanism_bench::Connections;
 use super::traffic::{BURST, Kind};
 use arrayvec::ArrayVec;
 use hairpin_core::flow::FlowKey;
@@ -51,7 +51,7 @@ pub(super) trait Mechanism {
         None
     }
 
-    /// Whether a turn calls it until there is nothing more to do.
+    /// Whether an iteration calls it until there is nothing more to do.
     fn stops_the_world(&self) -> bool {
         false
     }

@@ -12,14 +12,14 @@
 //! measured in each window.
 
 mod figure;
+mod mechanism_bench;
 mod mechanisms;
 mod report;
-mod stage;
 mod traffic;
 
 use anyhow::Result;
 use hairpin_core::time::{Duration, Time};
-use stage::{Stage, Window};
+use mechanism_bench::{MechanismBench, Window};
 use std::path::PathBuf;
 use traffic::Traffic;
 
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let timeout = if arguments.quick { QUICK_TIMEOUT } else { TIMEOUT };
     let traffic = || Traffic::new(PACKET, timeout, traffic::ETERNAL);
     let active = traffic::active(timeout);
-    let mut stages = Vec::new();
+    let mut benches = Vec::new();
     let mut courses = Vec::new();
     let capacity = |life: Duration| traffic::ETERNAL as usize + traffic().begun_in(life);
     let living = capacity(timeout + active + 10 * WINDOW);
@@ -78,20 +78,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             late_max: mechanism.late_max(),
             windows: Vec::new(),
         });
-        let mut stage = Stage::new(mechanism, traffic(), capacity, timeout)?;
+        let mut bench = MechanismBench::new(mechanism, traffic(), capacity, timeout)?;
         // A life, and a bit.
-        stage.fill(Time::ZERO + timeout + active + 10 * WINDOW)?;
-        stages.push(stage);
+        bench.fill(Time::ZERO + timeout + active + 10 * WINDOW)?;
+        benches.push(bench);
     }
     let bursts = traffic().bursts_in(WINDOW);
     let rounds = (timeout * PERIODS).as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
     let packets = bursts * traffic::BURST;
     println!("ageing: up to {living} connections, two index entries each; {rounds} windows of {packets} packets");
     for round in 0..rounds {
-        for turn in 0..stages.len() {
+        for number in 0..benches.len() {
             // In turn, and each of them first now and then.
-            let which = (turn + round) % stages.len();
-            courses[which].windows.push(stages[which].window(bursts)?);
+            let which = (number + round) % benches.len();
+            courses[which].windows.push(benches[which].window(bursts)?);
         }
         if round % 20 == 0 {
             eprintln!("window {round} of {rounds}");

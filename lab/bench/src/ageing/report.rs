@@ -2,7 +2,7 @@
 
 use super::Course;
 use super::figure;
-use super::stage::Window;
+use super::mechanism_bench::Window;
 use crate::suite::report::{self, Bar, Row, metric};
 use crate::suite::samples::Samples;
 use anyhow::{Context, Result, ensure};

@@ -91,7 +91,7 @@ pub(super) struct Traffic {
     active: u64,
     /// Flows that never end.
     eternal: u64,
-    /// The last packet of one that leaves, if it is to be sent in its turn.
+    /// The last packet of one that leaves, if it is to be sent in its iteration.
     last: Option<Packet>,
     /// Whether all packets but the first and the last of each flow are left out.
     brief: bool,

@@ -6,7 +6,8 @@ use crate::suite::samples::Samples;
 use anyhow::{Context, Result, ensure};
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::calibrate::check::{
-    BOUND, Beside, Case, IDLE_MAX, Load, Offered, PACKETS, by_size, capacity, compare, of_turns, simulate, write_sizes,
+    BOUND, Beside, Case, IDLE_MAX, Load, Offered, PACKETS, by_size, capacity, compare, of_iterations, simulate,
+    write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
 use hairpin_lab::calibrate::{self, Bench, Options, Point, calibrate_beside};
@@ -42,7 +43,7 @@ impl Checked {
     }
 }
 
-/// All runs, measured in turns with the costs that they are simulated with.
+/// All runs, measured alternating with the costs that they are simulated with.
 struct Runs<'a> {
     checked: Vec<Checked>,
     options: &'a Options,
@@ -55,7 +56,7 @@ struct Checkup {
     packets: u64,
     handed: Vec<(u64, u32)>,
     came: Beside,
-    turns: Work,
+    iterations: Work,
     /// What the machine's costs were in this repetition, which is known at its end.
     profile: Option<CoreProfile>,
 }
@@ -147,8 +148,8 @@ impl Runs<'_> {
         );
         // At full speed it is the simulated device that sets the pace.
         let handed = if case.load == Load::Full { Vec::new() } else { measured.handed };
-        let (packets, turns) = (measured.sent, measured.work.unwrap_or_default());
-        self.checked[at].measured.push(Checkup { packets, handed, came, turns, profile: None });
+        let (packets, iterations) = (measured.sent, measured.work.unwrap_or_default());
+        self.checked[at].measured.push(Checkup { packets, handed, came, iterations, profile: None });
         Ok(())
     }
 
@@ -192,7 +193,7 @@ fn row(checked: &Checked) -> Result<Row> {
     let &(ratio, held, simulated, (checkup, profile)) = middle;
     let ratios: Vec<String> = all.iter().map(|(ratio, ..)| format!("{ratio:.2}")).collect();
     println!("  {case}: simulated over measured by repetition: {}", ratios.join(", "));
-    println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checkup.turns));
+    println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checkup.iterations));
     let measured = checkup.came;
     let mut title = case.to_string();
     if case.load == Load::Full && measured.idle > IDLE_MAX {
@@ -202,7 +203,7 @@ fn row(checked: &Checked) -> Result<Row> {
         ("measured".to_owned(), measured.busy_pps),
         ("measured, wall clock".to_owned(), measured.pps),
         ("simulated, wall clock".to_owned(), simulated.pps),
-        ("profile, turns as measured".to_owned(), of_turns(profile, case, &checkup.turns)),
+        ("profile, turns as measured".to_owned(), of_iterations(profile, case, &checkup.iterations)),
     ]);
     let ours = Samples::from(vec![simulated.busy_pps]);
     let row = Row::new(title, "packet/s", &ours, &beside, "measured", Bar::Within(BOUND));

@@ -22,7 +22,7 @@ const TLS_PORT: u16 = 443;
 /// How often 100 MB are fetched over one connection.
 const DOWNLOADS: usize = 30;
 /// How often the status is looked at meanwhile, in seconds.
-const LOOK_EVERY_S: f64 = 0.5;
+const SAMPLE_EVERY_S: f64 = 0.5;
 
 /// Shows routes, edits, a cookie, a large download and TLS.
 pub(super) fn run(topology: &Topology) -> Result<()> {
@@ -165,8 +165,8 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
     let sent = std::fs::read(topology.scratch.file("pages/10m"))?;
     ensure!(std::fs::read(&page.body)? == sent, "10 MB from /files/ arrived changed");
     println!("  GET /files/10m -> 10 MB from {}, unchanged", page.header("x-server").unwrap_or("a server"));
-    println!("  {DOWNLOADS} times /files/100m over one connection, and who carries the packets meanwhile:");
-    let before = carried(hairpin)?;
+    println!("  {DOWNLOADS} times /files/100m over one connection, and what forwards the packets meanwhile:");
+    let before = forwarded(hairpin)?;
     let mut curl = topology.client.command("curl");
     curl.args(["--silent", "--show-error", "--fail", "--output", "/dev/null", "--max-time", "60"]);
     curl.arg(format!("http://{target}/files/100m?[1-{DOWNLOADS}]"));
@@ -180,10 +180,10 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
         let at = start.elapsed().as_secs_f64();
         ensure!(at < 60.0, "the download takes too long");
         std::thread::sleep(Duration::from_millis(5));
-        if at < seconds + LOOK_EVERY_S {
+        if at < seconds + SAMPLE_EVERY_S {
             continue;
         }
-        let now = carried(hairpin)?;
+        let now = forwarded(hairpin)?;
         let rate = |now: u64, last: u64| metric(now.saturating_sub(last) as f64 / (at - seconds));
         println!(
             "    {at:4.1} s: worker {:>8}packets/s, kernel {:>8}packets/s",
@@ -196,7 +196,7 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
     ensure!(status.success(), "curl: {}", process.log());
     // The engine's last counters are read once a second.
     std::thread::sleep(Duration::from_millis(1200));
-    let after = carried(hairpin)?;
+    let after = forwarded(hairpin)?;
     let [software, offloaded] = [after.software - before.software, after.offloaded - before.offloaded];
     let share = offloaded as f64 / (offloaded + software).max(1) as f64;
     let bits = (DOWNLOADS * (100 << 20) * 8) as f64 / took;
@@ -211,19 +211,19 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
     Ok(())
 }
 
-/// Who carried how many packets of large files, and how many bodies the engine was handed.
+/// How many packets of large files software and engine forwarded, and how many bodies the engine was handed.
 #[derive(Clone, Copy)]
-struct Carried {
+struct Forwarded {
     software: u64,
     offloaded: u64,
     handed: u64,
 }
 
-fn carried(hairpin: &Hairpin) -> Result<Carried> {
+fn forwarded(hairpin: &Hairpin) -> Result<Forwarded> {
     let status = hairpin.status()?;
     let files = status.service("shop/files").context("no group \"files\" in the status")?;
     let handed = status.http.as_ref().context("no HTTP in the status")?.offloaded_total;
-    Ok(Carried { software: files.software.packets, offloaded: files.offloaded.packets, handed })
+    Ok(Forwarded { software: files.software.packets, offloaded: files.offloaded.packets, handed })
 }
 
 fn names(topology: &Topology) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What is measured, in turns, and what has to be reached.
+//! What is measured, in rounds, and what has to be reached.
 
 use super::device::Measured;
 use super::traffic::{self, Sort};
@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 const REPLAY: usize = 1 << 20;
 /// Modes of testpmd.
 const MODES: [&str; 3] = ["io", "macswap", "5tswap"];
-/// What is measured of a source, in the order of a turn: what is compared has its turn close to each other's.
-const TURN: [&str; 9] = ["io", "nothing", "forward", "macswap", "stateless", "5tswap", "nat", "full-nat", "maglev"];
+/// What is measured of a source, in the order of a round: what is compared is measured close together.
+const ORDER: [&str; 9] = ["io", "nothing", "forward", "macswap", "stateless", "5tswap", "nat", "full-nat", "maglev"];
 /// Connections of the flooded table, and the known flows among them.
 const FLOOD: (usize, usize) = (1_000_000, 1_000);
 /// New flows a second that are to be.
@@ -118,7 +118,7 @@ impl Plan {
         lines.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{work}: {line}"))).collect()
     }
 
-    /// One source, everything over it, in turns.
+    /// One source, everything over it, in rounds.
     pub(super) fn source(&self, source: Source) -> Result<Vec<Row>> {
         let path = self.directory.join("replay.pcap");
         source.write(&path)?;
@@ -126,7 +126,7 @@ impl Plan {
         println!("{}, a replay of {packets} packets", source.name());
         let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
         // Full NAT picks no connections up.
-        let works = TURN.iter().filter(|work| source.sort != Sort::Tcp || **work != "full-nat");
+        let works = ORDER.iter().filter(|work| source.sort != Sort::Tcp || **work != "full-nat");
         let mut order: Vec<&str> = works.copied().collect();
         for _ in 0..self.repetitions {
             for &what in &order {
@@ -182,7 +182,7 @@ impl Plan {
         let title = format!("{}: new flows until {connections} connections are there", sort.name());
         Ok(vec![
             Row::against_value(title, "flow/s", &new, "1.5 M/s", NEW_PER_S, Bar::AtLeast(1.0)),
-            Row::by_turns(
+            Row::alternating(
                 format!("{}: known flows when the table is full", sort.name()),
                 "packet/s",
                 &after,
@@ -221,7 +221,7 @@ impl Plan {
         }
         paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
         let (case, one) = ("two workers, udp 100 k flows", ("one worker", &one));
-        Ok(vec![Row::by_turns(case, "packet/s", &two, one, BTreeMap::new(), Bar::AtLeast(1.8))])
+        Ok(vec![Row::alternating(case, "packet/s", &two, one, BTreeMap::new(), Bar::AtLeast(1.8))])
     }
 }
 
@@ -243,7 +243,7 @@ fn rows(source: Source, samples: &BTreeMap<&str, Samples>) -> Vec<Row> {
     let row = |(work, against, bar): (&str, &str, f64)| {
         let title = format!("{}: {work}", source.name());
         let (ours, others) = (samples.get(work)?, samples.get(against)?);
-        Some(Row::by_turns(title, "packet/s", ours, (against, others), beside.clone(), Bar::AtLeast(bar)))
+        Some(Row::alternating(title, "packet/s", ours, (against, others), beside.clone(), Bar::AtLeast(bar)))
     };
     bars.into_iter().filter_map(row).collect()
 }

@@ -91,11 +91,11 @@ impl Device {
         let mut measured = Measured { what: what.to_owned(), ..Measured::default() };
         let created = self.created();
         let (running, begin) = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?, Instant::now());
-        // Who tracks connections needs the time in every turn, as in the plane; who does not only looks when to end.
+        // A tracker needs the time in every iteration, as in the plane; others only check when to end.
         let patience = if matches!(self.body, Body::Worker(_)) { 1 } else { 64 };
         let mut now = begin;
-        for turn in 0_u64.. {
-            if turn % patience == 0 {
+        for round in 0_u64.. {
+            if round % patience == 0 {
                 now = Instant::now();
             }
             if measured.received >= packets || now - begin >= time {
@@ -216,9 +216,9 @@ fn flood(arguments: &Arguments, mut device: Device, other: PortIo) -> Result<Vec
     let flood = std::mem::replace(&mut device.io, known);
     let mut beside = Measured { what: "known, beside".to_owned(), ..Measured::default() };
     let mut ios = [flood];
-    for turn in 0..2 * (room / 4 / BATCH_MAX as u64) {
+    for round in 0..2 * (room / 4 / BATCH_MAX as u64) {
         let part = device.run("", BATCH_MAX as u64, Duration::MAX)?;
-        let sum = if turn % 2 == 0 { &mut beside } else { &mut over };
+        let sum = if round % 2 == 0 { &mut beside } else { &mut over };
         sum.received += part.received;
         sum.sent += part.sent;
         sum.created += part.created;

@@ -70,7 +70,7 @@ fn bursts(
 }
 
 /// A kind of work in the middle of its measurement.
-struct Turn<'a> {
+struct Round<'a> {
     work: Work,
     worker: Option<Worker<Never>>,
     io: Packets<'a>,
@@ -86,24 +86,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             let packets = traffic::packets(sort, 0, flows.max(BATCH_MAX));
             let count = (if arguments.new { flows } else { arguments.packets.max(flows) }) / BATCH_MAX;
             let works: Vec<Work> = Work::ALL.into_iter().filter(|work| wanted(work.name())).collect();
-            let begin = |work: &Work| Turn {
+            let begin = |work: &Work| Round {
                 work: *work,
                 worker: None,
                 io: Replay::new(&packets[..], BATCH_MAX),
                 clock: Time::from_nanos(1_000_000_000),
                 samples: Samples::default(),
             };
-            let mut turns: Vec<Turn<'_>> = works.iter().map(begin).collect();
+            let mut rounds: Vec<Round<'_>> = works.iter().map(begin).collect();
             for _ in 0..arguments.repetitions.max(1) {
-                for turn in &mut turns {
-                    measure(turn, (sort, flows, count), arguments.new)?;
+                for round in &mut rounds {
+                    measure(round, (sort, flows, count), arguments.new)?;
                 }
-                turns.reverse();
+                rounds.reverse();
             }
-            turns.sort_by_key(|turn| works.iter().position(|work| *work == turn.work));
-            for turn in &turns {
-                let (low, high) = turn.samples.range();
-                let (name, median) = (turn.work.name(), turn.samples.median());
+            rounds.sort_by_key(|round| works.iter().position(|work| *work == round.work));
+            for round in &rounds {
+                let (low, high) = round.samples.range();
+                let (name, median) = (round.work.name(), round.samples.median());
                 let what = if arguments.new { "new" } else { "known" };
                 println!("{:4} {flows:8} {what} flows {name:10} {median:7.1} ns ({low:.1}..{high:.1})", sort.name());
             }
@@ -113,8 +113,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// One sample of a kind of work. Of known flows, all have had ten packets before.
-fn measure(turn: &mut Turn<'_>, (sort, flows, count): (Sort, usize, usize), new: bool) -> Result<()> {
-    let Turn { work, worker, io, clock, samples } = turn;
+fn measure(round: &mut Round<'_>, (sort, flows, count): (Sort, usize, usize), new: bool) -> Result<()> {
+    let Round { work, worker, io, clock, samples } = round;
     if *work != Work::Nothing && (worker.is_none() || new) {
         *worker = subject::workers(*work, sort, flows, 1).pop();
         if !new {

@@ -10,8 +10,8 @@
 //! # What counts
 //! Packets by processor time of the forwarding thread, which the scheduler tells: on a machine that others use the rate is
 //! what the thread does while it runs. Everybody has a process of its own, bursts of 64 frames, mbufs of the same size, on
-//! hugepages if the kernel gives some (else on what each takes: noted in the output), and takes turns with the others. What
-//! is compared has its turn within a few seconds of each other, and what counts is the median of the turns' ratios: machines
+//! hugepages if the kernel gives some (else on what each takes: noted in the output), and alternates with the others. What
+//! is compared is measured within a few seconds of each other, and what counts is the median of the rounds' ratios: machines
 //! in a cloud are fast for a minute and slow for the next.
 
 #[cfg(feature = "dpdk")]

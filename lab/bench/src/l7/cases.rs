@@ -2,7 +2,7 @@
 
 use super::Effort;
 use super::pages::SIZES;
-use super::peers::{OTHER_CPU, Peer, Running, Stage};
+use super::peers::{BenchNetwork, OTHER_CPU, Peer, Running};
 use super::processor::Cores;
 use super::resent::Resent;
 use crate::suite::report::{Bar, Row, metric};
@@ -128,10 +128,10 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 /// Measures a case: each peer in turn, several times.
-pub(super) fn measure(stage: &Stage, case: &Case, effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn measure(net: &BenchNetwork, case: &Case, effort: Effort) -> Result<Vec<Row>> {
     println!("\n{}", case.name());
     let rate = match case.load {
-        Load::Latency => half_of_nginx(stage, effort)?,
+        Load::Latency => half_of_nginx(net, effort)?,
         _ => 0.0,
     };
     let mut samples: BTreeMap<Peer, Samples> = BTreeMap::new();
@@ -141,8 +141,8 @@ pub(super) fn measure(stage: &Stage, case: &Case, effort: Effort) -> Result<Vec<
             order.reverse();
         }
         for peer in order {
-            let mut running = stage.start(peer)?;
-            let value = once(stage, case, effort, peer, rate).with_context(|| peer.name())?;
+            let mut running = net.start(peer)?;
+            let value = once(net, case, effort, peer, rate).with_context(|| peer.name())?;
             running.check()?;
             samples.entry(peer).or_default().push(value);
             // The next one waits until what this one leaves is worked off.
@@ -177,15 +177,15 @@ fn unit(load: Load) -> &'static str {
 }
 
 /// One measurement of one peer.
-fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Result<f64> {
-    let topology = &stage.topology;
+fn once(net: &BenchNetwork, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Result<f64> {
+    let topology = &net.topology;
     let ends = || [&topology.client, &topology.balancer, &topology.servers[0]];
     let resent = Resent::now(ends())?;
     let before = Cores::now()?;
     let (value, rest) = match case.load {
         Load::Latency => {
             let times = paced::run(
-                &stage.topology.client,
+                &net.topology.client,
                 Pace {
                     to: peer.target(),
                     page: "1k",
@@ -198,10 +198,10 @@ fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Re
             (times.p99_ms, format!("p50 {:.2} ms at {}/s", times.p50_ms, metric(times.per_second)))
         }
         load => {
-            let command = wrk(stage, load, peer, effort.duration);
+            let command = wrk(net, load, peer, effort.duration);
             let line = command::display(&command);
-            let log = stage.topology.scratch.file("l7-wrk.log");
-            let mut process = stage.topology.client.start(command, &log)?;
+            let log = net.topology.scratch.file("l7-wrk.log");
+            let mut process = net.topology.client.start(command, &log)?;
             let status = process.wait(effort.duration + GRACE)?;
             ensure!(status.success(), "`{line}`: {}", process.log());
             let result = load::parse_wrk(&process.log()).with_context(|| process.log())?;
@@ -216,8 +216,8 @@ fn once(stage: &Stage, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Re
     Ok(value)
 }
 
-fn wrk(stage: &Stage, load: Load, peer: Peer, duration: Duration) -> Command {
-    let mut wrk = stage.topology.client.command_on(OTHER_CPU, "wrk");
+fn wrk(net: &BenchNetwork, load: Load, peer: Peer, duration: Duration) -> Command {
+    let mut wrk = net.topology.client.command_on(OTHER_CPU, "wrk");
     let (page, connections, close) = match load {
         Load::Page { page, connections, close, .. } => (page, connections, close),
         Load::Mix | Load::Latency => ("1k", SOME, false),
@@ -227,16 +227,16 @@ fn wrk(stage: &Stage, load: Load, peer: Peer, duration: Duration) -> Command {
         wrk.args(["-H", "Connection: close"]);
     }
     if load == Load::Mix {
-        wrk.arg("-s").arg(&stage.mix);
+        wrk.arg("-s").arg(&net.mix);
     }
     wrk.arg(format!("http://{}/{page}", peer.target()));
     wrk
 }
 
 /// Half of the requests a second that nginx answers.
-fn half_of_nginx(stage: &Stage, effort: Effort) -> Result<f64> {
+fn half_of_nginx(net: &BenchNetwork, effort: Effort) -> Result<f64> {
     let load = Load::Page { page: "1k", bytes: 1 << 10, connections: SOME, close: false };
-    let _running: Running = stage.start(Peer::Nginx)?;
-    let peak = once(stage, &Case { cards: stage.topology.cards, load }, effort, Peer::Nginx, 0.0)?;
+    let _running: Running = net.start(Peer::Nginx)?;
+    let peak = once(net, &Case { cards: net.topology.cards, load }, effort, Peer::Nginx, 0.0)?;
     Ok(peak / 2.0)
 }

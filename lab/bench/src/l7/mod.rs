@@ -88,9 +88,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if here.peek().is_none() {
             continue;
         }
-        let stage = peers::Stage::create(cards)?;
+        let net = peers::BenchNetwork::create(cards)?;
         for case in here {
-            match cases::measure(&stage, case, effort(case)) {
+            match cases::measure(&net, case, effort(case)) {
                 Ok(more) => rows.extend(more),
                 Err(error) => {
                     println!("  {} could not be measured: {error:#}", case.name());

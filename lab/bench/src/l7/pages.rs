@@ -30,7 +30,7 @@ const WEB_SEARCH: [(f64, f64); 12] = [
     (30e6, 1.0),
 ];
 
-/// Pages of the mix: each stands for an equal share of flows.
+/// Pages of the mix: each has an equal share of flows.
 const MIX: usize = 50;
 
 /// The length below which this share of flows lies.

@@ -60,7 +60,7 @@ impl Peer {
 }
 
 /// The network with its server.
-pub(super) struct Stage {
+pub(super) struct BenchNetwork {
     _server: Process,
     pub(super) topology: Topology,
     /// The script of the mix.
@@ -85,9 +85,9 @@ impl Running {
     }
 }
 
-impl Stage {
+impl BenchNetwork {
     /// Makes it.
-    pub(super) fn create(cards: Cards) -> Result<Stage> {
+    pub(super) fn create(cards: Cards) -> Result<BenchNetwork> {
         let topology = Topology::create(Options { cards, ..Options::default() })?;
         let directory = topology.scratch.file("l7-pages");
         let mix = pages::write(&topology, &directory)?;
@@ -104,7 +104,7 @@ impl Stage {
         let mut server = topology.servers[0].start(nginx, &topology.scratch.file("l7-server.log"))?;
         let name = topology.servers[0].name().to_owned();
         server.wait_until(START_TIMEOUT, || listening(&name, &[HTTP_PORT])).context("the server")?;
-        Ok(Stage { _server: server, topology, mix })
+        Ok(BenchNetwork { _server: server, topology, mix })
     }
 
     /// Starts a peer on the balancer's core.

@@ -46,7 +46,7 @@ pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
     let per_s = filled.connections as f64 / filled.took.as_secs_f64();
     progress("million filled", "hairpin", per_s, "/s", &format!("{} SYNs for {count} connections", filled.syns));
     let mut rows = held(&mut hairpin, count, &empty)?;
-    rows.extend(looked_at(&topology, &hairpin, count)?);
+    rows.extend(listed(&topology, &hairpin, count)?);
     let forgotten = forgotten(&hairpin, last)?;
     let about = format!("after {} s of silence", SILENCE.as_secs());
     progress("million forgotten", "hairpin", forgotten, "s", &about);
@@ -143,7 +143,7 @@ fn held(hairpin: &mut Hairpin, count: usize, empty: &Memory) -> Result<Vec<Row>>
     ])
 }
 
-fn looked_at(topology: &Topology, hairpin: &Hairpin, count: usize) -> Result<Vec<Row>> {
+fn listed(topology: &Topology, hairpin: &Hairpin, count: usize) -> Result<Vec<Row>> {
     let start = Instant::now();
     let counted = control::count(&hairpin.socket(), &json!({}))?;
     let counting = start.elapsed().as_secs_f64();

@@ -25,7 +25,7 @@ pub struct Row {
     pub against: String,
     /// That value.
     pub limit: f64,
-    /// Ours divided by the limit; of turns that were compared one by one, the median of their ratios.
+    /// Ours divided by the limit; of rounds that were compared one by one, the median of their ratios.
     pub ratio: f64,
     /// What the ratio must be.
     pub bar: Bar,
@@ -79,9 +79,9 @@ impl Row {
         Row { beside, ..Row::against_value(case, unit, ours, against, limit, bar) }
     }
 
-    /// Ours against one of those beside it, turn by turn: where the machine is now fast and now slow, and a turn's
+    /// Ours against one of those beside it, round by round: where the machine is now fast and now slow, and a round's
     /// measurements follow each other closely, their ratio says more than that of two medians.
-    pub fn by_turns(
+    pub fn alternating(
         case: impl Into<String>,
         unit: &'static str,
         ours: &Samples,

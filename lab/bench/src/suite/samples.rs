@@ -42,7 +42,7 @@ impl Samples {
         Samples(self.0.iter().map(|value| value / divisor).collect())
     }
 
-    /// Each divided by the other's of the same turn: what made both slow or fast is not in it.
+    /// Each divided by the other's of the same round: what made both slow or fast is not in it.
     #[must_use]
     pub fn beside(&self, other: &Samples) -> Samples {
         Samples(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())

@@ -116,7 +116,7 @@ const SCALING: &str = "two readers of one table, as a multiple of one, beside on
 /// Beside two among whose tables the entries are divided: each is half as large, and so faster.
 const SCALING_HALVES: &str = "the same, beside half a table each";
 
-/// How two readers of the shared table scale, against two that share nothing; each pair was measured in one turn. What
+/// How two readers of the shared table scale, against two that share nothing; each pair was measured in one round. What
 /// memory allows stands beside it: two threads that read the same arrays, and none that writes.
 fn scaling(results: &Results, title: &str, against: &str) -> Option<Row> {
     let of = |method: &str| {
@@ -141,7 +141,7 @@ fn bytes(results: &Results, ours: Ours) -> Option<Row> {
     Some(Row { beside: beside.collect(), ..row })
 }
 
-/// The tables of which memory is a bar.
+/// The tables whose memory has a bar.
 const SMALL_ONES: [Ours; 2] = [Ours::Default, Ours::Inline];
 
 fn bytes_title(ours: Ours) -> String {

@@ -1,4 +1,4 @@
-//! One method's turn: threads, each pinned to a processor, that do the same kind of work at the same time.
+//! One method's round: threads, each pinned to a processor, that do the same kind of work at the same time.
 //!
 //! A thread looks at its clock after every chunk of keys and stops when its window is over; so every method is measured
 //! for the same time, and threads overlap but for the last chunk. A single thread's rate is per second of its own time, so
@@ -150,7 +150,7 @@ impl std::ops::AddAssign for Spent {
 /// How long is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// At most, before the first case of a turn, to look each key up once: to bring back into the caches what the methods
+    /// At most, before the first case of a round, to look each key up once: to bring back into the caches what the methods
     /// in between have driven out.
     pub settle: Duration,
     /// Of each case.
@@ -221,11 +221,11 @@ impl Trust {
     }
 }
 
-/// A part of a turn, which all threads do at the same time.
+/// A part of a round, which all threads do at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Settle,
-    Look(Case),
+    Lookup(Case),
     Change { absent: bool },
     BesideWriter,
 }
@@ -253,13 +253,13 @@ impl Worker<'_> {
                 self.settle()?;
                 Vec::new()
             }
-            Step::Look(case) => {
+            Step::Lookup(case) => {
                 let sequence = match case {
                     Case::Misses => &share.misses,
                     Case::MostlyHits => &share.mostly_hits,
                     _ => &share.hits,
                 };
-                vec![(case, self.look(sequence, case == Case::HitsSingle)?)]
+                vec![(case, self.lookup(sequence, case == Case::HitsSingle)?)]
             }
             Step::Change { absent } => {
                 let (deletes, inserts) = self.change(absent)?;
@@ -270,7 +270,7 @@ impl Worker<'_> {
                 }
             }
             Step::BesideWriter if last => vec![(Case::WriterBesideReaders, self.write()?)],
-            Step::BesideWriter => vec![(Case::ReadersBesideWriter, self.look(&share.hits, false)?)],
+            Step::BesideWriter => vec![(Case::ReadersBesideWriter, self.lookup(&share.hits, false)?)],
         })
     }
 
@@ -293,7 +293,7 @@ impl Worker<'_> {
     }
 
     /// Goes through `sequence`; every chunk has to answer as it should.
-    fn look(&mut self, sequence: &Sequence, single: bool) -> Result<Spent> {
+    fn lookup(&mut self, sequence: &Sequence, single: bool) -> Result<Spent> {
         let (mut operations, mut found) = (0, Found::default());
         let skip = self.repetition * 97 % (sequence.keys.len() / CHUNK);
         let mut chunks = sequence.keys.chunks(CHUNK).cycle().skip(skip);
@@ -386,11 +386,11 @@ impl Worker<'_> {
 fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
     let sharing = subject.sharing();
     if sharing == Sharing::Copies {
-        return vec![Step::Settle, Step::Look(Case::Hits)];
+        return vec![Step::Settle, Step::Lookup(Case::Hits)];
     }
-    let mut steps = vec![Step::Settle, Step::Look(Case::HitsSingle), Step::Look(Case::Hits)];
+    let mut steps = vec![Step::Settle, Step::Lookup(Case::HitsSingle), Step::Lookup(Case::Hits)];
     if sharing != Sharing::Fixed {
-        steps.extend([Step::Look(Case::Misses), Step::Look(Case::MostlyHits)]);
+        steps.extend([Step::Lookup(Case::Misses), Step::Lookup(Case::MostlyHits)]);
     }
     if sharing.writers(threads) {
         steps.push(Step::Change { absent: false });
@@ -402,11 +402,11 @@ fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
     steps
 }
 
-/// One turn of a filled method: all it can be asked for by as many threads as there are shares.
+/// One round of a filled method: all it can be asked for by as many threads as there are shares.
 ///
 /// # Errors
 /// When entries were lost or values wrong, or when threads could not be had.
-pub(super) fn turn(
+pub(super) fn round(
     subject: &dyn Subject,
     shares: &[Share<'_>],
     window: Window,

@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Methods, for example cuckoo++,rte-hash/lock-free; by default all.
     #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     only: Vec<String>,
-    /// Turns of each method.
+    /// Rounds of each method.
     #[arg(long, value_name = "NUMBER")]
     repetitions: Option<usize>,
     /// Also measures rte_hash tables that several threads use although their flags protect nothing: they can corrupt.
@@ -95,7 +95,7 @@ struct Plan {
     processors: Vec<usize>,
     /// Operations of the comparison with a plain map.
     soak: usize,
-    /// Turns in the series by load factor.
+    /// Rounds in the series by load factor.
     load_repetitions: usize,
 }
 
@@ -214,9 +214,9 @@ fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut R
     for repetition in 0..plan.repetitions {
         filled.retain(|method| {
             shares.iter().all(|shares| {
-                let turn = measure::turn(&*method.subject, shares, plan.window, repetition, &plan.processors);
+                let round = measure::round(&*method.subject, shares, plan.window, repetition, &plan.processors);
                 let of = Figure::of(&method.name, &size, shares.len(), repetition);
-                results.record(&of, turn)
+                results.record(&of, round)
             })
         });
         filled.reverse();

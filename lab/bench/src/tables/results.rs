@@ -68,9 +68,9 @@ pub(super) const BYTES: &str = "bytes per stored entry";
 pub(super) const REFUSAL: &str = "load factor at first refusal";
 
 impl Results {
-    /// Keeps what a turn gave, and says so; whether it gave anything.
-    pub(super) fn record(&mut self, of: &Figure, turn: Result<BTreeMap<Case, Rate>>) -> bool {
-        match turn {
+    /// Keeps what a round gave, and says so; whether it gave anything.
+    pub(super) fn record(&mut self, of: &Figure, round: Result<BTreeMap<Case, Rate>>) -> bool {
+        match round {
             Ok(rates) => {
                 let shown = rates.iter().map(|(case, rate)| format!("{} {:.1} M", case.name(), rate.per_second / 1e6));
                 eprintln!("  {of}: {} per second", shown.collect::<Vec<_>>().join(", "));

@@ -19,7 +19,7 @@ pub(super) fn entries(percent: usize) -> usize {
     SLOTS * percent / 100 / BURST * BURST
 }
 
-/// Fills all methods that have a bound step by step and gives each some turns at every step, with one thread; then fills
+/// Fills all methods that have a bound step by step and gives each some rounds at every step, with one thread; then fills
 /// them until they refuse.
 pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Results) {
     // Some take more than their slots; none takes twice as many.
@@ -50,13 +50,13 @@ pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Resul
         });
         for repetition in 0..plan.load_repetitions {
             tables.retain(|table| {
-                let turn = measure::turn(&*table.subject, &shares, window, repetition, &plan.processors);
+                let round = measure::round(&*table.subject, &shares, window, repetition, &plan.processors);
                 // Some take a little more than they promise, until chance is against them.
-                if turn.as_ref().is_err_and(|error| error.is::<measure::Refused>()) {
+                if round.as_ref().is_err_and(|error| error.is::<measure::Refused>()) {
                     results.facts.push(refusal(table, to));
                     return false;
                 }
-                results.record(&of(table, &size, repetition), turn)
+                results.record(&of(table, &size, repetition), round)
             });
             tables.reverse();
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Keys of one burst.
 pub(super) const BURST: usize = 32;
 
-/// How long who looks may take to let a removed place go, at most; being put off the processor included.
+/// How long readers may take to release a removed place, at most; being put off the processor included.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How large a table is.

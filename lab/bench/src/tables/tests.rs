@@ -17,10 +17,10 @@ fn threads(processors: &[usize]) -> Vec<usize> {
     (1..=processors.len().min(2)).collect()
 }
 
-fn turns(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Vec<BTreeMap<Case, Rate>>> {
+fn rounds(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Vec<BTreeMap<Case, Rate>>> {
     measure::fill(subject, shares, processors)?;
     let twice = shares.iter().chain(shares).enumerate();
-    twice.map(|(repetition, shares)| measure::turn(subject, shares, WINDOW, repetition, processors)).collect()
+    twice.map(|(repetition, shares)| measure::round(subject, shares, WINDOW, repetition, processors)).collect()
 }
 
 #[test]
@@ -37,7 +37,8 @@ fn every_method_answers_as_it_should() {
                 continue;
             }
         };
-        let rates = turns(&*subject, &shares, &processors).unwrap_or_else(|error| panic!("{}: {error:#}", method.name));
+        let rates =
+            rounds(&*subject, &shares, &processors).unwrap_or_else(|error| panic!("{}: {error:#}", method.name));
         for (rates, shares) in rates.iter().zip(shares.iter().chain(&shares)) {
             assert!(rates.values().all(|rate| rate.per_second > 1.0), "{}: {rates:?}", method.name);
             let sharing = subject.sharing();
@@ -153,7 +154,7 @@ fn mistakes_are_errors() {
     let run = |mistake| {
         let map = Mutex::new(HashMap::new());
         let faulty = Faulty { map, mistake };
-        turns(&faulty, &shares, &processors)
+        rounds(&faulty, &shares, &processors)
     };
     run(Mistake::None).unwrap();
     for mistake in [Mistake::LosesOnInsert, Mistake::WrongValue, Mistake::KeepsDeleted, Mistake::RefusesToDelete] {

@@ -143,7 +143,7 @@ fn collect(
     loop {
         for _ in 0..STEPS {
             ends.receive(&mut batch);
-            watch.looked(!batch.is_empty());
+            watch.polled(!batch.is_empty());
             if batch.is_empty() {
                 continue;
             }

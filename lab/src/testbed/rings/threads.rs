@@ -89,7 +89,7 @@ impl FrameIo for Both {
 
 /// What the threads of a trial have in common.
 #[derive(Default)]
-pub(super) struct Stage {
+pub(super) struct TrialState {
     /// What comes from now on is measured.
     pub(super) measuring: AtomicBool,
     /// Cores of the device that do not know that yet.
@@ -165,8 +165,8 @@ pub(super) fn introduce(
     }
 }
 
-/// Tells everybody to leave when it is dropped.
-pub(super) struct Leave<'a>(pub(super) &'a Stage);
+/// Tells all threads to leave when it is dropped.
+pub(super) struct Leave<'a>(pub(super) &'a TrialState);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
@@ -199,21 +199,21 @@ pub(super) fn serve(
     lane: usize,
     (cpu, metered): (usize, bool),
     eal: &Eal,
-    stage: &Stage,
+    state: &TrialState,
     threads: std::sync::mpsc::Sender<u32>,
 ) -> Result<Served> {
     // Also where it cannot begin: the sinks wait for it.
-    let _done = Count(&stage.serving);
+    let _done = Count(&state.serving);
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let _ = threads.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     drop(threads);
-    while !stage.measuring.load(Ordering::Acquire) && !stage.leave.load(Ordering::Relaxed) {
-        if device.turn() {
+    while !state.measuring.load(Ordering::Acquire) && !state.leave.load(Ordering::Relaxed) {
+        if device.iterate() {
             continue;
         }
-        let (received, sent) = device.carried();
-        if let Some(idle) = stage.idle.get(lane) {
+        let (received, sent) = device.received_and_sent();
+        if let Some(idle) = state.idle.get(lane) {
             idle.0.store(received, Ordering::Release);
             idle.1.store(sent, Ordering::Release);
         }
@@ -222,9 +222,9 @@ pub(super) fn serve(
     if metered {
         device.meter();
     }
-    stage.unaware.fetch_sub(1, Ordering::AcqRel);
+    state.unaware.fetch_sub(1, Ordering::AcqRel);
     let presence = Presence::begin();
-    let slept = device.serve(&stage.device_stops);
+    let slept = device.serve(&state.device_stops);
     Ok(Served { device, before, ran: presence.share(slept) })
 }
 
@@ -238,12 +238,12 @@ impl Drop for Count<'_> {
 }
 
 /// A generator's and sink's thread.
-pub(super) fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage: &Stage) -> Result<Tasks> {
+pub(super) fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, state: &TrialState) -> Result<Tasks> {
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let start = loop {
-        match stage.start.load(Ordering::Acquire) {
-            0 if stage.leave.load(Ordering::Relaxed) => return Ok(tasks),
+        match state.start.load(Ordering::Acquire) {
+            0 if state.leave.load(Ordering::Relaxed) => return Ok(tasks),
             0 => std::hint::spin_loop(),
             start => break start,
         }
@@ -264,19 +264,19 @@ pub(super) fn test(mut tasks: Tasks, trial: &Trial, cpu: usize, eal: &Eal, stage
         }
         let sent: u64 = tasks.generators.iter().map(|generator| generator.sent().packets).sum();
         let received: u64 = tasks.collectors.iter().map(|collector| collector.sink.counts().received).sum();
-        stage.sent.fetch_add(sent - told.0, Ordering::Relaxed);
-        stage.received.fetch_add(received - told.1, Ordering::Relaxed);
+        state.sent.fetch_add(sent - told.0, Ordering::Relaxed);
+        state.received.fetch_add(received - told.1, Ordering::Relaxed);
         told = (sent, received);
         if generating && (tasks.generators.iter().all(Generator::is_done) || is_overdue(start + duration)) {
             generating = false;
             tasks.generators.iter_mut().for_each(Generator::stop);
             let count = tasks.generators.len() as u32;
-            if count > 0 && stage.generating.fetch_sub(count, Ordering::AcqRel) == count {
-                stage.device_stops.store(true, Ordering::Release);
+            if count > 0 && state.generating.fetch_sub(count, Ordering::AcqRel) == count {
+                state.device_stops.store(true, Ordering::Release);
             }
         }
         // The device finishes what it has, and then nothing is sent into the rings any more.
-        if !generating && stage.serving.load(Ordering::Acquire) == 0 {
+        if !generating && state.serving.load(Ordering::Acquire) == 0 {
             while tasks.collectors.iter_mut().any(Collector::step) {}
             tasks.ran = presence.share(Duration::ZERO);
             return Ok(tasks);
@@ -291,7 +291,7 @@ fn is_overdue(end: u64) -> bool {
 
 /// Tells how it goes until all testers are done.
 pub(super) fn watch(
-    stage: &Stage,
+    state: &TrialState,
     trial: &Trial,
     start: u64,
     testing: &[ScopedJoinHandle<'_, Result<Tasks>>],
@@ -300,7 +300,7 @@ pub(super) fn watch(
     while !testing.iter().all(ScopedJoinHandle::is_finished) {
         std::thread::sleep(Duration::from_millis(20));
         let elapsed = Duration::from_nanos(clock::now().saturating_sub(start)).min(trial.duration);
-        let sent = stage.sent.load(Ordering::Relaxed);
-        progress(Progress::Running { elapsed, sent, received: stage.received.load(Ordering::Relaxed) });
+        let sent = state.sent.load(Ordering::Relaxed);
+        progress(Progress::Running { elapsed, sent, received: state.received.load(Ordering::Relaxed) });
     }
 }

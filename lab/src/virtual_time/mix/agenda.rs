@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 /// Buckets; a power of two.
 const BUCKETS: u64 = 4096;
 
-/// When, in which order of those at once, of which place.
+/// Time, order among events at that time, and place.
 type Event = (u64, u64, u32);
 
 /// Events in the order of their time; those at once in the order in which they were entered.
@@ -65,7 +65,7 @@ impl Agenda {
         self.at_hand.last().map(|event| event.0)
     }
 
-    /// Takes the next event: when, and of which place.
+    /// Takes the next event: its time and place.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u64, u32)> {
         if self.at_hand.is_empty() {

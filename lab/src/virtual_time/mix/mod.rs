@@ -1,4 +1,4 @@
-//! Traffic mixes: which packets come to the device, when, of which flow.
+//! Traffic mixes: the packets that come to the device, their times and flows.
 //!
 //! | mix | packets |
 //! |---|---|

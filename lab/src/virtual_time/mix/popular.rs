@@ -68,7 +68,7 @@ impl Zipf {
 pub struct Popular {
     /// `None`: in turn.
     zipf: Option<Zipf>,
-    turn: u32,
+    next: u32,
     flows: u32,
     length: u16,
     pace: Pace,
@@ -80,7 +80,7 @@ impl Popular {
     pub fn new(flows: u32, exponent: Option<f64>, packets_per_s: f64, seconds: f64, length: u16, seed: u64) -> Popular {
         let zipf = exponent.map(|exponent| Zipf::new(flows, exponent));
         let pace = Pace::new(packets_per_s, seconds);
-        Popular { zipf, turn: 0, flows: flows.max(1), length, pace, random: Rng::with_seed(seed) }
+        Popular { zipf, next: 0, flows: flows.max(1), length, pace, random: Rng::with_seed(seed) }
     }
 }
 
@@ -91,8 +91,8 @@ impl Traffic for Popular {
         let flow = match &self.zipf {
             Some(zipf) => zipf.draw(&mut self.random) - 1,
             None => {
-                let flow = self.turn;
-                self.turn = if flow + 1 < self.flows { flow + 1 } else { 0 };
+                let flow = self.next;
+                self.next = if flow + 1 < self.flows { flow + 1 } else { 0 };
                 flow
             }
         };

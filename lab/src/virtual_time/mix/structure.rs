@@ -1,4 +1,4 @@
-//! What a replay keeps of recordings: in which order the packets of which flows come.
+//! What a replay keeps of recordings: the order of packets and their flows.
 
 use crate::traffic::recording::Recording;
 use crate::traffic::template::Ends;
@@ -40,7 +40,7 @@ impl Structure {
             }
         }
         paths.sort();
-        // One that cannot be used is one recording less; how many there are is told by who asks.
+        // One that cannot be used is one recording less; the caller reports how many there are.
         let recordings = paths.iter().filter_map(|path| Recording::read(path, false).ok());
         let units: Vec<Unit> = recordings.map(|recording| Unit::of(&recording)).collect();
         ensure!(!units.is_empty(), "no capture file with TCP or UDP packets in {}", directory.display());

@@ -35,7 +35,7 @@ fn counts(packets: &[Offered]) -> HashMap<u32, u64> {
 }
 
 #[test]
-fn a_replay_has_as_many_flows_as_asked_for_each_with_the_packets_that_were_recorded() {
+fn replay_multiplies_recorded_flows() {
     // Six flows and eleven packets in both recordings: 600,000 flows are 1.1 million packets.
     assert!((Replay::pass_seconds(&structure(), 600_000, 1e6) - 1.1).abs() < 1e-9);
     let mut mix = replay(600_000, 2.0, 1);

@@ -96,7 +96,7 @@ impl Head {
         Some(self.mark_of(self.lane(tag)?, tag))
     }
 
-    /// The lane that [`Head::lead`] goes by.
+    /// The lane that [`Head::lead`] uses.
     #[inline]
     pub(super) fn lane(&self, tag: u16) -> Option<usize> {
         let equal = self.with_tag(tag);

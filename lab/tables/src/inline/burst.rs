@@ -52,7 +52,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For bursts of which little is expected to be found: looks at the screens first. A function that is compiled by
+    /// For bursts with few expected hits: looks at the screens first. A function that is compiled by
     /// itself.
     #[inline(never)]
     fn values_of_few(&self, keys: &[K], out: &mut [Option<V>]) {
@@ -80,7 +80,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For bursts of which most is expected to be found. One entry in four has moved, which no processor can guess; so
+    /// For bursts with mostly hits. One entry in four has moved, which no processor can guess; so
     /// whether a key stands in its first bucket or in another one is told by arithmetic and not by a branch. Those that
     /// stand in their first one are done while others are still waited for.
     #[inline(never)]
@@ -162,7 +162,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For who is going to change something.
+    /// For writers.
     #[inline]
     fn prefetch_both(&self, at: u32) {
         self.prefetch(at);

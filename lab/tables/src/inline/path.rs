@@ -30,7 +30,7 @@ const _: () = assert!(NODES <= ROOT as usize);
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// Inserts an entry whose buckets are full.
     ///
-    /// A search in breadth finds a shortest chain of entries of which each can move to another of its buckets, the last
+    /// A search in breadth finds a shortest chain of entries that can each move to another of its buckets, the last
     /// into a hole; then they move, beginning with the last. No bucket stands twice in a shortest chain: what follows
     /// after the second time followed after the first already. So the moves do not get in each other's way, and the
     /// slots that the search saw are as it saw them when the entries move. A head may be that of several of them, so it

@@ -39,7 +39,7 @@ pub struct SharedRteHash<K> {
     pub(super) raw: Raw<K>,
     len: AtomicUsize,
     /// Writers take turns, where the flags allow one at a time.
-    turns: Option<Mutex<()>>,
+    write_lock: Option<Mutex<()>>,
     unprotected: bool,
     /// The readers' numbers that handles have taken.
     handles: AtomicU64,
@@ -61,12 +61,12 @@ impl<K: PackedKey> RteHash<K> {
             return Err(Error::Unprotected(flags));
         }
         let protected = flags.protects_readers() && flags.protects_writers();
-        let take_turns = sharing == Sharing::OnlyIfSafe && !protected;
+        let lock_writes = sharing == Sharing::OnlyIfSafe && !protected;
         Ok(SharedRteHash {
             raw,
             len: AtomicUsize::new(len),
-            turns: take_turns.then(Mutex::default),
-            unprotected: !protected && !take_turns,
+            write_lock: lock_writes.then(Mutex::default),
+            unprotected: !protected && !lock_writes,
             handles: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             viewed: false,
@@ -108,7 +108,7 @@ impl<K: PackedKey> SharedRteHash<K> {
     pub fn remove_keys(&self, keys: &[K]) -> usize {
         let mut removed = 0;
         for keys in keys.chunks(BURST) {
-            let _turn = self.turn();
+            let _lock = self.lock_writes();
             removed += self.raw.remove_keys(keys);
         }
         self.len.fetch_sub(removed, Ordering::Relaxed);
@@ -117,16 +117,16 @@ impl<K: PackedKey> SharedRteHash<K> {
 
     /// Where the flags allow one writer at a time: until this is dropped, no other writes.
     #[inline]
-    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+    fn lock_writes(&self) -> Option<MutexGuard<'_, ()>> {
         // A writer that panicked did so outside of DPDK's code, so its table is whole.
-        self.turns.as_ref().map(|turns| turns.lock().unwrap_or_else(PoisonError::into_inner))
+        self.write_lock.as_ref().map(|write_lock| write_lock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn insert_whole(&self, keys: &[K], values: &[u32]) -> usize {
         // Counted first, so that no thread that removes takes the count below zero.
         self.len.fetch_add(keys.len().min(values.len()), Ordering::Relaxed);
         let inserted = whole_bursts(keys, values, |keys, values| {
-            let _turn = self.turn();
+            let _lock = self.lock_writes();
             self.raw.insert(keys, values)
         });
         self.len.fetch_sub(keys.len().min(values.len()) - inserted, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl<K: PackedKey> SharedRteHash<K> {
     fn remove_all(&self, keys: &[K], values: &[u32]) -> usize {
         let mut removed = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
-            let _turn = self.turn();
+            let _lock = self.lock_writes();
             removed += self.raw.remove(keys, values);
         }
         self.len.fetch_sub(removed, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl<K: PackedKey> SharedRteHash<K> {
     }
 
     fn exchange(&self, key: &K, old: u32, new: u32) -> bool {
-        let _turn = self.turn();
+        let _lock = self.lock_writes();
         self.raw.find(key) == Some(old) && self.raw.insert(std::slice::from_ref(key), &[new]) == 1
     }
 

@@ -16,7 +16,7 @@ enum Op {
     Burst(Vec<u64>),
 }
 
-/// Entries of which a closure knows whether they are meant.
+/// Entries that a closure compares.
 struct Is<F>(F);
 
 impl<F: Fn(u32) -> bool> Entries<Hash> for Is<F> {

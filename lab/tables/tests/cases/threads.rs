@@ -129,7 +129,7 @@ pub(crate) fn positions_wait_for_readers(flags: Flags) {
         assert!(writer.remove(&key(1), 1));
         assert_eq!(writer.insert(&key(0), 0), Ok(()));
     });
-    // Nor is who has left.
+    // Nor is a reader that has left.
     drop(reader);
     assert!(writer.remove(&key(2), 2));
     assert_eq!(writer.insert(&key(1), 1), Ok(()));

@@ -90,7 +90,7 @@ fn outcome(method: OwnMethod, secret: [u64; 4], flows: &[FlowKey], capacity: usi
     (count, slab.asked.get() as f64 / flows.len() as f64)
 }
 
-/// In a table for 1000 entries, 300 flows that collide under the secret tried: the enemy who has guessed right is left
+/// In a table for 1000 entries, 300 flows that collide under the secret tried: an attacker who has guessed right is left
 /// with a few of them; under any other secret all find room, and are found by asking about hardly more than one entry.
 #[test]
 #[cfg_attr(miri, ignore = "slow")]

@@ -1,6 +1,6 @@
 //! The suite finds what it is for: tables with one fault each.
 
-use crate::model::{Op, Stage, Subject};
+use crate::model::{ModelTest, Op, Subject};
 use crate::scripts;
 use hairpin_core::table::{Entries, Full, Hash, Hasher, Lookup, Table};
 use hairpin_tables::two_choice::TwoChoice;
@@ -134,11 +134,11 @@ fn complains(fault: Fault) -> bool {
     let input = (20usize..80, scripts::hashes(), scripts::ops());
     let run = |capacity, keys, ops: Vec<(usize, Op)>| {
         let table = TwoChoice::new(capacity, Hasher::new([1, 2, 3, 4]));
-        let mut stage = Stage::new(vec![Faulty { table, fault, count: 0 }], keys, u32::MAX, true);
+        let mut model_test = ModelTest::new(vec![Faulty { table, fault, count: 0 }], keys, u32::MAX, true);
         for (view, op) in &ops {
-            stage.apply(*view, op);
+            model_test.apply(*view, op);
         }
-        stage.check();
+        model_test.check();
     };
     let done = TestRunner::new_with_rng(config, rng).run(&input, |(capacity, keys, ops)| {
         // Caught here, so that it is not printed once more by the runner.

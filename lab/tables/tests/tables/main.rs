@@ -16,7 +16,7 @@ use hairpin_core::table::{Hasher, Key};
 use hairpin_tables::global_lock::GlobalLock;
 use hairpin_tables::two_choice::TwoChoice;
 use hairpin_tables::{OwnMethod, OwnTable};
-use model::{Stage, Subject};
+use model::{ModelTest, Subject};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::fmt::Debug;
@@ -39,11 +39,11 @@ where
     let input = (1usize..80, prop::array::uniform4(any::<u64>()), keys, scripts::ops());
     let value_max = ((1u64 << 32) / views as u64 - 1) as u32;
     let done = TestRunner::new(config).run(&input, |(capacity, secret, keys, ops)| {
-        let mut stage = Stage::new(tables(capacity, Hasher::new(secret)), keys, value_max, may_refuse);
+        let mut model_test = ModelTest::new(tables(capacity, Hasher::new(secret)), keys, value_max, may_refuse);
         for (view, op) in &ops {
-            stage.apply(*view, op);
+            model_test.apply(*view, op);
         }
-        stage.check();
+        model_test.check();
         Ok(())
     });
     if let Err(failure) = done {

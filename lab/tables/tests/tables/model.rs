@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-/// Something to do to a table. Numbers are hints: they are brought into range by [`Stage`].
+/// Something to do to a table. Numbers are hints: they are brought into range by [`ModelTest`].
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     /// Inserts a key (if it is not there) under a value.
@@ -89,7 +89,7 @@ struct Pair<K, T> {
 }
 
 /// Tables and the maps beside them. The tables are views of one shared table, or a single one of its own.
-pub(crate) struct Stage<K, T> {
+pub(crate) struct ModelTest<K, T> {
     pairs: Vec<Pair<K, T>>,
     keys: Vec<K>,
     /// Values that may be used: 0 to this.
@@ -99,13 +99,13 @@ pub(crate) struct Stage<K, T> {
     refused: usize,
 }
 
-impl<K, T> Stage<K, T>
+impl<K, T> ModelTest<K, T>
 where
     K: Key + Ord + Debug,
     T: Subject<K>,
 {
     /// Empty `tables`, to be used with `keys` (at least one) and with values up to `value_max`.
-    pub(crate) fn new(tables: Vec<T>, mut keys: Vec<K>, value_max: u32, may_refuse: bool) -> Stage<K, T> {
+    pub(crate) fn new(tables: Vec<T>, mut keys: Vec<K>, value_max: u32, may_refuse: bool) -> ModelTest<K, T> {
         keys.sort_unstable();
         keys.dedup();
         let pair = |table| Pair {
@@ -113,7 +113,7 @@ where
             map: BTreeMap::new(),
             slab: Slab { entries: BTreeMap::new(), known: BTreeSet::new(), denies: RefCell::new(None) },
         };
-        Stage { pairs: tables.into_iter().map(pair).collect(), keys, value_max, may_refuse, refused: 0 }
+        ModelTest { pairs: tables.into_iter().map(pair).collect(), keys, value_max, may_refuse, refused: 0 }
     }
 
     /// Insertions that were refused.

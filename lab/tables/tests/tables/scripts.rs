@@ -66,7 +66,7 @@ pub(crate) fn bytes<const N: usize>() -> impl Strategy<Value = Vec<[u8; N]>> {
     }))
 }
 
-/// Hashes as an enemy would choose them who has the secret: few different ones, and such as differ in a few bits.
+/// Hashes as an attacker with the secret would choose them: few different ones, and such as differ in a few bits.
 pub(crate) fn hashes() -> impl Strategy<Value = Vec<Hash>> {
     let part = prop_oneof![
         Just(0u32),

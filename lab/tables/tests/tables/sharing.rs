@@ -1,6 +1,6 @@
 //! Workers that share a table: each sees its own, whatever the others do.
 
-use crate::model::Stage;
+use crate::model::ModelTest;
 use crate::random::Random;
 use hairpin_core::table::{Entries, Full, Hash, Hasher, Lookup, Shared, Table};
 use hairpin_tables::global_lock::GlobalLock;
@@ -89,20 +89,20 @@ fn threads_do_not_disturb_each_other() {
         let keys: Vec<[u8; 16]> =
             (0..if cfg!(miri) { 10 } else { 300 }).scan(Random(7), |random, _| Some(random.key())).collect();
         let work = |(table, number)| {
-            let mut stage = Stage::new(vec![table], keys.clone(), (1 << 30) - 1, false);
+            let mut model_test = ModelTest::new(vec![table], keys.clone(), (1 << 30) - 1, false);
             move || {
                 let mut random = Random(number);
                 for _ in 0..operations {
-                    stage.apply(0, &random.op());
+                    model_test.apply(0, &random.op());
                 }
-                stage
+                model_test
             }
         };
         let threads: Vec<_> = tables.into_iter().zip(1..).map(|table| thread::spawn(work(table))).collect();
         for thread in threads {
-            let mut stage = thread.join().expect("no thread panics");
-            stage.check();
-            assert_eq!(stage.refused(), 0, "{method}");
+            let mut model_test = thread.join().expect("no thread panics");
+            model_test.check();
+            assert_eq!(model_test.refused(), 0, "{method}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub const HAPROXY: &str = include_str!("haproxy.cfg");
 const CORPUS: &str = include_str!("corpus.txt");
 const JUSTIFIED: &str = include_str!("justified.txt");
 const BACKEND_PORT: u16 = 8090;
-/// Whom, and their ports.
+/// The peers and their ports.
 const PROXIES: [(&str, u16); 3] = [("Hairpin", 8000), ("nginx", 8001), ("HAProxy", 8002)];
 /// How long an answer is waited for: none is one, too.
 const PATIENCE: Duration = Duration::from_millis(1500);

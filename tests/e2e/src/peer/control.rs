@@ -52,11 +52,11 @@ pub struct ConnectionView {
     pub vip: String,
     /// Backend's name.
     pub backend: String,
-    /// Whom the backend sees, if that is not the client.
+    /// The source that the backend sees, if it is not the client.
     pub source: Option<String>,
     /// State (`established`, `syn-sent`, ...).
     pub state: String,
-    /// Whether the engine carries it.
+    /// Whether the engine forwards it.
     pub offloaded: bool,
     /// Why it is, or is not, with the engine.
     pub offload: String,

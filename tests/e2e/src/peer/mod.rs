@@ -112,7 +112,7 @@ pub enum Kind {
     Routed,
     /// No balancer either: the VIP is an address of every server, and the balancer's kernel routes it to all of them by
     /// a multipath route that hashes ports. The traffic looks as balanced traffic does: every client talks to every
-    /// server. (Who talks to whom matters much when all share two cores: pairs that stay together wake each other less.)
+    /// server. (The assignment matters when all share two cores: fixed pairs wake each other less.)
     Multipath,
     /// nftables: DNAT with a random map, by connection tracking.
     Nftables,

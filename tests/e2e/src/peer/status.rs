@@ -21,7 +21,7 @@ pub struct Status {
     pub http: Option<Http>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, Count>,
-    /// What else became of packets that no rule carried.
+    /// What else became of packets that no rule forwarded.
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
     pub capacity: Capacity,
@@ -122,9 +122,9 @@ pub struct ServiceStatus {
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
-    /// What the workers carried.
+    /// What the workers forwarded.
     pub software: Traffic,
-    /// What the kernel carried by itself.
+    /// What the kernel forwarded by itself.
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,

@@ -93,8 +93,8 @@ impl Client {
     /// So many requests on one connection, or on several if it is closed in between or one of them fails.
     async fn requests(&mut self, count: u32) {
         let mut kept: Option<Sender> = None;
-        for turn in 1..=count {
-            if turn > 1 && self.stop.load(Ordering::Relaxed) {
+        for number in 1..=count {
+            if number > 1 && self.stop.load(Ordering::Relaxed) {
                 return;
             }
             if let Some(sender) = &mut kept
@@ -107,7 +107,7 @@ impl Client {
             let kind = *self.random.choice(&kinds).unwrap_or(&Kind::Get);
             let length = self.length(if matches!(kind, Kind::Get | Kind::Chunked) { DOWN_MAX } else { UP_MAX });
             let told = self.random.bool();
-            let (last, how) = (turn == count, if kept.is_some() { "kept" } else { "new" });
+            let (last, how) = (number == count, if kept.is_some() { "kept" } else { "new" });
             let operation = self.operation(kind, format!("{length} bytes, told {told}, {how} connection, last {last}"));
             let result = self.request(&mut kept, &operation, (length, told, last)).await;
             if result.is_err() {

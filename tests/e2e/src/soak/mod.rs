@@ -99,13 +99,13 @@ fn soak(arguments: &Arguments, operator: &mut Operator<'_>, book: &Book) -> Resu
     let (begun, duration) = (Instant::now(), Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0));
     let mut told = begun;
     while begun.elapsed() < duration {
-        let turn = Instant::now();
-        operator.turn(RELOADS)?;
+        let began = Instant::now();
+        operator.iterate(RELOADS)?;
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
             println!("{:4.0} s: {}", begun.elapsed().as_secs_f64(), sentence(&book.tally()));
         }
-        std::thread::sleep(RELOADS.saturating_sub(turn.elapsed()));
+        std::thread::sleep(RELOADS.saturating_sub(began.elapsed()));
     }
     Ok(())
 }

@@ -18,24 +18,24 @@ pub(super) struct Operator<'a> {
     topology: &'a Topology,
     hairpin: Hairpin,
     book: Arc<Book>,
-    /// Turns so far; each has a reload.
-    turns: usize,
+    /// Iterations so far; each has a reload.
+    iterations: usize,
     done: [usize; ACTIONS.len()],
 }
 
 impl Operator<'_> {
     pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<Book>) -> Operator<'_> {
-        Operator { topology, hairpin, book, turns: 0, done: [0; ACTIONS.len()] }
+        Operator { topology, hairpin, book, iterations: 0, done: [0; ACTIONS.len()] }
     }
 
     /// A reload, then a step by hand with a backend of each service; spread over this time.
-    pub(super) fn turn(&mut self, over: Duration) -> Result<()> {
+    pub(super) fn iterate(&mut self, over: Duration) -> Result<()> {
         self.hairpin.process().check()?;
-        self.reload().with_context(|| format!("reload {}", self.turns))?;
-        let step = self.turns % ACTIONS.len();
+        self.reload().with_context(|| format!("reload {}", self.iterations))?;
+        let step = self.iterations % ACTIONS.len();
         for (number, (service, _)) in SERVICES.into_iter().enumerate() {
             std::thread::sleep(over / 4);
-            let server = 1 + (self.turns / ACTIONS.len() + number) % BY_HAND;
+            let server = 1 + (self.iterations / ACTIONS.len() + number) % BY_HAND;
             let name = format!("server{server}");
             if ACTIONS[step] == "disable" {
                 self.book.disabling(service, server);
@@ -46,7 +46,7 @@ impl Operator<'_> {
             }
             self.done[step] += 1;
         }
-        self.turns += 1;
+        self.iterations += 1;
         Ok(())
     }
 
@@ -55,10 +55,11 @@ impl Operator<'_> {
     fn reload(&mut self) -> Result<()> {
         let mut services = services();
         for (number, service) in services.iter_mut().enumerate() {
-            let treated = 1 + (self.turns / ACTIONS.len() + number) % BY_HAND;
-            let weight = |server: usize| if server == treated { 2 } else { 1 + ((server + self.turns) % 5) as u16 };
+            let treated = 1 + (self.iterations / ACTIONS.len() + number) % BY_HAND;
+            let weight =
+                |server: usize| if server == treated { 2 } else { 1 + ((server + self.iterations) % 5) as u16 };
             service.weights = (1..=4).map(weight).collect();
-            if self.turns % 3 == 2 {
+            if self.iterations % 3 == 2 {
                 service.servers.pop();
                 service.weights.pop();
             }
@@ -71,8 +72,8 @@ impl Operator<'_> {
     /// What has been done.
     pub(super) fn sentence(&self) -> String {
         let [drained, first, disabled, second] = self.done;
-        let turns = self.turns;
-        format!("{turns} reloads, {drained} backends drained, {disabled} disabled, {} enabled", first + second)
+        let iterations = self.iterations;
+        format!("{iterations} reloads, {drained} backends drained, {disabled} disabled, {} enabled", first + second)
     }
 
     /// Whether the process is well.

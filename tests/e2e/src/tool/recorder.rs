@@ -58,7 +58,7 @@ impl Heard {
     }
 }
 
-/// A number that tells bodies apart: FNV-1a, 64 bits, of `bytes` that follow those of which it was `so_far`.
+/// A body's hash (FNV-1a, 64 bits), continued from `so_far` over `bytes`.
 pub fn sum(so_far: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(so_far, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -131,7 +131,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Bytes of which some are written `%XX`.
+/// Bytes, some written as `%XX`.
 fn decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,7 +1,7 @@
 //! While no process is there, neither clients nor backends are told that a connection or a service is gone: what goes to a
 //! VIP or comes from a backend is dropped, so that both ask again, and go on when the next process is there.
 
-use crate::network::{FULL_NAT_HTTP_PORT, trial};
+use crate::network::{FULL_NAT_HTTP_PORT, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::namespace::Namespace;
@@ -16,10 +16,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("absence: no packet is refused, established connections go on", no_packet_is_refused),
-        trial("absence: a file system that goes with the process is named", own_mount),
+        test("absence: no packet is refused, established connections go on", no_packet_is_refused),
+        test("absence: a file system that goes with the process is named", own_mount),
     ]
 }
 

@@ -29,22 +29,22 @@ pub(crate) fn services() -> Vec<Service> {
     ]
 }
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let trial = |name: &'static str, body: fn(&mut Network) -> Result<()>| {
-        networks.trial(&format!("balance {name}"), Which::Gso, body)
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let test = |name: &'static str, body: fn(&mut Network) -> Result<()>| {
+        networks.test(&format!("balance {name}"), Which::Gso, body)
     };
     vec![
-        trial("one server per connection", one_server),
+        test("one server per connection", one_server),
         // Each of the workers takes turns by itself: with w workers every server is off by less than w.
-        trial("round robin", |n| spread(n, "round-robin", 200, [50.0; 4], 3.0)),
-        trial("weighted round robin", |n| spread(n, "weighted-round-robin", 200, [80.0, 60.0, 40.0, 20.0], 4.0)),
-        trial("least connections", |n| spread(n, "least-connections", 200, [50.0; 4], 3.0)),
+        test("round robin", |n| spread(n, "round-robin", 200, [50.0; 4], 3.0)),
+        test("weighted round robin", |n| spread(n, "weighted-round-robin", 200, [80.0, 60.0, 40.0, 20.0], 4.0)),
+        test("least connections", |n| spread(n, "least-connections", 200, [50.0; 4], 3.0)),
         // The gap of two choices is about log log n (Mitzenmacher 2001); one random choice would be off by 12 or more.
-        trial("power of two", |n| spread(n, "power-of-two", 800, [200.0; 4], 6.0)),
+        test("power of two", |n| spread(n, "power-of-two", 800, [200.0; 4], 6.0)),
         // Hashes: five standard deviations of a binomial distribution.
-        trial("maglev", |n| spread(n, "maglev", 400, [100.0; 4], 43.0)),
-        trial("weighted maglev", |n| spread(n, "weighted-maglev", 400, [160.0, 120.0, 80.0, 40.0], 49.0)),
-        trial("source hash", source_hash),
+        test("maglev", |n| spread(n, "maglev", 400, [100.0; 4], 43.0)),
+        test("weighted maglev", |n| spread(n, "weighted-maglev", 400, [160.0, 120.0, 80.0, 40.0], 49.0)),
+        test("source hash", source_hash),
     ]
 }
 

@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let trial = |name: &'static str, body: fn(&mut Network) -> Result<()>| {
-        networks.trial(&format!("commands: {name}"), Which::Gso, body)
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let test = |name: &'static str, body: fn(&mut Network) -> Result<()>| {
+        networks.test(&format!("commands: {name}"), Which::Gso, body)
     };
     vec![
-        trial("connections", connections),
-        trial("offload", offload),
-        trial("diff", diff),
-        trial("top needs a terminal", top),
-        trial("capture by nat, from the first packet on", capture_nat),
-        trial("capture by full nat, offloaded packets too", capture_full_nat),
+        test("connections", connections),
+        test("offload", offload),
+        test("diff", diff),
+        test("top needs a terminal", top),
+        test("capture by nat, from the first packet on", capture_nat),
+        test("capture by full nat, offloaded packets too", capture_full_nat),
     ]
 }
 

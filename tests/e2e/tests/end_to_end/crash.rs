@@ -1,7 +1,7 @@
 //! Killed at random instants under short connections, reloads and rules that come and go: after each, the tables are
 //! whole, the offload state agrees with the engine, and in the end nothing has leaked.
 
-use crate::network::trial;
+use crate::network::test;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
 use hairpin_e2e::peer::control;
@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("crash: killed at random instants, nothing is torn, nothing leaks", crashes)]
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("crash: random kills tear and leak nothing", crashes)]
 }
 
 /// How often the process is killed, unless `HAIRPIN_CRASHES` says otherwise.
@@ -72,7 +72,7 @@ impl Scene {
         Ok(Scene { load: Vec::new(), hairpin, _servers: servers, topology, options })
     }
 
-    /// wrk with a connection for each request, through both services, for longer than the trial.
+    /// wrk with a connection for each request, through both services, for longer than the test.
     fn load(&mut self) -> Result<()> {
         for (number, service) in services().iter().take(2).enumerate() {
             let options = WrkOptions {

@@ -4,7 +4,7 @@
 //! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
 
 use super::lane::skip;
-use super::network::{dpdk_trial as trial, service, services};
+use super::network::{dpdk_test as test, service, services};
 use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
@@ -35,15 +35,15 @@ const MEMIF: &str = "net_memif{},role=server,socket=/run/hairpin-bench-memif|net
 /// Longest time anything here may take, on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("dpdk: addresses are answered for, ports and their frames are counted", answers),
-        trial("dpdk: a connection goes on with the next process", restart),
-        trial("dpdk: a service that is added is answered for", reload),
-        trial("dpdk: workers without queues send through others", relay),
-        trial("dpdk: ports take frames past the kernel (af_xdp)", xdp),
-        trial("dpdk: clients come through another process's memory (memif, testpmd)", memif),
-        trial("dpdk: what cannot be is refused in words", refusals),
+        test("dpdk: ARP is answered, ports and frames are counted", answers),
+        test("dpdk: a connection goes on with the next process", restart),
+        test("dpdk: a service that is added is answered for", reload),
+        test("dpdk: workers without queues send through others", relay),
+        test("dpdk: ports take frames past the kernel (af_xdp)", xdp),
+        test("dpdk: clients come through a memif (testpmd)", memif),
+        test("dpdk: what cannot be is refused in words", refusals),
     ]
 }
 
@@ -270,7 +270,7 @@ fn xdp() -> Result<()> {
     }
 }
 
-/// testpmd carries frames between the client's interface and a memif, of which Hairpin has the other end.
+/// testpmd forwards frames between the client's interface and a memif whose other end is Hairpin's.
 fn memif() -> Result<()> {
     if !is_built_in()? {
         return Ok(());

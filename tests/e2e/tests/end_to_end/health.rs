@@ -1,6 +1,6 @@
 //! Health checks against real servers that stop, and operators' overrides.
 
-use crate::network::trial;
+use crate::network::test;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
@@ -17,18 +17,18 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("health: a server that stands still leaves and returns (http)", stands_still),
-        trial("health: a server that is gone leaves and returns (tcp)", gone),
-        trial("health: another status, another body (http)", unwell),
-        trial("health: a UDP server that is gone leaves and returns", udp),
-        trial("health: no backend is up", no_backend_up),
-        trial("health: passive checks alone", passive),
-        trial("backend: drained under load, nothing is lost", drained),
-        trial("backend: disabled, weighted, reset", backends_overridden),
-        trial("backend: drained for longer than its limit, its connections end", drain_limit),
-        trial("backend: one that returns starts slowly", slow_start),
+        test("health: a server that stands still leaves and returns (http)", stands_still),
+        test("health: a server that is gone leaves and returns (tcp)", gone),
+        test("health: another status, another body (http)", unwell),
+        test("health: a UDP server that is gone leaves and returns", udp),
+        test("health: no backend is up", no_backend_up),
+        test("health: passive checks alone", passive),
+        test("backend: drained under load, nothing is lost", drained),
+        test("backend: disabled, weighted, reset", backends_overridden),
+        test("backend: drain limit ends its connections", drain_limit),
+        test("backend: one that returns starts slowly", slow_start),
     ]
 }
 

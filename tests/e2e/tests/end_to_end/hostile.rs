@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
         // The flood fills these tables: what is established goes on, and when the flood ends there is room again.
         super::lane::alone("hostile flood, small tables", || hostile(20_000, false)),

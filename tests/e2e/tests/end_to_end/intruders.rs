@@ -1,7 +1,7 @@
 //! Hostile clients of the control socket and of the port of the metrics: refused, bounded, and packets of services are
 //! not affected.
 
-use crate::network::{service, services, trial};
+use crate::network::{service, services, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("intruders: at the control socket", || intruded(at_control)),
-        trial("intruders: at the port of the metrics", || intruded(at_metrics)),
-        trial("intruders: modes of files", modes),
-        trial("intruders: no thread keeps a right it does not need", rights),
+        test("intruders: at the control socket", || intruded(at_control)),
+        test("intruders: at the port of the metrics", || intruded(at_metrics)),
+        test("intruders: modes of files", modes),
+        test("intruders: no thread keeps a right it does not need", rights),
     ]
 }
 

@@ -3,7 +3,7 @@
 
 use super::dpdk::PATIENCE;
 use super::lane::skip;
-use super::network::dpdk_trial as trial;
+use super::network::dpdk_test as test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::namespace::{Namespace, Scratch, unique_prefix};
@@ -15,13 +15,13 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("lab: generate, forward and sink in three processes (af_packet)", three_processes),
-        trial("lab: generate to a balancer in another process and back (memif)", there_and_back),
-        trial("lab: run goes on where it was killed, and says what is wrong with a file", run),
-        trial("lab: rate finds a rate", rate),
-        trial("lab: calibrate writes a profile, train a model", calibrate_and_train),
+        test("lab: generate, forward and sink as processes (af_packet)", three_processes),
+        test("lab: generate through a balancer process (memif)", there_and_back),
+        test("lab: run resumes after a kill and names file errors", run),
+        test("lab: rate finds a rate", rate),
+        test("lab: calibrate writes a profile, train a model", calibrate_and_train),
     ]
 }
 
@@ -111,7 +111,7 @@ fn is_sound(measured: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A bridge of the kernel's that learns nothing carries the generator's frames to the device, and the device's to the sink.
+/// A bridge of the kernel's that learns nothing forwards the generator's frames to the device, and the device's to the sink.
 fn three_processes() -> Result<()> {
     if !is_built_in()? {
         return Ok(());
@@ -233,7 +233,7 @@ fn rate() -> Result<()> {
     ensure!(goals.len() == 2 && goals[0]["goal"] == 0.0 && goals[1]["goal"] == 0.5, "{found}");
     for goal in goals {
         ensure!(goal["outcomes"].as_array().map(Vec::len) == Some(2), "{goal}");
-        // One that loses packets on a busy machine may find nothing without loss; half of them it must carry.
+        // One that loses packets on a busy machine may find nothing without loss; half of them it must forward.
         let mean = goal["rate"]["mean"].as_f64().unwrap_or_default();
         ensure!(mean <= 20_001.0 && (mean > 0.0 || goal["goal"] == 0.0), "{goal}");
     }

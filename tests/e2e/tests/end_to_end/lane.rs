@@ -1,5 +1,5 @@
-//! Lanes: trials of one lane begin in the order in which they were made, one at a time or as many as the lane is wide;
-//! lanes run beside each other. Most trials wait most of the time, for timeouts, checks, a second of traffic; and what two
+//! Lanes: tests of one lane begin in the order in which they were made, one at a time or as many as the lane is wide;
+//! lanes run beside each other. Most tests wait most of the time, for timeouts, checks, a second of traffic; and what two
 //! of them have (namespaces, Hairpin's instance, files) has nothing in common but the cores. Those that need these for
 //! themselves (a flood; hundreds of requests a second that must not go long without a process) run without others
 //! ([`alone`]).
@@ -12,26 +12,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Trials that share networks, those of tables, and HTTP services over DPDK.
+/// Tests that share networks, those of tables, and HTTP services over DPDK.
 pub(crate) static SHARED: Lane = Lane::new(1);
-/// Trials that share HTTP services.
+/// Tests that share HTTP services.
 pub(crate) static HTTP: Lane = Lane::new(1);
-/// Trials that make what they need themselves.
+/// Tests that make what they need themselves.
 pub(crate) static OWN: Lane = Lane::new(2);
 /// Those of them with DPDK, whose workers poll.
 pub(crate) static DPDK: Lane = Lane::new(1);
 
 thread_local! {
-    /// Why the trial that runs on this thread cannot be carried out on this machine.
+    /// Why the test that runs on this thread cannot be performed on this machine.
     static SKIPPED: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// The trial that runs on this thread is reported as ignored, with this reason, once it returns without an error.
+/// The test that runs on this thread is reported as ignored, with this reason, once it returns without an error.
 pub(crate) fn skip(why: impl Into<String>) {
     SKIPPED.set(Some(why.into()));
 }
 
-/// Whether `HAIRPIN_TESTS_SECONDS` have passed since the first trial: after that none begins.
+/// Whether `HAIRPIN_TESTS_SECONDS` have passed since the first test: after that none begins.
 fn out_of_time() -> bool {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     let began = *BEGAN.get_or_init(Instant::now);
@@ -39,13 +39,13 @@ fn out_of_time() -> bool {
     limit.is_some_and(|limit| began.elapsed() > Duration::from_secs(limit))
 }
 
-/// Held by every trial that runs, exclusively by one that runs alone.
+/// Held by every test that runs, exclusively by one that runs alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// A lane. Each of its trials has a thread, which waits for its turn.
+/// A lane. Each of its tests has a thread, which waits until the lane admits it.
 pub(crate) struct Lane {
     made: AtomicUsize,
-    /// Trials at a time.
+    /// Tests at a time.
     width: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -62,22 +62,22 @@ impl Lane {
         Lane { made: AtomicUsize::new(0), width, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The next trial of the lane.
-    pub(crate) fn trial(
+    /// The next test of the lane.
+    pub(crate) fn test(
         &'static self,
         name: impl Into<String>,
         body: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Trial {
-        self.with_turn(name, move || {
+        self.queued(name, move || {
             let _beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
             body()
         })
     }
 
-    fn with_turn(&'static self, name: impl Into<String>, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    fn queued(&'static self, name: impl Into<String>, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         Trial::ignorable_test(name, move || {
-            let _turn = self.turn(number);
+            let _slot = self.admit(number);
             if out_of_time() {
                 return Ok(Completion::ignored_with("no time was left for it"));
             }
@@ -91,8 +91,8 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the lane has room and no earlier trial waits. (A trial that has been filtered out never waits.)
-    fn turn(&'static self, number: usize) -> Turn {
+    /// Waits until the lane has room and no earlier test waits. (A test that has been filtered out never waits.)
+    fn admit(&'static self, number: usize) -> Slot {
         let mut state = self.state();
         state.waiting.insert(number);
         while state.running >= self.width || state.waiting.first() != Some(&number) {
@@ -102,22 +102,22 @@ impl Lane {
         state.running += 1;
         drop(state);
         self.changed.notify_all();
-        Turn(self)
+        Slot(self)
     }
 }
 
-/// A trial beside which no other runs.
+/// A test beside which no other runs.
 pub(crate) fn alone(name: &str, body: fn() -> Result<()>) -> Trial {
-    OWN.with_turn(name, move || {
+    OWN.queued(name, move || {
         let _without_others = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
         body()
     })
 }
 
 /// Ends when dropped, also by a panic.
-struct Turn(&'static Lane);
+struct Slot(&'static Lane);
 
-impl Drop for Turn {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.state().running -= 1;
         self.0.changed.notify_all();

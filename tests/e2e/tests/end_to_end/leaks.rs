@@ -1,7 +1,7 @@
 //! Ended and started again, over and over, with connections that go on: there is no more of anything at the end than at
 //! the beginning.
 
-use crate::network::{services, trial};
+use crate::network::{services, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
@@ -16,8 +16,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("leaks: restarted over and over", restarts)]
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("leaks: restarted over and over", restarts)]
 }
 
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise.

@@ -1,6 +1,6 @@
 //! Coming and going: nothing is left behind, and what is established outside survives it.
 
-use super::network::trial;
+use super::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
@@ -19,16 +19,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("lifecycle: ctrl-c leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGINT))),
-        trial("lifecycle: stop --flush leaves nothing", || leaves_nothing(|hairpin| hairpin.stop(true))),
-        trial("lifecycle: killed, the next one starts", killed),
-        trial("lifecycle: killed, stop --flush clears up", || ended_and_flushed(Signal::SIGKILL)),
-        trial("lifecycle: sigterm leaves everything, stop --flush clears up", || ended_and_flushed(Signal::SIGTERM)),
-        trial("lifecycle: an established connection of others goes on", others_go_on),
-        trial("lifecycle: offloaded connections outlive stop without --flush", offloaded_go_on),
-        trial("lifecycle: a second instance is refused", second),
+        test("lifecycle: ctrl-c leaves nothing", || leaves_nothing(|hairpin| end(hairpin, Signal::SIGINT))),
+        test("lifecycle: stop --flush leaves nothing", || leaves_nothing(|hairpin| hairpin.stop(true))),
+        test("lifecycle: killed, the next one starts", killed),
+        test("lifecycle: killed, stop --flush clears up", || ended_and_flushed(Signal::SIGKILL)),
+        test("lifecycle: sigterm leaves everything, stop --flush clears up", || ended_and_flushed(Signal::SIGTERM)),
+        test("lifecycle: an established connection of others goes on", others_go_on),
+        test("lifecycle: offloaded connections outlive a plain stop", offloaded_go_on),
+        test("lifecycle: a second instance is refused", second),
     ]
 }
 

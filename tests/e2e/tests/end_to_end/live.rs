@@ -1,6 +1,6 @@
 //! `hairpin validate --live`: each finding is made to happen, is told with what and where, and goes with its cause.
 
-use crate::network::trial;
+use crate::network::test;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
@@ -15,10 +15,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("live: every finding happens, is told, and goes", findings),
-        trial("live: ipv6 full nat needs an answer for its pool address", pool),
+        test("live: every finding happens, is told, and goes", findings),
+        test("live: ipv6 full nat needs an answer for its pool address", pool),
     ]
 }
 

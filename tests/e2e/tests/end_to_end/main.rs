@@ -1,7 +1,7 @@
 //! Hairpin in a network of namespaces, with real clients and servers. Needs root and a built `hairpin`
 //! (`HAIRPIN_BIN`, or the workspace's build); prints why and skips everything if not root.
 //!
-//! Trials run in lanes ([`lane`]) and share networks, which are made when first needed and removed at the end.
+//! Tests run in lanes ([`lane`]) and share networks, which are made when first needed and removed at the end.
 
 #![forbid(unsafe_code)]
 
@@ -66,63 +66,70 @@ fn main() -> ExitCode {
         println!("skipped: network namespaces need root (run: sudo make test)");
     }
     let networks = Arc::new(Networks::default());
-    let trials = [
-        absence::trials(),
-        transfer::trials(&networks),
-        balance::trials(&networks),
-        told::trials(&networks),
-        commands::trials(&networks),
-        not_ours::trials(&networks),
-        mtu::trials(&networks),
-        hostile::trials(),
-        lifecycle::trials(),
-        live::trials(),
-        restart::trials(),
-        manager::trials(),
-        health::trials(),
-        intruders::trials(),
-        survival::trials(),
-        soak::trials(),
-        availability::trials(),
-        tables::trials(),
-        takeover::trials(),
-        policy::trials(),
-        http::trials(),
-        crash::trials(),
-        leaks::trials(),
-        dpdk::trials(),
-        memif::trials(),
-        rules::trials(),
-        lab::trials(),
+    let tests = [
+        absence::tests(),
+        transfer::tests(&networks),
+        balance::tests(&networks),
+        told::tests(&networks),
+        commands::tests(&networks),
+        not_ours::tests(&networks),
+        mtu::tests(&networks),
+        hostile::tests(),
+        lifecycle::tests(),
+        live::tests(),
+        restart::tests(),
+        manager::tests(),
+        health::tests(),
+        intruders::tests(),
+        survival::tests(),
+        soak::tests(),
+        availability::tests(),
+        tables::tests(),
+        takeover::tests(),
+        policy::tests(),
+        http::tests(),
+        crash::tests(),
+        leaks::tests(),
+        dpdk::tests(),
+        memif::tests(),
+        rules::tests(),
+        lab::tests(),
     ];
-    let trials: Vec<Trial> = trials.into_iter().flatten().map(|trial| trial.with_ignored_flag(!root)).collect();
-    let trials = named(with_check_of_selection(trials));
+    let tests: Vec<Trial> = tests.into_iter().flatten().map(|test| test.with_ignored_flag(!root)).collect();
+    let tests = named(with_checks_of_names(tests));
     // All of them wait at once, each for its turn; one thread runs them in order.
-    arguments.test_threads.get_or_insert(trials.len());
-    let conclusion = libtest_mimic::run(&arguments, trials);
+    arguments.test_threads.get_or_insert(tests.len());
+    let conclusion = libtest_mimic::run(&arguments, tests);
     drop(networks);
     conclusion.exit_code()
 }
 
-/// The tests that guests with other kernels run are chosen by name (`tests/kernels/selection`): all of them exist.
-fn with_check_of_selection(mut trials: Vec<Trial>) -> Vec<Trial> {
-    let known: BTreeSet<&str> = trials.iter().map(Trial::name).collect();
+/// Characters of a test's name (`scripts/check-names` has the limit for test functions).
+const NAME_MAX: usize = 60;
+
+/// Names fit the limit, and the tests that guests with other kernels run (`tests/kernels/selection`) exist.
+fn with_checks_of_names(mut tests: Vec<Trial>) -> Vec<Trial> {
+    let known: BTreeSet<&str> = tests.iter().map(Trial::name).collect();
+    let long: Vec<String> = known.iter().filter(|name| name.len() > NAME_MAX).map(|name| (*name).to_owned()).collect();
     let text = include_str!("../../../../tests/kernels/selection").lines().filter(|line| !line.starts_with('#'));
     let unknown: Vec<&str> = text.filter(|line| !line.is_empty() && !known.contains(line)).collect();
-    trials.push(Trial::test("the selection for guests names tests that exist", move || {
+    tests.push(Trial::test("the selection for guests names tests that exist", move || {
         if unknown.is_empty() { Ok(()) } else { Err(format!("tests/kernels/selection: {unknown:#?}").into()) }
     }));
-    trials
+    tests.push(Trial::test("names of end-to-end tests fit the limit", move || {
+        if long.is_empty() { Ok(()) } else { Err(format!("over {NAME_MAX} characters: {long:#?}").into()) }
+    }));
+    tests
 }
 
-/// Of the trials those that the file `HAIRPIN_TESTS` names, one a line, if it is set. A name without a trial is a mistake.
-fn named(mut trials: Vec<Trial>) -> Vec<Trial> {
-    let Some(path) = std::env::var_os("HAIRPIN_TESTS") else { return trials };
+/// The tests that the file `HAIRPIN_TESTS` names, one a line; all of them if it is not set. An unknown name is an error.
+fn named(mut tests: Vec<Trial>) -> Vec<Trial> {
+    let Some(path) = std::env::var_os("HAIRPIN_TESTS") else { return tests };
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("HAIRPIN_TESTS, {path:?}: {error}"));
     let names: BTreeSet<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    trials.retain(|trial| names.contains(trial.name()));
-    let known: BTreeSet<&str> = trials.iter().map(Trial::name).collect();
+    tests.retain(|test| names.contains(test.name()));
+    let known: BTreeSet<&str> = tests.iter().map(Trial::name).collect();
     let unknown: Vec<_> = names.difference(&known).collect();
     assert!(unknown.is_empty(), "HAIRPIN_TESTS names tests that do not exist: {unknown:#?}");
-    trials
+    tests
 }

@@ -1,7 +1,7 @@
 //! Hairpin under a service manager: what it tells the manager (systemd's `Type=notify`) while one process hands over to
 //! another, and where it cannot hand over.
 
-use super::network::{services, trial};
+use super::network::{services, test};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Every so often the manager looks whether it is over.
 const STEP: Duration = Duration::from_millis(100);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("manager: an upgrade passes the main process on", passes_on),
-        trial("manager: an upgrade that fails changes nothing", fails),
-        trial("manager: a start is over when services are ready, or late", waits),
-        trial("manager: PID 1 of a container refuses to upgrade", first_of_a_container),
+        test("manager: an upgrade passes the main process on", passes_on),
+        test("manager: an upgrade that fails changes nothing", fails),
+        test("manager: a start is over when services are ready, or late", waits),
+        test("manager: PID 1 of a container refuses to upgrade", first_of_a_container),
     ]
 }
 
@@ -52,7 +52,7 @@ impl Told {
     }
 }
 
-/// What stands for the service manager. It reads one message after the other, as systemd does, and lets a sender that
+/// A stand-in for the service manager. It reads one message after the other, as systemd does, and lets a sender that
 /// waits (`BARRIER=1`) go on when it has read all before.
 struct Manager {
     messages: Receiver<Told>,
@@ -85,7 +85,7 @@ impl Manager {
         Ok(all.into_iter().filter(|told| !told.states.iter().all(|line| line.starts_with("STATUS="))).collect())
     }
 
-    /// All messages up to the one that says `state`, also those that only describe.
+    /// All messages up to that with `state`, also those that only describe.
     fn all_until(&self, state: &str) -> Result<Vec<Told>> {
         let mut all = Vec::new();
         loop {

@@ -1,9 +1,9 @@
 //! The dpdk plane as the client of another process's memory (memif): what happens when that process is not there yet, ends,
-//! and comes back. It is testpmd, which carries frames between the client's interface and the memif.
+//! and comes back. It is testpmd, which forwards frames between the client's interface and the memif.
 
 use super::dpdk::{Net, PATIENCE, is_built_in, net, options, status, whole, works};
 use super::lane::skip;
-use super::network::dpdk_trial as trial;
+use super::network::dpdk_test as test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::HairpinOptions;
@@ -20,10 +20,10 @@ const CLIENT: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af
 /// The client's side of shared memory towards the clients, packet sockets with one queue towards each server.
 const MIXED: &str = "net_memif{},role=client,socket=hairpin-bench-server|net_af_packet{},iface={}";
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("dpdk: a memif client asks again: its server comes late, ends and comes back (testpmd)", again),
-        trial("dpdk: a port that could have more queues than another has no more (memif, testpmd)", mixed),
+        test("dpdk: a memif client reconnects to its server (testpmd)", again),
+        test("dpdk: all ports get the same number of queues (memif)", mixed),
     ]
 }
 
@@ -73,7 +73,7 @@ fn mixed() -> Result<()> {
     let Some(net) = with(MIXED)? else { return Ok(()) };
     let server = server(&net, 1)?;
     link(&net, true).with_context(|| server.log())?;
-    carry(&net)?;
+    start_forwarding(&net)?;
     for _ in 0..4 {
         works(&net)?;
     }
@@ -88,7 +88,7 @@ fn mixed() -> Result<()> {
 fn serving(net: &Net) -> Result<Process> {
     let mut first = server(net, 2)?;
     let Err(error) = link(net, true) else {
-        carry(net)?;
+        start_forwarding(net)?;
         return Ok(first);
     };
     if first.status()?.is_none() {
@@ -96,11 +96,11 @@ fn serving(net: &Net) -> Result<Process> {
     }
     let second = server(net, 2)?;
     link(net, true).with_context(|| second.log())?;
-    carry(net)?;
+    start_forwarding(net)?;
     Ok(second)
 }
 
-/// testpmd, with as many queues as its client. It carries nothing until it is told to ([`carry`]).
+/// testpmd, with as many queues as its client. It forwards nothing until it is told to ([`start_forwarding`]).
 fn server(net: &Net, queues: u16) -> Result<Process> {
     // It reads commands from a FIFO, which stays open as long as it runs: opened for both, it waits for no other end.
     let fifo = net.topology.scratch.file("testpmd.commands");
@@ -117,16 +117,16 @@ fn server(net: &Net, queues: u16) -> Result<Process> {
     net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))
 }
 
-/// Has testpmd carry frames, once a client is there. While one is let in it must not look: DPDK 22.11's driver takes a
+/// Lets testpmd forward frames, once a client is there. While one is let in it must not look: DPDK 22.11's driver takes a
 /// ring's address before it asks whether there is a connection, and the memory may come in between. (The link was up, and
 /// testpmd dead by SIGSEGV at the address of its second queue's ring in memory mapped at 0.)
-fn carry(net: &Net) -> Result<()> {
+fn start_forwarding(net: &Net) -> Result<()> {
     let commands = net.topology.scratch.file("testpmd.commands");
     // As above: a process that opens it only for writing waits for a reader.
     Ok(File::options().read(true).write(true).open(commands)?.write_all(b"start\n")?)
 }
 
-/// Waits until the log says so often of a link: the keeper looks ten times a second.
+/// Waits until the log says so often of a link: the supervisor looks ten times a second.
 fn logged(net: &Net, what: &str, times: usize) -> Result<()> {
     let begun = Instant::now();
     while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() != times {

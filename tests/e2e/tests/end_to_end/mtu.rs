@@ -42,25 +42,25 @@ impl Place {
     }
 }
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let mut trials = Vec::new();
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let mut tests = Vec::new();
     for which in [Which::GsoRouters, Which::WireRouters] {
         for place in [Place::BalancerToClient, Place::RouterToClient] {
             for name in ["http4", "http6", "full-http4", "full-http6", "web4", "web6"] {
                 let title = format!("mtu 1400 {place:?}: download {name}");
-                trials.push(networks.trial(&title, which, move |network| download(network, place, name)));
+                tests.push(networks.test(&title, which, move |network| download(network, place, name)));
             }
         }
         for place in [Place::BalancerToServer, Place::RouterToServer] {
             for family in [Family::V4, Family::V6] {
                 let title = format!("mtu 1400 {place:?}: upload {}", family.name());
-                trials.push(networks.trial(&title, which, move |network| upload(network, place, family)));
+                tests.push(networks.test(&title, which, move |network| upload(network, place, family)));
                 let title = format!("mtu 1400 {place:?}: upload {} by HTTP", family.name());
-                trials.push(networks.trial(&title, which, move |network| post(network, place, family)));
+                tests.push(networks.test(&title, which, move |network| post(network, place, family)));
             }
         }
     }
-    trials
+    tests
 }
 
 /// Runs `body` with a narrow link at `place`.

@@ -1,4 +1,4 @@
-//! Networks the trials share.
+//! Networks the tests share.
 
 use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
@@ -16,7 +16,7 @@ pub(crate) struct Network {
     pub(crate) topology: Topology,
 }
 
-/// Which network a trial wants.
+/// The network a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// Offloading cards.
@@ -57,7 +57,7 @@ impl Networks {
         if let Err(error) = result {
             let status = network.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
             let log = network.hairpin.process().log();
-            // The next trial gets a fresh one.
+            // The next test gets a fresh one.
             *current = None;
             // The error comes last: of a long output the end is what is kept and read.
             bail!("hairpin printed:\n{log}\nhairpin status:\n{status}\n{error:#}");
@@ -65,15 +65,15 @@ impl Networks {
         Ok(())
     }
 
-    /// A trial in one of the networks.
-    pub(crate) fn trial(
+    /// A test in one of the networks.
+    pub(crate) fn test(
         self: &Arc<Networks>,
         name: &str,
         which: Which,
         body: impl FnOnce(&mut Network) -> Result<()> + Send + 'static,
     ) -> Trial {
         let networks = self.clone();
-        lane::SHARED.trial(format!("{name} ({which:?})").to_lowercase(), move || networks.with(which, body))
+        lane::SHARED.test(format!("{name} ({which:?})").to_lowercase(), move || networks.with(which, body))
     }
 }
 
@@ -99,14 +99,14 @@ impl Network {
     }
 }
 
-/// A trial that makes what it needs itself.
-pub(crate) fn trial(name: &str, body: fn() -> Result<()>) -> Trial {
-    lane::OWN.trial(name, body)
+/// A test that makes what it needs itself.
+pub(crate) fn test(name: &str, body: fn() -> Result<()>) -> Trial {
+    lane::OWN.test(name, body)
 }
 
-/// [`trial`] with DPDK.
-pub(crate) fn dpdk_trial(name: &str, body: fn() -> Result<()>) -> Trial {
-    lane::DPDK.trial(name, body)
+/// [`test`] with DPDK.
+pub(crate) fn dpdk_test(name: &str, body: fn() -> Result<()>) -> Trial {
+    lane::DPDK.test(name, body)
 }
 
 /// The full-NAT services' ports.
@@ -152,7 +152,7 @@ fn http_services() -> Vec<Service> {
     ]
 }
 
-/// Where server1 has a recorder for trials that start one.
+/// Where server1 has a recorder for tests that start one.
 pub(crate) const RECORDER_PORT: u16 = 8090;
 
 /// The service of that name.

@@ -15,20 +15,20 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let mut trials = Vec::new();
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let mut tests = Vec::new();
     for which in [Which::Gso, Which::Wire] {
-        let mut trial = |name: &str, body: fn(&mut Network) -> Result<()>| {
-            trials.push(networks.trial(&format!("not ours: {name}"), which, body));
+        let mut test = |name: &str, body: fn(&mut Network) -> Result<()>| {
+            tests.push(networks.test(&format!("not ours: {name}"), which, body));
         };
-        trial("the balancer's own connections to a backend", own_connections);
-        trial("a service of the balancer itself", own_service);
-        trial("others' connections to a backend", others_connections);
-        trial("a client goes to a backend from the port it just used with the vip", same_port);
-        trial("others' datagrams to a backend", others_datagrams);
-        trial("ping", ping);
+        test("the balancer's own connections to a backend", own_connections);
+        test("a service of the balancer itself", own_service);
+        test("others' connections to a backend", others_connections);
+        test("a client reuses its VIP port for a backend", same_port);
+        test("others' datagrams to a backend", others_datagrams);
+        test("ping", ping);
     }
-    trials
+    tests
 }
 
 fn compare(network: &Network, from: &Namespace, family: Family, client: std::net::IpAddr) -> Result<()> {

@@ -11,18 +11,18 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("heavy-hitter", "policy = \"heavy-hitter\"\npackets = 200", heavy_hitter),
-        trial("first-n", "policy = \"first-n\"\nconnections = 3", first_n),
-        trial("fastest-flow", "policy = \"fastest-flow\"\npackets_per_s = 2000", fastest_flow),
-        trial("decision-tree", "policy = \"decision-tree\"", decision_tree),
-        trial("auto", "policy = \"auto\"", auto),
+        test("heavy-hitter", "policy = \"heavy-hitter\"\npackets = 200", heavy_hitter),
+        test("first-n", "policy = \"first-n\"\nconnections = 3", first_n),
+        test("fastest-flow", "policy = \"fastest-flow\"\npackets_per_s = 2000", fastest_flow),
+        test("decision-tree", "policy = \"decision-tree\"", decision_tree),
+        test("auto", "policy = \"auto\"", auto),
     ]
 }
 
-fn trial(name: &str, lines: &'static str, body: fn(&mut Scene) -> Result<()>) -> Trial {
-    lane::OWN.trial(format!("policy: {name} offloads what it is to"), move || {
+fn test(name: &str, lines: &'static str, body: fn(&mut Scene) -> Result<()>) -> Trial {
+    lane::OWN.test(format!("policy: {name} offloads what it is to"), move || {
         let mut scene = Scene::start(lines)?;
         body(&mut scene).map_err(|error| error.context(scene.hairpin.logs()))
     })
@@ -47,7 +47,7 @@ impl Scene {
         Ok(Scene { hairpin, _servers: servers, topology })
     }
 
-    /// Rules installed so far; of the service, the share of its bytes that the kernel carried.
+    /// Rules installed so far; of the service, the share of its bytes that the kernel forwarded.
     fn seen(&self, service: &str) -> Result<(u64, f64)> {
         // Counters of rules are read once a second.
         std::thread::sleep(SECOND + SECOND / 2);

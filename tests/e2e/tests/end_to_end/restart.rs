@@ -1,6 +1,6 @@
 //! Ended and started again: offloaded connections go on without a process, and the next one takes up all of them.
 
-use crate::network::{FULL_NAT_HTTP_PORT, service, services, trial};
+use crate::network::{FULL_NAT_HTTP_PORT, service, services, test};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::peer::control::ConnectionView;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
@@ -18,12 +18,12 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("restart: offloaded transfers go on without a process, and are adopted", || goes_on("drop")),
-        trial("restart: without a process new connections are left to the kernel", || goes_on("pass")),
-        trial("restart: with other numbers of workers and connections", other_sizes),
-        trial("restart: connections of another layout are refused, or discarded", other_layout),
+        test("restart: offloaded transfers continue and are adopted", || goes_on("drop")),
+        test("restart: without a process the kernel gets new connections", || goes_on("pass")),
+        test("restart: with other numbers of workers and connections", other_sizes),
+        test("restart: another layout is refused or discarded", other_layout),
     ]
 }
 

@@ -4,7 +4,7 @@
 
 use super::dpdk::{Net, PATIENCE, PORTS, ask, is_built_in, net, options, status, whole, works};
 use super::lane::skip;
-use super::network::{dpdk_trial as trial, service, services};
+use super::network::{dpdk_test as test, service, services};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
@@ -22,15 +22,15 @@ const FAKE: &str = "HAIRPIN_FAKE_FLOW";
 /// Connections end soon, and their rules with them.
 const TIMEOUTS: &str = "[timeouts]\ntcp_established = \"5s\"\ntcp_half_closed = \"1s\"\ntcp_closed = \"500ms\"\nudp_new = \"1s\"\nudp_established = \"2s\"\n";
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("dpdk: rules come, are counted and go, while packets still come by", come_and_go),
-        trial("dpdk: rules of a process that ends are no obstacle to the next", restart),
-        trial("dpdk: a device that is full, refuses, forgets and is late loses no packet", faults),
-        trial("dpdk: connections get marks where that is all there is, and wanted", marks),
-        trial("dpdk: ports' rules tell workers apart, follow a reload, and can be done without", steering),
-        trial("dpdk: rules that bring packets to their worker are refused, all or some", steering_refused),
-        trial("dpdk: devices that cannot do what rules need are named, and left alone", unable),
+        test("dpdk: rules are installed, counted and removed in use", come_and_go),
+        test("dpdk: rules of an ended process are replaced", restart),
+        test("dpdk: a faulty rule device loses no packet", faults),
+        test("dpdk: connections get marks where only marks work", marks),
+        test("dpdk: steering rules follow a reload and are optional", steering),
+        test("dpdk: steering rules are refused, all or some", steering_refused),
+        test("dpdk: unsuitable rule devices are named and not used", unable),
     ]
 }
 
@@ -99,21 +99,21 @@ fn come_and_go() -> Result<()> {
     let mut stream = connect(&net)?;
     works(&net)?;
     wait_for_rules(&net, &mut stream)?;
-    // Its packets come to the workers, which must carry them.
-    let carried = |way: &str| -> Result<u64> {
+    // Its packets come to the workers, which must forward them.
+    let forwarded = |way: &str| -> Result<u64> {
         let status = status(&net.hairpin)?;
         let services = status["services"].as_array().context("services")?;
         let of = services.iter().find(|service| service["name"] == "http4").context("http4")?;
         number(&of[way], "packets")
     };
-    let before = carried("software")?;
+    let before = forwarded("software")?;
     for _ in 0..20 {
         ask(&mut stream)?;
     }
-    ensure!(carried("software")? >= before + 40, "{before}, then {}", carried("software")?);
-    wait_until(&net, "packets that rules have carried", |_| {
+    ensure!(forwarded("software")? >= before + 40, "{before}, then {}", forwarded("software")?);
+    wait_until(&net, "packets that rules have forwarded", |_| {
         ask(&mut stream)?;
-        Ok(carried("offloaded")? > 2)
+        Ok(forwarded("offloaded")? > 2)
     })?;
     let view = net.hairpin.offload()?;
     ensure!(view.rules.iter().sum::<u64>() >= 2, "{view:?}");
@@ -160,7 +160,7 @@ fn restart() -> Result<()> {
     whole(&net.hairpin)
 }
 
-/// Rules for some connections, of which some are refused at once, some late, and some are not let go.
+/// Rules for some connections; some are refused at once, some late, and some are not removed.
 fn faults() -> Result<()> {
     for faults in [
         "healthy=200,capacity=24,delay=4,seed=3,refuse_create_every=5,refuse_destroy_every=3,lose_every=7,refuse_late,queue_size=8,ticks=5",

@@ -1,13 +1,13 @@
 //! The soak, for half a minute. The whole of it: `make soak`.
 
-use super::network::trial;
+use super::network::test;
 use anyhow::Result;
 use hairpin_e2e::soak::{self, Arguments};
 use libtest_mimic::Trial;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("soak: no byte is wrong, no operation fails", short)]
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("soak: no byte is wrong, no operation fails", short)]
 }
 
 fn short() -> Result<()> {

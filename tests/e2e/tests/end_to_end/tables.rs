@@ -1,7 +1,7 @@
 //! Every connection table serves real traffic, another one takes over its connections, and where none are tracked every
 //! packet finds its backend all the same.
 
-use super::network::{FULL_NAT_HTTP_PORT, services, trial};
+use super::network::{FULL_NAT_HTTP_PORT, services, test};
 use super::{lane, transfer};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_core::table::Method;
@@ -21,14 +21,14 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     let own =
-        METHODS.iter().map(|&method| lane::SHARED.trial(format!("tables: {method} serves"), move || serves(method)));
+        METHODS.iter().map(|&method| lane::SHARED.test(format!("tables: {method} serves"), move || serves(method)));
     let others = [
-        trial("tables: connections outlive a change of the table", change_of_table),
-        trial("tables: with maglev hardly any connection of other backends moves", one_backend_less),
-        trial("tables: from maglev to a tracked table connections are picked up", picked_up),
-        trial("tables: whether connections are tracked is no reload's business", no_reload),
+        test("tables: connections outlive a change of the table", change_of_table),
+        test("tables: maglev moves few connections of other backends", one_backend_less),
+        test("tables: a tracked table picks up maglev connections", picked_up),
+        test("tables: a reload does not switch connection tracking", no_reload),
     ];
     own.chain(others).collect()
 }

@@ -1,6 +1,6 @@
-//! A balancer that takes over from another one, of which it knows nothing (`unknown = "pick-up"`) but the keys that they share.
+//! A balancer that takes over from another one, without knowing more of it than the shared keys (`unknown = "pick-up"`).
 
-use super::network::trial;
+use super::network::test;
 use super::tables::Idle;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::namespace::Namespace;
@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 /// How long something may take that happens by itself.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        trial("takeover: links that come up late keep connections", late_links),
-        trial("takeover: a download whose client only receives goes on", download),
-        trial("takeover: cookies are good at every node with the same keys", shared_keys),
+        test("takeover: links that come up late keep connections", late_links),
+        test("takeover: a download whose client only receives goes on", download),
+        test("takeover: cookies are good at every node with the same keys", shared_keys),
     ]
 }
 
@@ -53,7 +53,7 @@ fn write_keys(topology: &Topology, keys: &[&str], mode: u32) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// A client's connection, of which the service has seen the handshake only.
+/// A client's connection after the handshake.
 fn greeted(topology: &Topology) -> Result<TcpStream> {
     inside::run(&topology.client, || {
         let stream = TcpStream::connect(SocketAddr::new(vip(Family::V4), HTTP_PORT))?;

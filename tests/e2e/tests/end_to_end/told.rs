@@ -25,16 +25,15 @@ pub(crate) enum Kind {
     Downloads,
 }
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let trial = |name: &'static str, which: Which| {
-        networks
-            .trial(&format!("a disabled backend's ends are told: {name}"), which, move |network| told(network, name))
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let test = |name: &'static str, which: Which| {
+        networks.test(&format!("a disabled backend's ends are told: {name}"), which, move |network| told(network, name))
     };
     vec![
-        trial("http4", Which::Gso),
-        trial("http6", Which::Gso),
-        trial("full-http4", Which::Gso),
-        trial("full-http4", Which::Software),
+        test("http4", Which::Gso),
+        test("http6", Which::Gso),
+        test("full-http4", Which::Gso),
+        test("full-http4", Which::Software),
     ]
 }
 

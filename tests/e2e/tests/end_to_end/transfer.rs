@@ -18,22 +18,22 @@ const ECHO: [&str; 4] = ["echo4", "echo6", "full-echo4", "full-echo6"];
 /// Long enough for a hundred datagrams, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
-    let mut trials = Vec::new();
+pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
+    let mut tests = Vec::new();
     for which in [Which::Dpdk, Which::Software, Which::Wire, Which::Gso] {
         for name in HTTP {
-            trials.push(networks.trial(&format!("transfer 100 mb {name}"), which, move |network| large(network, name)));
+            tests.push(networks.test(&format!("transfer 100 mb {name}"), which, move |network| large(network, name)));
         }
         for name in HTTP {
-            trials.push(networks.trial(&format!("transfer 200 clients {name}"), which, move |n| many(n, name)));
+            tests.push(networks.test(&format!("transfer 200 clients {name}"), which, move |n| many(n, name)));
         }
         for name in ECHO {
-            trials.push(networks.trial(&format!("transfer udp {name}"), which, move |network| udp(network, name)));
+            tests.push(networks.test(&format!("transfer udp {name}"), which, move |network| udp(network, name)));
         }
         let share = if matches!(which, Which::Software | Which::Dpdk) { 0.0..=0.0 } else { 0.9..=1.0 };
         for (name, family) in [("iperf4", Family::V4), ("iperf6", Family::V6)] {
             let share = share.clone();
-            trials.push(networks.trial(&format!("transfer iperf3 {name}"), which, move |network| {
+            tests.push(networks.test(&format!("transfer iperf3 {name}"), which, move |network| {
                 bulk(&network.topology, name, family)?;
                 let status = network.hairpin.status()?;
                 let service = status.service(name).context("no such service in the status")?;
@@ -46,7 +46,7 @@ pub(crate) fn trials(networks: &Arc<Networks>) -> Vec<Trial> {
             }));
         }
     }
-    trials
+    tests
 }
 
 fn sha256(path: &Path) -> Result<String> {

@@ -79,7 +79,7 @@ fn populate(
 ) {
     let sockets = |random: &mut Rng| {
         let mut sockets = SocketOptions::draw(random);
-        // A RST that is lost is not sent again, nor is the last acknowledgement: who asks long enough gives up.
+        // A RST that is lost is not sent again, nor is the last acknowledgement: a peer that asks long enough gives up.
         (sockets.keep_alive, sockets.timeout) = (Some(Duration::from_secs(10)), Some(Duration::from_secs(200)));
         // Who sends a whole window again after each timeout, as RFC 5681 (3.1) forbids, overflows a short queue, or disorders
         // chunks that are read in order, each time the same way: a segment a minute gets through.

@@ -27,7 +27,7 @@ pub const FIXED: &str = "as configured\n";
 pub struct Site {
     /// Fields are set, added and removed.
     pub edits: bool,
-    /// Backends are told of the client.
+    /// Backends learn the client's address (PROXY protocol).
     pub forwarded: bool,
     /// `/strip` is taken off paths.
     pub strips: bool,

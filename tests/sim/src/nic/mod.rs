@@ -161,7 +161,7 @@ impl Nic {
         self.rules.holds(key)
     }
 
-    /// Brings into the cache what packets of these flows will need, and gives each a hint for [`Nic::carry`]: as many as the
+    /// Brings into the cache what packets of these flows will need, and gives each a hint for [`Nic::forward`]: as many as the
     /// shorter slice has. Nothing changes.
     pub fn warm(&self, keys: &[FlowKey], hints: &mut [Hint]) {
         self.rules.warm(keys, hints);
@@ -285,13 +285,13 @@ impl Nic {
     }
 
     /// A packet arrives, of so many bytes from the Ethernet header on: what becomes of it, without its bytes. (SYN, FIN and
-    /// RST never match; who asks sees to that.)
+    /// RST never match; the caller ensures that.)
     pub fn packet(&mut self, now: Time, key: &FlowKey, length: usize) -> Passage {
-        self.carry(now, key, length, self.no_hint()).0
+        self.forward(now, key, length, self.no_hint()).0
     }
 
     /// [`Nic::packet`], and where a rule has sent the packet. The hint only makes it faster.
-    pub fn carry(&mut self, now: Time, key: &FlowKey, length: usize, hint: Hint) -> (Passage, Option<Endpoint>) {
+    pub fn forward(&mut self, now: Time, key: &FlowKey, length: usize, hint: Hint) -> (Passage, Option<Endpoint>) {
         self.advance(now);
         let Nic { rules, profile, changing, free_from, tally, .. } = self;
         let Some(met) = rules.met(key, hint) else { return (Passage::Miss, None) };
@@ -299,7 +299,7 @@ impl Nic {
             met.counters.last_seen = Some(now);
             return (Passage::Pass, None);
         }
-        let Some(leaves) = turn_round(&profile.forwarding, free_from, !changing.is_empty(), now, length) else {
+        let Some(leaves) = departure(&profile.forwarding, free_from, !changing.is_empty(), now, length) else {
             tally.lost += 1;
             return (Passage::Lost, None);
         };
@@ -330,7 +330,7 @@ impl Nic {
 }
 
 /// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
-fn turn_round(
+fn departure(
     forwarding: &Forwarding,
     free_from: &mut Time,
     is_changing: bool,

@@ -100,7 +100,7 @@ pub struct Forwarding {
     pub while_changing: f64,
 }
 
-/// What is told of rules.
+/// What is reported of rules.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Counting {
@@ -166,7 +166,7 @@ impl Profile {
         self.updates.waiting_max = waiting.max(self.updates.batch_max).min(most);
     }
 
-    /// What the worker is told of it.
+    /// What the worker learns of it.
     pub fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: self.tables.rules_max,

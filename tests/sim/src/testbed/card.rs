@@ -55,7 +55,7 @@ impl Card {
     }
 }
 
-/// Whom an answer is for, and what it is there.
+/// The core that an answer is for, and the request's number there.
 fn addressed(completion: Completion) -> (usize, Completion) {
     let core = |id: RuleId| ((id.0 & CORE_BITS) >> CORE_SHIFT) as usize;
     let own = |id: RuleId| RuleId(id.0 & !CORE_BITS);

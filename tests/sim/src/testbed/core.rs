@@ -39,12 +39,12 @@ pub(super) struct Core {
     /// Packets that wait.
     pub(super) queue: VecDeque<Packet>,
     pub(super) phase: Phase,
-    /// Packets that leave when this turn is over.
+    /// Packets that leave when this iteration is over.
     pub(super) leaving: Vec<Packet>,
     /// Answers of the card for its worker.
     pub(super) inbox: VecDeque<Completion>,
     /// When timeouts are looked at next.
-    pub(super) looks_at: u64,
+    pub(super) polls_at: u64,
     /// Connections made so far, and there, when last looked at.
     counted: (u64, u64),
     pub(super) costs: Remembered,
@@ -59,7 +59,7 @@ impl Core {
             phase: Phase::Idle,
             leaving: Vec::new(),
             inbox: VecDeque::new(),
-            looks_at: 0,
+            polls_at: 0,
             counted: (0, 0),
             costs: Remembered::default(),
             busy_ns: 0,

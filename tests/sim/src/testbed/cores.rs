@@ -1,6 +1,6 @@
 //! What the work of a worker's core costs, as a file says it (`lab/profiles/cores/*.toml`), each number with where it is from.
 //!
-//! A turn of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing else
+//! An iteration of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing else
 //! overlaps with) and so much for each packet in it (`packet_ns`). What a packet of a known flow costs grows with the flows
 //! in use on the core, as their entries leave one cache after the other: there are points, between which it is interpolated
 //! in the logarithm of the number of flows; beyond the ends the outermost points hold.
@@ -24,12 +24,12 @@ pub struct CoreProfile {
     pub name: String,
     /// Where the numbers are from as a whole, and what is assumed.
     pub source: String,
-    /// A turn that finds nothing.
+    /// An iteration that finds nothing.
     pub poll: Cost,
     /// Receiving and sending without a look at the packet. For information: all that follow have it in them.
-    pub io: Turn,
+    pub io: Iteration,
     /// The basic forwarder.
-    pub forwarder: Turn,
+    pub forwarder: Iteration,
     /// The balancer, by connection table; one of them is that of [`Method::DEFAULT`].
     pub method: Vec<MethodCost>,
     /// The end of a flow, or its expiry.
@@ -48,10 +48,10 @@ pub struct Cost {
     pub source: String,
 }
 
-/// What a turn costs.
+/// What an iteration costs.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Turn {
+pub struct Iteration {
     /// Nanoseconds for itself.
     pub burst_ns: f64,
     /// Nanoseconds for each packet.
@@ -69,20 +69,20 @@ pub struct MethodCost {
     pub table: Method,
     /// Where the numbers are from.
     pub source: String,
-    /// Turns with packets of known flows.
+    /// Iterations with packets of known flows.
     pub known: Vec<Known>,
     /// What a flow that comes and goes costs on top of that; nothing, if there are no points.
     #[serde(default)]
     pub new: Vec<New>,
 }
 
-/// Turns with packets of known flows.
+/// Iterations with packets of known flows.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
     /// Flows in use on the core.
     pub flows: f64,
-    /// Nanoseconds for the turn.
+    /// Nanoseconds for the iteration.
     pub burst_ns: f64,
     /// Nanoseconds for each packet.
     pub packet_ns: f64,
@@ -96,10 +96,10 @@ pub struct New {
     pub flows: f64,
     /// Nanoseconds more than as many packets of a known flow.
     pub ns: f64,
-    /// Nanoseconds more for each turn in which any begins: what a burst of known flows' packets loses by the first packets
+    /// Nanoseconds more for each iteration in which any begins: what a burst of known flows' packets loses by the first packets
     /// among them, and by those that follow these.
     #[serde(default)]
-    pub turn_ns: f64,
+    pub iteration_ns: f64,
 }
 
 fn method_by_name<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
@@ -122,19 +122,19 @@ impl CoreProfile {
         self.method.iter().any(|cost| cost.table == method)
     }
 
-    /// Nanoseconds of a turn that finds nothing.
+    /// Nanoseconds of an iteration that finds nothing.
     pub fn poll_ns(&self) -> f64 {
         self.poll.ns
     }
 
-    /// Nanoseconds of a packet through the forwarder, receiving and sending included, in turns of `burst` packets (0 is
+    /// Nanoseconds of a packet through the forwarder, receiving and sending included, in iterations of `burst` packets (0 is
     /// taken for 1).
     pub fn forward_ns(&self, burst: usize) -> f64 {
         each(self.forwarder.burst_ns, self.forwarder.packet_ns, burst)
     }
 
     /// Nanoseconds of a packet of a known flow with `flows` flows in use on this core, receiving and sending included, in
-    /// turns of `burst` packets (0 is taken for 1).
+    /// iterations of `burst` packets (0 is taken for 1).
     ///
     /// A table that the profile knows nothing of costs what the nearest of its kind does: see [`CoreProfile::has`].
     pub fn known_ns(&self, method: Method, flows: f64, burst: usize) -> f64 {
@@ -149,7 +149,7 @@ impl CoreProfile {
         let at = |value: fn(&New) -> f64| {
             between(flows, self.of(method).new.iter().map(|point| (point.flows, value(point))))
         };
-        (at(|point| point.ns), at(|point| point.turn_ns))
+        (at(|point| point.ns), at(|point| point.iteration_ns))
     }
 
     /// Nanoseconds of a flow's end or expiry.
@@ -184,10 +184,10 @@ impl CoreProfile {
             time(&format!("{what}.ns"), cost.ns)?;
             sourced(what, &cost.source)?;
         }
-        for (what, turn) in [("io", &self.io), ("forwarder", &self.forwarder)] {
-            time(&format!("{what}.burst_ns"), turn.burst_ns)?;
-            time(&format!("{what}.packet_ns"), turn.packet_ns)?;
-            sourced(what, &turn.source)?;
+        for (what, iteration) in [("io", &self.io), ("forwarder", &self.forwarder)] {
+            time(&format!("{what}.burst_ns"), iteration.burst_ns)?;
+            time(&format!("{what}.packet_ns"), iteration.packet_ns)?;
+            sourced(what, &iteration.source)?;
         }
         if self.forwarder.packet_ns <= 0.0 || self.poll.ns <= 0.0 {
             return Err("poll.ns and forwarder.packet_ns are above 0".into());
@@ -212,14 +212,14 @@ impl CoreProfile {
             }
             for point in &cost.new {
                 time(&format!("{name}.new.ns"), point.ns)?;
-                time(&format!("{name}.new.turn_ns"), point.turn_ns)?;
+                time(&format!("{name}.new.iteration_ns"), point.iteration_ns)?;
             }
         }
         Ok(())
     }
 }
 
-/// Nanoseconds of a packet in turns of so many.
+/// Nanoseconds of a packet in iterations of so many.
 fn each(burst_ns: f64, packet_ns: f64, burst: usize) -> f64 {
     packet_ns + burst_ns / burst.max(1) as f64
 }

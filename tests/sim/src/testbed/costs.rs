@@ -1,4 +1,4 @@
-//! What turns take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a flow
+//! What iterations take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a flow
 //! stands for ten: so many share a cache at full scale.
 
 use super::cores::CoreProfile;
@@ -15,7 +15,7 @@ pub(super) struct Costs {
     method: Method,
     /// How many times as long everything takes.
     factor: f64,
-    /// Of a turn with so many packets through the forwarder.
+    /// Of an iteration with so many packets through the forwarder.
     forward: [f64; BURST + 1],
 }
 
@@ -24,9 +24,9 @@ pub(super) struct Costs {
 pub(super) struct Remembered {
     /// For this many, more or less.
     flows: u32,
-    /// Of a turn with so many packets of known flows.
+    /// Of an iteration with so many packets of known flows.
     known: [f64; BURST + 1],
-    /// Of a new flow, and of a turn in which any begins.
+    /// Of a new flow, and of an iteration in which any begins.
     new: (f64, f64),
 }
 
@@ -48,16 +48,16 @@ impl Costs {
         (self.profile.poll_ns() * self.factor / 2.0) as u64
     }
 
-    /// A turn of the forwarder.
+    /// An iteration of the forwarder.
     pub(super) fn forward(&self, burst: usize) -> f64 {
         self.forward[burst.min(BURST)]
     }
 
-    /// A turn of the balancer: packets, flows that began and ended in it, flows in use.
-    pub(super) fn turn(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
+    /// An iteration of the balancer: packets, flows that began and ended in it, flows in use.
+    pub(super) fn iteration(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
         self.refresh(flows, remembered);
-        let (each, turn) = remembered.new;
-        let begun = if new == 0 { 0.0 } else { new as f64 * each + turn };
+        let (each, iteration) = remembered.new;
+        let begun = if new == 0 { 0.0 } else { new as f64 * each + iteration };
         remembered.known[burst.min(BURST)] + begun + self.ends(ended)
     }
 
@@ -100,9 +100,9 @@ impl Costs {
         }
         let in_use = self.at_full_scale(flows);
         let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
-        let (each, turn) = self.profile.new_ns(self.method, in_use);
+        let (each, iteration) = self.profile.new_ns(self.method, in_use);
         *remembered =
-            Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, turn * self.factor) };
+            Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, iteration * self.factor) };
     }
 }
 
@@ -114,14 +114,14 @@ mod tests {
     fn a_turn_in_which_flows_begin_costs_that_once() {
         let mut profile = CoreProfile::parse(include_str!("../../../../lab/profiles/cores/xeon-5217.toml")).unwrap();
         for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
-            (point.ns, point.turn_ns) = (300.0, 80.0);
+            (point.ns, point.iteration_ns) = (300.0, 80.0);
         }
         let costs = Costs::new(profile, Method::DEFAULT, 0.5);
         let mut remembered = Remembered::default();
-        let mut turn = |new| costs.turn(32, new, 0, 1000, &mut remembered);
-        let known = turn(0);
+        let mut iteration = |new| costs.iteration(32, new, 0, 1000, &mut remembered);
+        let known = iteration(0);
         for (new, more) in [(1, 380.0), (2, 680.0), (32, 9680.0)] {
-            assert!((turn(new) - known - 2.0 * more).abs() < 1e-6, "{new}");
+            assert!((iteration(new) - known - 2.0 * more).abs() < 1e-6, "{new}");
         }
     }
 }

@@ -109,8 +109,8 @@ impl Packet {
         head[30..34].copy_from_slice(&destination.to_be_bytes());
         head[34..36].copy_from_slice(&source_port.to_be_bytes());
         head[36..38].copy_from_slice(&destination_port.to_be_bytes());
-        let carried = self.length - L4 as u16;
-        let partial = folded(ends + u32::from(protocol) + u32::from(carried)).to_be_bytes();
+        let payload = self.length - L4 as u16;
+        let partial = folded(ends + u32::from(protocol) + u32::from(payload)).to_be_bytes();
         match self.protocol {
             Protocol::Tcp => {
                 let (flags, sequence, acknowledgement) = self.numbers();
@@ -120,7 +120,7 @@ impl Packet {
                 head[50..52].copy_from_slice(&partial);
             }
             Protocol::Udp => {
-                head[38..40].copy_from_slice(&carried.to_be_bytes());
+                head[38..40].copy_from_slice(&payload.to_be_bytes());
                 head[40..42].copy_from_slice(&partial);
             }
         }
@@ -128,7 +128,7 @@ impl Packet {
 
     /// The backend that a frame, made of this packet by the worker, has to do with; [`NOWHERE`]: the frame is something
     /// else.
-    pub(super) fn carried_to(&self, frame: &[u8]) -> u16 {
+    pub(super) fn destination_of(&self, frame: &[u8]) -> u16 {
         let word =
             |at: usize| frame.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);
         match self.direction {

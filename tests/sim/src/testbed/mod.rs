@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - Packets come in over a line of so many Gbit/s. The card ([`Nic`](crate::nic::Nic)) looks first: what matches a rule
-//!   leaves by itself. The rest goes by a hash of the client's end, both directions alike, into the queue of a core.
+//!   leaves by itself. The rest is spread by a hash of the client's end, both directions alike, into the queue of a core.
 //! - A core takes what is in its queue, 32 packets at most, and gives it to the very [`Worker`](hairpin_core::worker::Worker)
 //!   of the data plane, as frames. What that takes, a [`CoreProfile`] says, from what was in the burst: packets, new flows,
 //!   ends. As long as that lasts the queue fills; then the packets leave, and the worker asks for rules and hears of

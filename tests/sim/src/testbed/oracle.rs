@@ -244,7 +244,7 @@ impl Places {
     }
 }
 
-/// A plan carried out. It knows its flow by the client's end.
+/// A plan performed. It knows its flow by the client's end.
 pub(super) struct Oracle {
     plan: Plan,
     /// When the run began.

@@ -124,7 +124,7 @@ impl Histogram {
         ((u64::from(shift) << SHARP) + (ns >> shift)) as usize
     }
 
-    /// What stands for a bucket: its middle.
+    /// A bucket's value: its middle.
     fn middle(bucket: usize) -> f64 {
         if bucket < FINE as usize {
             return bucket as f64;

@@ -18,12 +18,12 @@ use hairpin_core::worker::Asked;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// Packets in a turn at most.
+/// Packets in an iteration at most.
 pub(super) const BURST: usize = 32;
 /// Packets that are fetched from the traffic at a time.
 const AHEAD: usize = 256;
 /// How often a core looks after timeouts, and at all if it has nothing to do: so many nanoseconds at full scale.
-const LOOK_NS: f64 = 20_000.0;
+const POLL_NS: f64 = 20_000.0;
 /// Rules may take so long to come to rest after a run.
 const SETTLES: Duration = Duration::from_secs(60);
 /// Packets between two reports of progress.
@@ -56,10 +56,10 @@ struct Run<'a> {
     turned: VecDeque<Turned<Packet>>,
     /// The core that is done next, and when.
     soonest: (u64, usize),
-    /// A core's frames before and after a turn, and its packets.
+    /// A core's frames before and after an iteration, and its packets.
     frames: (Batch<Sheet>, Batch<Sheet>),
     burst: Vec<Packet>,
-    look: u64,
+    poll: u64,
     queue: usize,
     beside: u64,
     /// Packets that a planted mistake might have hit.
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
             soonest: (u64::MAX, 0),
             frames: (Batch::new(), Batch::new()),
             burst: Vec::with_capacity(BURST),
-            look: (LOOK_NS * slower / bed.options.scale) as u64,
+            poll: (POLL_NS * slower / bed.options.scale) as u64,
             queue: bed.options.port.queue as usize,
             beside: (bed.options.port.latency.as_nanos() as f64 / bed.options.scale) as u64,
             chances: 0,
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         {
             let hint = hint.unwrap_or_else(|| card.nic.no_hint());
             let length = usize::from(packet.length);
-            let (passage, to) = card.nic.carry(Time::from_nanos(now), &packet.key(), length, hint);
+            let (passage, to) = card.nic.forward(Time::from_nanos(now), &packet.key(), length, hint);
             match passage {
                 Passage::Forward(at) => {
                     if let (Some(to), Direction::FromClient) = (to, packet.direction) {
@@ -338,17 +338,17 @@ impl<'a> Run<'a> {
         }
         let core = &mut self.bed.cores[number];
         if core.queue.is_empty() {
-            (core.phase, self.bed.until[number]) = (Phase::Idle, now + self.look);
+            (core.phase, self.bed.until[number]) = (Phase::Idle, now + self.poll);
             return;
         }
-        let takes = (self.turn(number, now).round() as u64).max(1);
+        let takes = (self.iteration(number, now).round() as u64).max(1);
         let core = &mut self.bed.cores[number];
         core.busy_ns += takes;
         (core.phase, self.bed.until[number]) = (Phase::Packets, now + takes);
     }
 
     /// A core handles a burst; how long that takes, in nanoseconds.
-    fn turn(&mut self, number: usize, now: u64) -> f64 {
+    fn iteration(&mut self, number: usize, now: u64) -> f64 {
         let core = &mut self.bed.cores[number];
         let size = core.queue.len().min(BURST);
         let Some(worker) = &mut core.worker else {
@@ -372,7 +372,7 @@ impl<'a> Run<'a> {
                 self.count.lose(now, packet, Loss::NotTheServices);
                 continue;
             }
-            let backend = packet.carried_to(frame.bytes());
+            let backend = packet.destination_of(frame.bytes());
             if backend != NOWHERE {
                 missing &= !(1 << place);
                 core.leaving.push(Packet { backend, ..*packet });
@@ -384,7 +384,7 @@ impl<'a> Run<'a> {
             self.count.dropped(now, packets, &before, worker.statistics());
         }
         let (new, ended, in_use) = core.changes();
-        self.bed.costs.turn(size, new, ended, in_use, &mut core.costs)
+        self.bed.costs.iteration(size, new, ended, in_use, &mut core.costs)
     }
 
     /// A core looks after timeouts and rules; how long that takes, in nanoseconds.
@@ -399,8 +399,8 @@ impl<'a> Run<'a> {
         }
         let core = &mut self.bed.cores[number];
         let Some(worker) = &mut core.worker else { return 0.0 };
-        if now >= core.looks_at {
-            core.looks_at = now + self.look;
+        if now >= core.polls_at {
+            core.polls_at = now + self.poll;
             if worker.poll_timeout(time).is_some_and(|due| due <= time) {
                 worker.handle_timeout(time);
             }
@@ -438,13 +438,13 @@ impl<'a> Run<'a> {
     /// Waits until the last packet has left, and until what was asked of the card is done.
     fn settle(&mut self) {
         while !self.bed.line_out.is_empty() {
-            self.come_to(self.count.rows.ends.min(self.bed.now + self.look));
+            self.come_to(self.count.rows.ends.min(self.bed.now + self.poll));
             self.sink(self.bed.now);
         }
         let until = self.bed.now.saturating_add(SETTLES.as_nanos() as u64);
         let (area, peak) = (self.count.rules, self.count.rules_peak);
         while self.bed.card.is_some() && self.bed.now < until {
-            self.bed.now += self.look;
+            self.bed.now += self.poll;
             let asked: f64 = (0..self.bed.cores.len()).map(|number| self.rules(number, self.bed.now)).sum();
             let waiting = self.bed.cores.iter().any(|core| !core.inbox.is_empty());
             if asked == 0.0 && !waiting && self.bed.card.as_ref().is_none_or(|card| card.nic.is_idle()) {

@@ -5,7 +5,7 @@ use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
 
 /// Flows in turn, at a rate; every so many packets of a flow one comes back.
 #[derive(Clone)]
-struct Turns {
+struct RoundRobin {
     protocol: Protocol,
     flows: u32,
     rate: f64,
@@ -16,9 +16,9 @@ struct Turns {
     sent: u64,
 }
 
-impl Turns {
-    fn new(flows: u32, rate: f64, packets: u64) -> Turns {
-        Turns { protocol: Protocol::Udp, flows, rate, length: 1000, left: packets, answers: 0, sent: 0 }
+impl RoundRobin {
+    fn new(flows: u32, rate: f64, packets: u64) -> RoundRobin {
+        RoundRobin { protocol: Protocol::Udp, flows, rate, length: 1000, left: packets, answers: 0, sent: 0 }
     }
 }
 
@@ -27,7 +27,7 @@ fn client(flow: u32, protocol: Protocol) -> FlowKey {
     FlowKey { source, destination: service(), protocol }
 }
 
-impl Traffic for Turns {
+impl Traffic for RoundRobin {
     fn next(&mut self) -> Option<Offered> {
         self.left = self.left.checked_sub(1)?;
         let (round, flow) = (self.sent / u64::from(self.flows), (self.sent % u64::from(self.flows)) as u32);
@@ -65,7 +65,7 @@ fn balancer(entries: u32, policy: Option<Policy>) -> Device {
     Device::Balancer(Balancer { table: Method::DEFAULT, entries, backends: 8, timeouts: Timeouts::default(), offload })
 }
 
-fn run(options: Options, traffic: &Turns) -> Results {
+fn run(options: Options, traffic: &RoundRobin) -> Results {
     let mut bed = Testbed::new(options).expect("a testbed");
     let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
     assert_eq!(results.failures, Vec::<String>::new());
@@ -86,7 +86,7 @@ fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
     let each = 1e9 / profile().forward_ns(32);
     for cores in [1u16, 2, 4] {
         // Small packets, many more than the cores can bear, over a line that has room for all.
-        let traffic = Turns { length: 60, ..Turns::new(4096, each * 1.5 * f64::from(cores), 400_000) };
+        let traffic = RoundRobin { length: 60, ..RoundRobin::new(4096, each * 1.5 * f64::from(cores), 400_000) };
         let mut options = options(cores, Device::Forwarder);
         options.port.gbit_s = 1000.0;
         let results = run(options, &traffic);
@@ -96,14 +96,14 @@ fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
         assert!(lost(&results, "receive-queue") > 50_000);
     }
     let line = 100e9 / (1024.0 * 8.0);
-    let results = run(options(16, Device::Forwarder), &Turns::new(4096, line * 1.5, 400_000));
+    let results = run(options(16, Device::Forwarder), &RoundRobin::new(4096, line * 1.5, 400_000));
     assert!((rate(&results) / line - 1.0).abs() < 0.01, "the line: {}, not {line}", rate(&results));
 }
 
 #[test]
 fn the_same_seed_does_the_same_to_the_byte() {
     let policy = Policy::Choice(Choice::FirstN(FirstN { connections: 300 }));
-    let traffic = Turns { answers: 3, ..Turns::new(1000, 3e6, 60_000) };
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(1000, 3e6, 60_000) };
     let results = || run(options(3, balancer(4096, Some(policy.clone()))), &traffic);
     let (one, other) = (results(), results());
     assert_eq!(format!("{one:?}"), format!("{other:?}"));
@@ -115,7 +115,7 @@ fn the_same_seed_does_the_same_to_the_byte() {
 #[test]
 fn the_balancer_keeps_each_flow_on_a_backend() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let traffic = Turns { protocol, answers: 4, ..Turns::new(2000, 2e6, 50_000) };
+        let traffic = RoundRobin { protocol, answers: 4, ..RoundRobin::new(2000, 2e6, 50_000) };
         let results = run(options(2, balancer(8192, None)), &traffic);
         assert_eq!((results.unfaithful, results.received), (0, 50_000), "{:?}", results.lost);
         assert_eq!(results.established, 2000);
@@ -126,7 +126,7 @@ fn the_balancer_keeps_each_flow_on_a_backend() {
 #[test]
 fn what_comes_too_fast_is_lost_in_front_of_the_core() {
     let known = 1e9 / profile().known_ns(Method::DEFAULT, 2000.0, 32);
-    let traffic = Turns { length: 60, ..Turns::new(2000, known * 2.0, 300_000) };
+    let traffic = RoundRobin { length: 60, ..RoundRobin::new(2000, known * 2.0, 300_000) };
     let results = run(options(1, balancer(8192, None)), &traffic);
     assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
     let share = rate(&results) / known;
@@ -136,7 +136,7 @@ fn what_comes_too_fast_is_lost_in_front_of_the_core() {
 
 #[test]
 fn backends_that_know_nothing_yet_are_not_the_devices_fault() {
-    struct Backwards(Turns);
+    struct Backwards(RoundRobin);
     impl Traffic for Backwards {
         fn next(&mut self) -> Option<Offered> {
             let offered = self.0.next()?;
@@ -151,19 +151,19 @@ fn backends_that_know_nothing_yet_are_not_the_devices_fault() {
         }
     }
     let mut bed = Testbed::new(options(1, balancer(8192, None))).expect("a testbed");
-    let results = bed.run(&mut Backwards(Turns::new(100, 1e5, 1000)), &mut |_, _| {});
+    let results = bed.run(&mut Backwards(RoundRobin::new(100, 1e5, 1000)), &mut |_, _| {});
     assert_eq!((lost(&results, "no-backend-yet"), results.received), (100, 900));
 }
 
 #[test]
-fn what_the_card_carries_costs_the_core_nothing_and_run_2_asks_for_no_rules() {
+fn offloaded_packets_cost_the_core_nothing() {
     let policy = Policy::Choice(Choice::Always);
-    let mut traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let mut traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
     let mut bed = Testbed::new(options(2, balancer(8192, Some(policy)))).expect("a testbed");
     let first = bed.run(&mut traffic.clone(), &mut |_, _| {});
     assert_eq!((&first.failures, first.unfaithful), (&Vec::new(), 0));
     assert_eq!((first.inserted, first.rules_peak, first.received), (1000, 1000, 50_000), "{first:?}");
-    // Datagrams of known flows all go by the card.
+    // The card forwards all datagrams of known flows.
     traffic.left = 50_000;
     let second = bed.run(&mut traffic, &mut |_, _| {});
     assert_eq!((&second.failures, second.unfaithful), (&Vec::new(), 0));
@@ -175,7 +175,7 @@ fn what_the_card_carries_costs_the_core_nothing_and_run_2_asks_for_no_rules() {
 #[test]
 fn a_policy_that_waits_asks_for_less() {
     let heavy = HeavyHitter { bytes: Some(30_000), packets: None, duration: None, combine: Combine::All };
-    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
     let results = run(options(2, balancer(8192, Some(Policy::Choice(Choice::HeavyHitter(heavy))))), &traffic);
     assert_eq!(results.inserted, 1000);
     // 30 packets of each flow, and a few more while rules are on their way.
@@ -185,8 +185,8 @@ fn a_policy_that_waits_asks_for_less() {
 }
 
 #[test]
-fn cores_that_share_a_small_card_do_not_ask_it_for_more_than_it_has() {
-    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+fn cores_share_a_small_card_within_its_capacity() {
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
     let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
     if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
         offload.card.tables.rules_max = 200;
@@ -198,7 +198,7 @@ fn cores_that_share_a_small_card_do_not_ask_it_for_more_than_it_has() {
 
 #[test]
 fn planted_mistakes_are_seen() {
-    let traffic = Turns { answers: 3, ..Turns::new(500, 1e6, 50_000) };
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
     let planted = |mistake, timeouts| {
         let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
         if let Device::Balancer(balancer) = &mut options.device {
@@ -212,14 +212,14 @@ fn planted_mistakes_are_seen() {
     assert!(results.unfaithful >= 30, "{}", results.unfaithful);
     let results = planted(Mistake::Vanishes, Timeouts::default());
     assert!(results.failures.iter().any(|why| why.contains("offered")), "{:?}", results.failures);
-    // Flows that are silent from turn to turn end all the time, and their rules stay.
+    // Flows that are silent from round to round end all the time, and their rules stay.
     let short = Duration::from_micros(100);
     let timeouts = Timeouts { udp_new: short, udp_established: short, ..Timeouts::default() };
     let results = planted(Mistake::KeepsRules, timeouts);
     assert!(results.failures.iter().any(|why| why.contains("rules")), "{:?}", results.failures);
 }
 
-/// Flows of which some are much larger than others, that come and go.
+/// Flows of very different sizes that come and go.
 #[derive(Clone)]
 struct Sizes {
     packets: std::rc::Rc<Vec<(u64, u32)>>,
@@ -296,10 +296,10 @@ fn the_yardstick_saves_most_where_room_is_short() {
 
 #[test]
 fn at_a_tenth_of_the_scale_everything_takes_ten_times_as_long() {
-    let whole = Turns { answers: 3, ..Turns::new(5000, 2e6, 400_000) };
-    let tenth = Turns { answers: 3, ..Turns::new(500, 2e5, 40_000) };
+    let whole = RoundRobin { answers: 3, ..RoundRobin::new(5000, 2e6, 400_000) };
+    let tenth = RoundRobin { answers: 3, ..RoundRobin::new(500, 2e5, 40_000) };
     // Flows that all begin at once are a burst, which does not scale: what counts is the second run.
-    let run = |options: Options, traffic: &Turns| {
+    let run = |options: Options, traffic: &RoundRobin| {
         let mut bed = Testbed::new(options).expect("a testbed");
         bed.run(&mut traffic.clone(), &mut |_, _| {});
         bed.run(&mut traffic.clone(), &mut |_, _| {})
@@ -375,7 +375,7 @@ fn connections_begin_and_end_and_take_their_rules_along() {
 
 #[test]
 fn rows_add_up_to_the_whole() {
-    let traffic = Turns { length: 60, ..Turns::new(2000, 2e7, 100_000) };
+    let traffic = RoundRobin { length: 60, ..RoundRobin::new(2000, 2e7, 100_000) };
     let results = run(options(1, balancer(8192, None)), &traffic);
     let sum = |of: fn(&Row) -> u64| results.rows.iter().map(of).sum::<u64>();
     assert_eq!((sum(|row| row.offered), sum(|row| row.received)), (results.offered, results.received));

@@ -351,7 +351,7 @@ fn what_is_no_syn_is_left_alone() {
 }
 
 #[test]
-fn a_wrong_checksum_is_no_syn_and_an_unfinished_one_is_not_looked_at() {
+fn wrong_checksum_is_refused_partial_is_accepted() {
     let cookies = Cookies::new(KEYS);
     let (mut frame, at) = syn(false, &[], &ALL, b"early data");
     frame.data[at.l4 + 23] ^= 1;

@@ -27,7 +27,7 @@ pub struct Request<'a> {
     pub fields: Fields<'a>,
     /// The body behind the head: [`Length::None`], [`Length::Bytes`] of at least 1, or [`Length::Chunked`].
     pub body: Length,
-    /// Whom it is for: the target's authority if it has one (RFC 9112, 3.2.2), else `Host`. With its port, as it was
+    /// The host it is for: the target's authority if it has one (RFC 9112, 3.2.2), else `Host`. With its port, as it was
     /// written. `None` with HTTP/1.0 only.
     pub host: Option<&'a [u8]>,
     /// Whether the client keeps the connection (RFC 9112, 9.3).
@@ -126,7 +126,7 @@ fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Optio
     Ok(Some((Line { method, method_bytes, target, version }, next)))
 }
 
-/// Whom a request is for (RFC 9112, 3.2).
+/// The host of a request (RFC 9112, 3.2).
 fn host<'a>(target: &Target<'a>, version: Version, field: Option<&'a [u8]>) -> Result<Option<&'a [u8]>, Refusal> {
     match field {
         Some(host) if !is_authority(host) => return Err(Refusal::Host),

@@ -20,7 +20,7 @@ pub struct Response<'a> {
     pub fields: Fields<'a>,
     /// The body behind the head. Behind [`Length::Tunnel`] there is no more HTTP.
     pub body: Length,
-    /// What a client has to be told of the body.
+    /// How a client learns the body's length.
     pub framing: FramingFields,
     /// Whether the backend keeps the connection (RFC 9112, 9.3). Never with [`Length::UntilClose`] and
     /// [`Length::Tunnel`].

@@ -11,7 +11,7 @@ pub type Scratch = ArrayVec<u8, PATH_BYTES_MAX>;
 /// Why a path cannot be compared with anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// It is not one path to everybody: `%` without two hexadecimal digits, `%00`, a backslash, `..` above the root,
+    /// Servers read it as different paths: `%` without two hexadecimal digits, `%00`, a backslash, `..` above the root,
     /// `..` beside an empty segment (to some `//` is one slash), `..` or `.` hidden behind an encoded slash or in front
     /// of a parameter (`..;x`).
     Ambiguous,

@@ -1,4 +1,4 @@
-//! SACK options of a header that is carried through a map.
+//! SACK options of a header that a map translates.
 
 use crate::wire::tcp::{OPTION_SACK, Options};
 
@@ -7,8 +7,8 @@ const NO_OPERATION: u8 = 1;
 /// Bytes of a SACK block: its left and its right edge.
 const BLOCK: usize = 8;
 
-/// Carries the SACK blocks in `options` (a TCP header's bytes from the 20th on) from the numbers of who receives, which
-/// they speak of, to those of who sends, by `block` ([`SequenceMap::sack`](super::SequenceMap::sack)). Blocks of which
+/// Carries the SACK blocks in `options` (a TCP header's bytes from the 20th on) from the receiver's sequence numbers, which
+/// they speak of, to the sender's, by `block` ([`SequenceMap::sack`](super::SequenceMap::sack)). Blocks of which
 /// nothing is left are removed, those behind them move up, and the room is filled with no-operation options: the header
 /// keeps its length. Says whether a byte has changed; the checksum is the caller's.
 ///
@@ -34,7 +34,7 @@ pub fn translate_sack(options: &mut [u8], block: impl Fn(u32, u32) -> Option<(u3
                 kept += BLOCK;
             }
         }
-        // An option without blocks says nothing, and not everybody skips it.
+        // An option without blocks says nothing, and some stacks do not skip it.
         let end = if kept > 2 { kept } else { 0 };
         data[end..].fill(NO_OPERATION);
         if end > 0 {

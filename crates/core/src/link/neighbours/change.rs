@@ -99,7 +99,7 @@ impl Writing<'_> {
             let entry = slot.owned();
             if entry.state.is_some() && entry.due <= now {
                 if asks.is_full() {
-                    // the rest in the next turn
+                    // the rest in the next iteration
                     self.0.cursor.store(at as u64, Ordering::Relaxed);
                     return;
                 }
@@ -146,7 +146,7 @@ fn heard(now: Time, entry: &Entry, claim: &Claim) -> Option<Entry> {
     let usable = state.is_usable();
     let mac = match claim.mac {
         Some(mac) => mac,
-        // without an address it says only that the one that is known is right
+        // without an address it only confirms the known one
         None if usable => entry.mac,
         None => return None,
     };

@@ -20,7 +20,7 @@
 //! an answer no other one is believed, so that of two answers to one request the first counts.
 //!
 //! # When it is full
-//! An address has two buckets of [`WAYS`] places each, by a keyed hash, so that a table half full has room for
+//! An address has two buckets of [`BUCKET_SIZE`] places each, by a keyed hash, so that a table half full has room for
 //! everybody. A new entry takes a free place, else that of the entry longest failed, longest incomplete where half of
 //! the places have no Ethernet address, longest stale; else there is none. Reachable entries do not give way, except to
 //! kept ones; kept ones never. So a host that makes us send to addresses that no host has (a scan of a connected
@@ -62,7 +62,7 @@ pub const STALE: Duration = Duration::from_secs(600);
 /// How long the first answer stands against others.
 pub const LOCK_TIME: Duration = Duration::from_secs(1);
 /// Places in a bucket; an address may have any of two buckets.
-pub const WAYS: usize = 8;
+pub const BUCKET_SIZE: usize = 8;
 /// Entries there can be at most.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
@@ -163,7 +163,7 @@ pub(super) enum Needed {
 pub(super) struct Ask {
     pub(super) address: Address,
     pub(super) segment: Segment,
-    /// Whom to ask; `None`: everybody.
+    /// The host to ask; `None`: the broadcast or multicast address.
     pub(super) mac: Option<[u8; 6]>,
 }
 
@@ -176,7 +176,7 @@ pub(super) type Asks = ArrayVec<Ask, ASKS_AT_ONCE>;
 pub(super) struct Claim {
     pub(super) address: Address,
     pub(super) segment: Segment,
-    /// `None`: the one that is known.
+    /// `None`: the known address.
     pub(super) mac: Option<[u8; 6]>,
     /// Whether it says so because it was asked.
     pub(super) solicited: bool,
@@ -220,7 +220,7 @@ impl Neighbours {
     /// A table of at least `capacity` places, 8 to [`CAPACITY_MAX`], a multiple of 64 bytes times a power of two; twice
     /// as many as neighbours are expected is a good number. `secret` has to be random.
     pub fn new(capacity: usize, secret: [u64; 4]) -> Neighbours {
-        let capacity = capacity.clamp(WAYS, CAPACITY_MAX).next_power_of_two();
+        let capacity = capacity.clamp(BUCKET_SIZE, CAPACITY_MAX).next_power_of_two();
         Neighbours {
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             hasher: Hasher::new(secret),
@@ -298,9 +298,10 @@ impl Neighbours {
         key[..16].copy_from_slice(&address.0);
         key[16..].copy_from_slice(&segment.packed().to_le_bytes());
         let hash = key.hash(&self.hasher).0;
-        let mask = self.slots.len() / WAYS - 1;
+        let mask = self.slots.len() / BUCKET_SIZE - 1;
         let (first, second) = (hash as usize & mask, (hash >> 32) as usize & mask);
-        let bucket = |number: usize| self.slots.get(number * WAYS..(number + 1) * WAYS).unwrap_or_default();
+        let bucket =
+            |number: usize| self.slots.get(number * BUCKET_SIZE..(number + 1) * BUCKET_SIZE).unwrap_or_default();
         match first == second {
             false => Places(bucket(first), bucket(second)),
             true if mask > 0 => Places(bucket(first), bucket(first ^ 1)),

@@ -107,7 +107,7 @@ fn a_lock_held_too_long_is_not_waited_for() {
 #[test]
 fn who_gives_way() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
-    let table = Neighbours::new(WAYS, [3; 4]);
+    let table = Neighbours::new(BUCKET_SIZE, [3; 4]);
     let there = |number| table.find(&address(number), SEGMENT) != Found::Unknown;
     // six that answer
     for number in 0..6 {
@@ -130,7 +130,7 @@ fn who_gives_way() {
     }
     assert!(matches!(table.need(second(15), &address(12), SEGMENT), Needed::Ask(_)));
     assert!(!there(10) && there(11) && there(12));
-    // who failed before who has not been heard of for long
+    // failed entries before those not heard of for long
     for at in [32, 33] {
         table.sweep(second(at), &mut asks);
     }
@@ -187,7 +187,7 @@ fn who_did_not_answer_is_asked_anew() {
 
 #[test]
 fn the_same_address_elsewhere_is_another() {
-    let table = Neighbours::new(WAYS, [3; 4]);
+    let table = Neighbours::new(BUCKET_SIZE, [3; 4]);
     let one = address(1);
     table.need(Time::ZERO, &one, SEGMENT);
     let elsewhere = Segment::untagged(4);

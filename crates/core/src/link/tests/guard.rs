@@ -1,6 +1,6 @@
 //! Who lies, who scans, who floods.
 
-use super::world::*;
+use super::stations::*;
 use crate::frame::{Frame, VecFrame};
 use crate::link::arp::{ETHERTYPE, Operation, Packet};
 use crate::link::discovery::Message;
@@ -56,7 +56,7 @@ fn an_announcement_makes_no_neighbour() {
     a.arrives(0, &advertisement("2001:db8::9", Some(9), true, true));
     a.arrives(0, &advertisement("2001:db8::9", Some(9), false, true));
     assert_eq!((state(&a, "10.0.0.9"), state(&a, "2001:db8::9")), (None, None));
-    // nor is who asks for us from outside the port's networks
+    // nor is a host outside the port's networks that asks for us
     a.arrives(0, &arp(Operation::Request, (mac(9), [192, 0, 2, 9]), [10, 0, 0, 80], [0xff; 6]));
     assert_eq!((state(&a, "192.0.2.9"), a.sent().len()), (None, 1));
 }
@@ -94,7 +94,7 @@ fn advertisements_change_what_rfc_4861_says() {
     let known = || {
         let mut a = Station::new(&options());
         a.send(&[datagram("2001:db8::80", to, 100)]);
-        // without an Ethernet address it says nothing to who has none
+        // without an Ethernet address it says nothing to a host that has none
         a.arrives(0, &advertisement_without_mac(to));
         assert_eq!(state(&a, to).unwrap().0, State::Incomplete);
         a.arrives(0, &advertisement(to, Some(9), true, false));
@@ -147,7 +147,7 @@ fn a_scan_evicts_no_neighbour_that_answers() {
         a.arrives(0, &reply([10, 0, 1, number], 100 + number));
     }
     a.arrives(0, &reply([10, 0, 0, 254], 54));
-    a.turn();
+    a.iterate();
     a.sent();
     // forged clients make us answer to 20,000 addresses that no host has
     for n in 0..20_000u32 {
@@ -155,7 +155,7 @@ fn a_scan_evicts_no_neighbour_that_answers() {
         a.send(&[datagram("10.0.0.80", &to, 100)]);
         if n % 100 == 0 {
             a.now = a.now + Duration::from_millis(20);
-            a.turn();
+            a.iterate();
         }
     }
     let unresolved = a.neighbours.entries().filter(|n| !n.state.is_usable() && !n.kept).count();
@@ -202,7 +202,7 @@ fn kept_ones_take_the_place_of_others_and_none_takes_theirs() {
     for n in 0..255u8 {
         a.send(&[datagram("10.0.0.80", &std::format!("10.0.7.{n}"), 100)]);
     }
-    a.turn();
+    a.iterate();
     let kept = a.neighbours.entries().filter(|neighbour| neighbour.kept).count();
     // 201 of 256 places: nearly all find one, and none is taken from them
     assert!(kept > 195, "{kept}");
@@ -214,7 +214,7 @@ fn kept_ones_take_the_place_of_others_and_none_takes_theirs() {
 }
 
 #[test]
-fn claims_to_our_addresses_are_counted_and_countered_once_in_ten_seconds() {
+fn address_conflict_is_counted_and_defended_every_10_s() {
     let mut a = Station::new(&options());
     a.arrives(0, &arp(Operation::Request, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 80], [0xff; 6]));
     a.arrives(0, &advertisement("2001:db8::80", Some(66), false, true));
@@ -283,7 +283,7 @@ proptest! {
                 0 => reply([10, 0, 0, x & 15], y),
                 1 => arp(Operation::Request, (mac(y), [10, 0, 0, x & 15]), [10, 0, 0, if z & 1 == 0 { 80 } else { z }], [0xff; 6]),
                 2 => advertisement(&std::format!("2001:db8::{:x}", x & 15), Some(y), z & 1 == 0, z & 2 == 0),
-                3 => { a.now = a.now + Duration::from_millis(u64::from(place)); a.turn(); continue }
+                3 => { a.now = a.now + Duration::from_millis(u64::from(place)); a.iterate(); continue }
                 4 => { a.wire.room.set(usize::from(x & 7)); continue }
                 5 | 6 => {
                     let to = if y & 1 == 0 { std::format!("10.0.0.{}", x & 15) } else { std::format!("2001:db8::{:x}", x & 15) };

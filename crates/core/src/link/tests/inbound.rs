@@ -1,6 +1,6 @@
 //! What comes in: answered, checked, passed on.
 
-use super::world::*;
+use super::stations::*;
 use crate::frame::{Egress, Frame, VecFrame};
 use crate::link::arp::{ETHERTYPE, Operation, Packet};
 use crate::link::{Drop, LinkOptions, Segment, discovery, header, inward};

@@ -1,6 +1,6 @@
 //! What goes out: routed, held, handed back; nothing without bound.
 
-use super::world::*;
+use super::stations::*;
 use crate::frame::{Arrival, Frame, VecFrame};
 use crate::l4::answer::{self, Notice};
 use crate::link::arp::{ETHERTYPE, Operation, Packet};
@@ -65,13 +65,13 @@ fn the_route_names_port_and_next_hop() {
 }
 
 #[test]
-fn no_way_out() {
+fn no_route() {
     let mut a = balancer();
     let frames = [
         datagram("2001:db8:1::1", "2001:db8:2::1", 100), // no route
         datagram("10.0.0.1", "10.0.0.80", 100),          // to ourselves
-        datagram("10.0.0.1", "10.0.0.255", 100),         // to everybody
-        datagram("10.0.0.1", "10.0.0.0", 100),           // a host like others, who does not answer
+        datagram("10.0.0.1", "10.0.0.255", 100),         // broadcast
+        datagram("10.0.0.1", "10.0.0.0", 100),           // a host like others, which does not answer
     ];
     a.send(&frames);
     assert_eq!((a.dropped(Drop::NoRoute), a.link.waiting()), (3, 1));
@@ -175,13 +175,13 @@ fn neighbours_under_different_tags_are_different() {
     // an answer elsewhere does not count
     a.now = a.now + Duration::from_secs(2);
     a.arrives(1, &answer(1, [10, 1, 0, 9], 77));
-    a.turn();
+    a.iterate();
     assert_eq!(a.link.waiting(), 1);
     let mut under = Segment::of(tagged(&plain, 7).bytes(), 1).unwrap().0;
     assert_eq!(under.tags().collect::<Vec<_>>(), [(0x8100, 7)]);
     under = under.at(1);
     a.arrives(1, &answer_under(under, [10, 1, 0, 9], 20));
-    a.turn();
+    a.iterate();
     let sent = a.sent();
     let sent: Vec<_> = sent.iter().filter(|frame| frame.bytes()[16..18] == [8, 0]).collect();
     assert_eq!((ends(sent[0]).0, &sent[0].bytes()[12..16]), (mac(20), &[0x81, 0, 0x60, 7][..]));
@@ -197,7 +197,7 @@ fn no_more_than_so_many_wait() {
     assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_EACH, 2));
     a.arrives(0, &answer(0, [10, 0, 0, 100], 99));
     a.sent();
-    a.turn();
+    a.iterate();
     // the newest, in order
     let lengths: Vec<usize> = a.sent().iter().map(|frame| frame.bytes().len() - 114).collect();
     assert_eq!(lengths, [2, 3, 4, 5]);
@@ -226,7 +226,7 @@ fn what_finds_no_room_stays_with_the_worker_and_order_is_kept() {
 }
 
 #[test]
-fn what_waited_goes_before_what_comes_later_also_through_a_narrow_way() {
+fn held_frames_leave_first_through_small_mtu() {
     let mut a = balancer();
     a.send(&(0..3).map(|number| datagram("10.0.0.80", "10.0.0.7", 100 + number)).collect::<Vec<_>>());
     a.sent();
@@ -258,7 +258,7 @@ fn our_own_frames_wait_for_room_within_bounds() {
     }
     assert_eq!((a.link.waiting(), a.dropped(Drop::Backlog)), (64, 36));
     a.wire.room.set(usize::MAX);
-    a.turn();
+    a.iterate();
     assert_eq!((a.link.waiting(), a.sent().len()), (0, 64));
 }
 
@@ -273,7 +273,7 @@ fn too_many_too_big_ones_are_dropped() {
 }
 
 proptest! {
-    /// What is known by heart and what is looked up leave alike, and a batch keeps its order whatever falls out of it.
+    /// Cached and looked-up next hops give the same frames, and a batch keeps its order whatever is dropped from it.
     #[test]
     fn by_heart_or_not(kinds in prop::collection::vec(0usize..7, 1..60), once in any::<bool>()) {
         let made = |kind: usize, number: usize| match kind {

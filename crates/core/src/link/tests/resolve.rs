@@ -1,6 +1,6 @@
 //! Two ends find each other; every state of a neighbour, by the clock.
 
-use super::world::*;
+use super::stations::*;
 use crate::flow::Address;
 use crate::frame::{Frame, VecFrame};
 use crate::link::arp::{ETHERTYPE, Operation, Packet};
@@ -25,20 +25,20 @@ fn converse(from: &str, to: &str) {
     assert_eq!(a.link.waiting(), 1);
     assert_eq!(a.neighbour(to).unwrap().state, State::Incomplete);
     // the question
-    assert_eq!(carry(&mut a, 0, &mut b, 0), 1);
+    assert_eq!(transfer(&mut a, 0, &mut b, 0), 1);
     assert!(b.receive().is_empty());
     assert_eq!(b.link.statistics().answered, 1);
     let back = b.neighbour(from).unwrap();
     assert_eq!((back.state, back.mac), (State::Stale, mac(1)));
     // the answer
-    assert_eq!(carry(&mut b, 0, &mut a, 0), 1);
+    assert_eq!(transfer(&mut b, 0, &mut a, 0), 1);
     assert!(a.receive().is_empty());
     let known = a.neighbour(to).unwrap();
     assert_eq!((known.state, known.mac, known.segment), (State::Reachable, mac(2), Segment::untagged(0)));
     // what waited goes
-    a.turn();
+    a.iterate();
     assert_eq!(a.link.waiting(), 0);
-    assert_eq!(carry(&mut a, 0, &mut b, 0), 1);
+    assert_eq!(transfer(&mut a, 0, &mut b, 0), 1);
     let arrived = b.receive();
     assert_eq!(arrived.len(), 1);
     assert_eq!(ends(&arrived[0]), (mac(2), mac(1)));
@@ -46,9 +46,9 @@ fn converse(from: &str, to: &str) {
     // and back, by what the question told: usable at once, confirmed beside it
     assert!(b.send(&[datagram(to, from, 100)]).is_empty());
     assert_eq!(b.neighbour(from).unwrap().state, State::Probe);
-    assert_eq!(carry(&mut b, 0, &mut a, 0), 2);
+    assert_eq!(transfer(&mut b, 0, &mut a, 0), 2);
     assert_eq!(a.receive().len(), 1);
-    carry(&mut a, 0, &mut b, 0);
+    transfer(&mut a, 0, &mut b, 0);
     b.receive();
     assert_eq!(b.neighbour(from).unwrap().state, State::Reachable);
     assert_eq!(a.link.statistics().drops, [0; Drop::ALL.len()]);
@@ -165,7 +165,7 @@ fn a_late_answer_serves_what_still_waits() {
         a.wait(Duration::from_millis(2500));
         assert_eq!(requests(&a).len(), 3);
         a.arrives(0, &answer(to, 9));
-        a.turn();
+        a.iterate();
         let sent = a.sent();
         assert_eq!(sent.iter().map(|frame| frame.bytes().len()).collect::<Vec<_>>(), [114, 115]);
         assert_eq!(ends(&sent[0]), (mac(9), mac(1)));
@@ -177,7 +177,7 @@ fn acquainted(from: &str, to: &str) -> Station {
     let mut a = Station::new(&lone(&[]));
     a.send(&[datagram(from, to, 100)]);
     a.arrives(0, &answer(to, 9));
-    a.turn();
+    a.iterate();
     assert_eq!(a.neighbour(to).unwrap().state, State::Reachable);
     a.sent();
     a
@@ -216,10 +216,10 @@ fn a_stale_one_is_used_and_asked_after() {
 }
 
 #[test]
-fn an_expired_one_is_asked_after_by_the_next_frame_although_no_sweep_has_seen_it() {
+fn expired_neighbour_is_probed_by_next_frame() {
     let (from, to) = ABSENT[0];
     let mut a = acquainted(from, to);
-    // from now on it is known by heart
+    // from now on it is cached
     a.send(&[datagram(from, to, 100)]);
     assert_eq!(requests(&a), []);
     a.now = a.now + REACHABLE;
@@ -248,7 +248,7 @@ fn who_moves_is_found_again() {
         a.send(&[datagram(from, to, 100)]);
         assert_eq!(a.sent().len(), 0);
         a.arrives(0, &answer(to, 7));
-        a.turn();
+        a.iterate();
         assert_eq!((a.neighbour(to).unwrap().state, a.neighbour(to).unwrap().mac), (State::Reachable, mac(7)));
         assert_eq!(ends(&a.sent()[0]).0, mac(7));
     }
@@ -260,8 +260,8 @@ fn kept_ones_are_known_before_they_are_needed() {
     options.kept = ["10.0.0.8", "198.51.100.7"].map(ip).into();
     let mut a = Station::fresh(&options);
     a.neighbours.takes_announcement();
-    a.turn();
-    a.turn();
+    a.iterate();
+    a.iterate();
     // 198.51.100.7 is behind the gateway
     let mut asked: Vec<Address> = a.sent().iter().map(target).collect();
     asked.sort();
@@ -283,7 +283,7 @@ fn kept_ones_are_known_before_they_are_needed() {
     assert_eq!(a.neighbour("10.0.0.254"), None);
 }
 
-/// Whom a request asks for.
+/// The address that a request asks for.
 fn target(frame: &VecFrame) -> Address {
     match Packet::read(frame.bytes(), 14) {
         Some(packet) => Address::from_ipv4(packet.target),
@@ -294,7 +294,7 @@ fn target(frame: &VecFrame) -> Address {
 #[test]
 fn the_next_gateway_serves_when_the_first_is_dead() {
     let mut a = Station::new(&lone(&["10.0.0.253", "10.0.0.254"]));
-    a.turn();
+    a.iterate();
     a.arrives(0, &answer("10.0.0.254", 9));
     a.send(&[datagram("10.0.0.1", "192.0.2.1", 100)]);
     // it is not known yet that the first is dead
@@ -319,15 +319,15 @@ fn an_answer_that_one_worker_gets_serves_the_other() {
     neighbours.takes_announcement();
     let mut a = Station::beside(plan.clone(), neighbours.clone());
     let mut b = Station::beside(plan, neighbours);
-    a.turn();
-    b.turn();
+    a.iterate();
+    b.iterate();
     a.send(&[datagram(from, to, 100)]);
     b.send(&[datagram(from, to, 100)]);
     // one question is enough
     assert_eq!((requests(&a).len(), requests(&b).len()), (1, 0));
     b.arrives(0, &answer(to, 9));
-    a.turn();
-    b.turn();
+    a.iterate();
+    b.iterate();
     assert_eq!((a.sent().len(), b.sent().len()), (1, 1));
 }
 
@@ -341,8 +341,8 @@ fn own_addresses_are_announced_three_times_by_one_worker() {
     let mut b = Station::beside(plan, neighbours.clone());
     // no frame is lent at first
     a.wire.frames.set(0);
-    a.turn();
-    b.turn();
+    a.iterate();
+    b.iterate();
     assert_eq!((a.sent().len(), a.link.statistics().no_frame), (0, 1));
     a.wire.frames.set(usize::MAX);
     a.wait(Duration::from_secs(5));

@@ -19,7 +19,7 @@ pub const DEPTH_MAX: usize = 16;
 /// Packets a leaf may expect at most.
 pub const EXPECTED_MAX: f32 = 1e9;
 
-/// What is told of a packet, or of the first ones together.
+/// Features of a packet, or of the first packets together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// Bytes of the packet, from the IP header on.
@@ -64,7 +64,7 @@ pub enum Feature {
     Udp,
     /// The service's port.
     Port,
-    /// Of its first packets: which number, of which packet, from 1 to [`PACKETS_MAX`].
+    /// A feature of one of its first packets, from 1 to [`PACKETS_MAX`].
     Of(Told, u8),
 }
 

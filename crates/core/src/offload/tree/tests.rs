@@ -81,7 +81,7 @@ fn a_position_begins_anew_with_the_next_connection() {
 }
 
 #[test]
-fn of_one_that_was_not_seen_from_its_beginning_only_what_it_does_now_counts() {
+fn adopted_flow_counts_only_new_packets() {
     let mut policy = DecisionTree::new(tree(), 1);
     let at = |policy: &mut DecisionTree, packets| {
         policy.on_packet(Time::from_nanos(1 << 41), &flow(0, packets, 1400, Direction::FromBackend), ROOM)
@@ -92,7 +92,7 @@ fn of_one_that_was_not_seen_from_its_beginning_only_what_it_does_now_counts() {
 }
 
 #[test]
-fn it_keeps_to_the_room_there_is_and_prefers_what_is_expected_to_have_more() {
+fn full_engine_prefers_longer_expected_flows() {
     let mut policy = DecisionTree::new(tree(), 2);
     let full = EngineRoom { rules: 999, ..ROOM };
     let tight = EngineRoom { rules: 990, ..ROOM };

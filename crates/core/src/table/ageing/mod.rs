@@ -45,7 +45,7 @@ pub trait Ageing {
     /// The mechanism's name in reports.
     fn name(&self) -> &'static str;
 
-    /// Bytes it takes, all of which it took when it was made.
+    /// Bytes it takes; all are allocated when it is made.
     fn bytes(&self) -> usize;
 
     /// When it is drained, everything has been handed out that was over so long ago.

@@ -56,7 +56,7 @@ impl Concurrent {
     /// Looks for all keys, and calls `hit` for each that was found if `TOLD`. (Where entries stand is remembered for
     /// that only.)
     #[inline]
-    pub(super) fn look_burst<const TOLD: bool, K: Key, E: Entries<K>>(
+    pub(super) fn search_burst<const TOLD: bool, K: Key, E: Entries<K>>(
         &self,
         keys: &[K],
         entries: &E,
@@ -68,15 +68,15 @@ impl Concurrent {
         while keys.len() > BURST {
             let (now, later) = keys.split_at(BURST);
             let (found, rest) = out.split_at_mut(BURST);
-            self.look_piece::<TOLD, K, E>(now, entries, found, &hit);
+            self.search_piece::<TOLD, K, E>(now, entries, found, &hit);
             (keys, out) = (later, rest);
         }
-        self.look_piece::<TOLD, K, E>(keys, entries, out, &hit);
+        self.search_piece::<TOLD, K, E>(keys, entries, out, &hit);
     }
 
-    /// [`Concurrent::look_burst`] of up to [`BURST`] keys, in as few instructions as can be (see there, in `cuckoo++`).
+    /// [`Concurrent::search_burst`] of up to [`BURST`] keys, in as few instructions as can be (see there, in `cuckoo++`).
     #[inline(never)]
-    fn look_piece<const TOLD: bool, K: Key, E: Entries<K>>(
+    fn search_piece<const TOLD: bool, K: Key, E: Entries<K>>(
         &self,
         keys: &[K],
         entries: &E,
@@ -148,7 +148,7 @@ impl Concurrent {
     #[cold]
     #[inline(never)]
     fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<Found> {
-        self.look(place, |value| entries.is(value, key))
+        self.search(place, |value| entries.is(value, key))
     }
 
     /// Has the buckets brought into the cache that an insertion may turn to if the primary one is full.

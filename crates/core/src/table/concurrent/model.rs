@@ -4,7 +4,7 @@ use super::displace::Step;
 use super::{AWAY, Concurrent};
 use crate::table::Key;
 
-/// A bug, of which the model checker has to find that it is one.
+/// A bug that the model checker has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
     /// None.

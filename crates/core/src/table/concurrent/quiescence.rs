@@ -37,7 +37,7 @@ pub struct Quiescence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grace(u64);
 
-/// One who looks: registered from the beginning to the end of its life, and online at first.
+/// A reader: registered from the beginning to the end of its life, and online at first.
 pub struct Reader {
     quiescence: Arc<Quiescence>,
     slot: usize,

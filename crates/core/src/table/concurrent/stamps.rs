@@ -38,7 +38,7 @@ impl Concurrent {
         stamp: u8,
         out: &mut [Option<u32>],
     ) {
-        self.look_burst::<true, K, E>(keys, entries, out, |place, found| self.refresh(place, found, stamp));
+        self.search_burst::<true, K, E>(keys, entries, out, |place, found| self.refresh(place, found, stamp));
     }
 
     /// [`crate::table::Shared::scan`] with stamps; one bucket per step.
@@ -101,7 +101,7 @@ impl Concurrent {
                 return;
             }
             // It was moved, replaced or removed.
-            let Some(now) = self.look(place, |value| value == at.value) else { return };
+            let Some(now) = self.search(place, |value| value == at.value) else { return };
             at = now;
         }
     }

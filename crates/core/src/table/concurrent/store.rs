@@ -118,7 +118,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
         (self.capacity / 8 / BATCH).clamp(BATCHES.0, BATCHES.1) * BATCH
     }
 
-    /// Registers one who looks; `None` if there are as many as there may be.
+    /// Registers a reader; `None` if there are as many as there may be.
     pub fn reader(&self) -> Option<Reader> {
         self.quiescence.register()
     }
@@ -128,7 +128,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
         &self.quiescence
     }
 
-    /// One who writes.
+    /// A writer.
     pub fn writer(self: &Arc<Self>) -> Writer<K, V> {
         Writer {
             store: Arc::clone(self),

@@ -25,7 +25,7 @@ fn splitmix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Entries of which a closure knows whether they are meant.
+/// Entries that a closure compares.
 struct Is<F>(F);
 
 impl<F: Fn(u32) -> bool> Entries<Hash> for Is<F> {
@@ -376,10 +376,10 @@ fn equal_hashes_are_refused_cleanly() {
     for value in 0..all {
         assert_eq!(table.find(&Hash(u64::MAX), &Is(|v| v == value)), Some(value));
         // What many lookups would do if entries kept returning while they look.
-        let found = table.look_locked(table.place(Hash(u64::MAX)), |v| v == value);
+        let found = table.search_locked(table.place(Hash(u64::MAX)), |v| v == value);
         assert_eq!(found.map(|found| found.value), Some(value));
     }
-    assert!(table.look_locked(table.place(Hash(u64::MAX)), |_| false).is_none());
+    assert!(table.search_locked(table.place(Hash(u64::MAX)), |_| false).is_none());
     assert_eq!(table.entries(), all as usize + 1);
     // A counter of the filter that has reached its limit stays there; that is no defect.
     assert_eq!(table.check(), Ok(()));
@@ -405,7 +405,7 @@ fn removed_positions_wait_for_readers() {
     assert_eq!((store.key(positions[1]), store.value(positions[1])), (Some([9; 16]), Some(9)));
     assert_eq!((store.key(positions[2]), store.value(positions[2])), (Some([2; 16]), Some(2)));
     assert_eq!((store.key(3), store.value(u32::MAX)), (None, None));
-    // One who is offline delays nothing, one who is back again does.
+    // An offline reader delays nothing, one that is back does.
     reader.offline();
     reader.quiescent();
     writer.retire(positions[0]).unwrap();

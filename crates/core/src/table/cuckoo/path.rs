@@ -26,7 +26,7 @@ const _: () = assert!(NODES <= ROOT as usize);
 impl CuckooPlusPlus {
     /// Inserts an entry whose two buckets are full.
     ///
-    /// A search in breadth finds a shortest chain of entries of which each can move to the other of its buckets, the
+    /// A search in breadth finds a shortest chain of entries that can each move to the other of its buckets, the
     /// last into a hole; then they move, beginning with the last, so that each entry is always in the table. No bucket
     /// stands twice in a shortest chain: what follows after the second time followed after the first already, and the
     /// search would have found that before. So the moves do not get in each other's way, and what was true of a bucket

@@ -25,7 +25,7 @@ fn splitmix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Entries of which a closure knows whether they are meant.
+/// Entries that a closure compares.
 struct Is<F>(F);
 
 impl<F: Fn(u32, &Hash) -> bool> Entries<Hash> for Is<F> {

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 /// How often an entry is read again that was replaced meanwhile.
 const TRIES_MAX: usize = 4;
 
-/// Read-only access to a slab for others than its owner, who is not disturbed: no lock, no store.
+/// Read-only access to a slab for threads and processes other than its owner, which is not disturbed: no lock, no store.
 ///
 /// Positions do not move, so a caller that pages through a slab that changes by ascending position meets every entry
 /// that is there all the time exactly once.

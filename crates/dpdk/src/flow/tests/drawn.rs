@@ -1,8 +1,8 @@
 //! Lives drawn by lot: connections come, change and go on a device with every fault at once.
 
 use super::fake::{self, FakeOptions, Held};
-use super::world::{BOTH_WAYS, World, connection, remove};
-use crate::flow::Way;
+use super::fixture::{BOTH_SUBMISSIONS, EngineFixture, connection, remove};
+use crate::flow::Submission;
 use crate::flow::machine::{RETRY, Request};
 use hairpin_core::engine::{Completion, Rule};
 use hairpin_core::time::Duration;
@@ -95,9 +95,9 @@ impl Worker {
         }
     }
 
-    fn hand_over(&mut self, world: &mut World) {
+    fn hand_over(&mut self, fixture: &mut EngineFixture) {
         while let Some(request) = self.asked.pop_front() {
-            if let Some(request) = world.machine.request(world.now, 0, request, &world.hops, &mut world.heard) {
+            if let Some(request) = fixture.machine.request(fixture.now, 0, request, &fixture.hops, &mut fixture.heard) {
                 self.asked.push_front(request);
                 return;
             }
@@ -105,20 +105,20 @@ impl Worker {
     }
 
     /// What the worker believes is what the device has: nothing of what is gone, and both or none of a pair.
-    fn check(&self, world: &World, strictly: bool) {
+    fn check(&self, fixture: &EngineFixture, strictly: bool) {
         for known in &self.connections {
             if known.due != [false; 2] {
                 continue;
             }
             assert_eq!(known.held[0], known.held[1], "a pair is whole or not there");
             for (rule, held) in known.rules.iter().zip(known.held) {
-                let there = world.holds(rule);
+                let there = fixture.holds(rule);
                 match held {
                     false => assert_eq!(there, Held::No, "{rule:?} is over"),
                     true if strictly => assert_eq!(there, Held::Yes, "{rule:?}"),
                     // It may be out while it is tried again, or the way it was if the device does not let go of it, but
                     // not be another.
-                    true => assert!(there != Held::Other || world.holds_as_it_was(rule) == Held::Yes, "{rule:?}"),
+                    true => assert!(there != Held::Other || fixture.holds_as_it_was(rule) == Held::Yes, "{rule:?}"),
                 }
             }
         }
@@ -139,10 +139,10 @@ fn faults(random: &mut fastrand::Rng) -> FakeOptions {
     }
 }
 
-fn live(way: Way, seed: u64) {
+fn live(submission: Submission, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let quiet = FakeOptions { queue_size: 8, ..FakeOptions::default() };
-    let mut world = World::new(way, &quiet, random.u32(6..40));
+    let mut fixture = EngineFixture::new(submission, &quiet, random.u32(6..40));
     let mut worker = Worker::new();
     for step in 0..STEPS {
         if step % 50 == 0 {
@@ -152,43 +152,43 @@ fn live(way: Way, seed: u64) {
         }
         if random.u8(..40) == 0 {
             // Whatever is on its way in was placed by the old way.
-            world.hops.backend ^= 1;
-            world.hops.generation += 1;
+            fixture.hops.backend ^= 1;
+            fixture.hops.generation += 1;
         }
         worker.ask_something(&mut random);
-        worker.hand_over(&mut world);
-        world.settle();
+        worker.hand_over(&mut fixture);
+        fixture.settle();
         if random.bool() {
-            world.machine.tend(world.now, &world.hops, &mut world.heard);
+            fixture.machine.tend(fixture.now, &fixture.hops, &mut fixture.heard);
         }
-        world.now = world.now + Duration::from_millis(random.u64(..200));
-        worker.hear_all(&world.told());
-        if world.machine.device.is_waiting() || world.machine.is_following(&world.hops) {
+        fixture.now = fixture.now + Duration::from_millis(random.u64(..200));
+        worker.hear_all(&fixture.told());
+        if fixture.machine.device.is_waiting() || fixture.machine.is_following(&fixture.hops) {
             continue;
         }
-        worker.check(&world, false);
+        worker.check(&fixture, false);
     }
     // Without faults everything comes to rest, and is then taken away.
     fake::change(&FakeOptions { queue_size: 8, ..FakeOptions::default() });
-    let rest = |world: &mut World, worker: &mut Worker| {
+    let rest = |fixture: &mut EngineFixture, worker: &mut Worker| {
         for _ in 0..40 {
-            worker.hand_over(world);
-            world.after(RETRY);
-            worker.hear_all(&world.told());
+            worker.hand_over(fixture);
+            fixture.after(RETRY);
+            worker.hear_all(&fixture.told());
         }
     };
-    rest(&mut world, &mut worker);
+    rest(&mut fixture, &mut worker);
     assert!(worker.connections.iter().all(|known| known.due == [false; 2]), "every request is answered");
-    worker.check(&world, true);
+    worker.check(&fixture, true);
     for known in &mut worker.connections {
         for half in (0..2).filter(|half| known.held[*half]) {
             worker.asked.push_back(remove(&known.rules[half]));
             known.due[half] = true;
         }
     }
-    rest(&mut world, &mut worker);
-    assert_eq!((world.fake().live, world.fake().pending, world.machine.rules()), (0, 0, 0), "nothing is left");
-    let statistics = world.machine.statistics;
+    rest(&mut fixture, &mut worker);
+    assert_eq!((fixture.fake().live, fixture.fake().pending, fixture.machine.rules()), (0, 0, 0), "nothing is left");
+    let statistics = fixture.machine.statistics;
     assert_eq!(statistics.created, statistics.destroyed);
 }
 
@@ -197,9 +197,9 @@ fn lives_by_lot() {
     let seeds = std::env::var("HAIRPIN_FLOW_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
     let first = std::env::var("HAIRPIN_FLOW_FIRST").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     for seed in first..first + seeds {
-        for way in BOTH_WAYS {
-            println!("{way:?}, seed {seed}");
-            live(way, seed);
+        for submission in BOTH_SUBMISSIONS {
+            println!("{submission:?}, seed {seed}");
+            live(submission, seed);
         }
     }
 }

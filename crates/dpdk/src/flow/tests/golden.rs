@@ -1,9 +1,9 @@
 //! The arrays of every shape of rule, as they stand in `tests/golden`; `HAIRPIN_GOLDEN=write` writes those.
 
-use super::world::{ALONE, TERMS, TestHops, address, end, one_port, ports, rules};
+use super::fixture::{ALONE, TERMS, TestHops, address, end, one_port, ports, rules};
 use crate::flow::description::{Description, Does, How, NoText};
 use crate::flow::steering::{Stream, steering_rules};
-use crate::flow::translate::{EnginePort, Terms, Turn, place, standing};
+use crate::flow::translate::{EgressAction, EnginePort, Terms, place, standing};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Protocol, SteerBy, Steering};
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ fn arrays(rule: &Description) -> String {
     text
 }
 
-/// A rule said in each way; backends are behind the last port.
-fn every_way(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
+/// A rule written in each form; backends are behind the last port.
+fn all_forms(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
     let mut text = String::new();
     for (title, how) in [("by names", How::NONE), ("by names, deltas signed", How::SIGNED), ("by fields", How::MODIFY)]
     {
@@ -60,8 +60,8 @@ fn a_pair_keeps_the_client() {
         ("udp6", Protocol::Udp, v6),
     ] {
         let [there, back] = rules(protocol, ends, 6);
-        compare(&format!("{name}-from-client"), &every_way(&there, &TERMS, &ports()));
-        compare(&format!("{name}-from-backend"), &every_way(&back, &TERMS, &ports()));
+        compare(&format!("{name}-from-client"), &all_forms(&there, &TERMS, &ports()));
+        compare(&format!("{name}-from-backend"), &all_forms(&back, &TERMS, &ports()));
     }
 }
 
@@ -69,8 +69,8 @@ fn a_pair_keeps_the_client() {
 fn a_pair_with_full_translation() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.1", 50000), end("192.168.0.7", 8080)];
     let [there, back] = rules(Protocol::Tcp, ends, 6);
-    compare("full-from-client", &every_way(&there, &TERMS, &ports()));
-    compare("full-from-backend", &every_way(&back, &TERMS, &ports()));
+    compare("full-from-client", &all_forms(&there, &TERMS, &ports()));
+    compare("full-from-backend", &all_forms(&back, &TERMS, &ports()));
 }
 
 #[test]
@@ -85,33 +85,33 @@ fn a_splice_adds_to_numbers() {
         ..there
     };
     assert_eq!((back.rewrite.sequence_delta, back.rewrite.acknowledgement_delta), (0x8000_0001, 16));
-    compare("splice-from-client", &every_way(&there, &TERMS, &ports()));
-    compare("splice-from-backend", &every_way(&back, &TERMS, &ports()));
+    compare("splice-from-client", &all_forms(&there, &TERMS, &ports()));
+    compare("splice-from-backend", &all_forms(&back, &TERMS, &ports()));
     // Only one number: the other's action is not there.
     there.rewrite.acknowledgement_delta = 0;
-    compare("splice-sequence-only", &every_way(&there, &TERMS, &ports()));
+    compare("splice-sequence-only", &all_forms(&there, &TERMS, &ports()));
 }
 
 #[test]
-fn other_ways_out() {
+fn other_egress() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Tcp, ends, 6);
-    compare("port-id", &every_way(&there, &Terms { turn: Turn::PortId, ..TERMS }, &ports()));
-    compare("hairpin-queue", &every_way(&there, &ALONE, &[one_port()]));
+    compare("port-id", &all_forms(&there, &Terms { egress: EgressAction::PortId, ..TERMS }, &ports()));
+    compare("hairpin-queue", &all_forms(&there, &ALONE, &[one_port()]));
 }
 
 #[test]
 fn one_group_and_age() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Tcp, ends, 6);
-    compare("one-group-age", &every_way(&there, &Terms { jumps: false, counts: Does::AGE, ..TERMS }, &ports()));
+    compare("one-group-age", &all_forms(&there, &Terms { jumps: false, counts: Does::AGE, ..TERMS }, &ports()));
 }
 
 #[test]
 fn marks() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Udp, ends, 0x5_0000_0011);
-    let terms = Terms { turn: Turn::Mark, counts: Does::NONE, ..TERMS };
+    let terms = Terms { egress: EgressAction::Mark, counts: Does::NONE, ..TERMS };
     let hops = TestHops::default();
     let one = place(&terms, &ports(), &hops, &there, 7).expect("it can be placed");
     assert_eq!(one.description.mark, 0x12);
@@ -129,11 +129,11 @@ fn what_stands_before() {
     let port = &one_port();
     compare("standing", &all(&ALONE, port));
     compare("standing-one-group", &all(&Terms { jumps: false, ..ALONE }, port));
-    compare("standing-tcp4", &all(&Terms { carries: [true, false, false, false], ..ALONE }, port));
+    compare("standing-tcp4", &all(&Terms { supports: [true, false, false, false], ..ALONE }, port));
     compare("standing-switch", &all(&TERMS, port));
     let spread = EnginePort { queues: 4, rss_types: 0x38, ..port.clone() };
     compare("standing-several-queues", &all(&ALONE, &spread));
-    compare("standing-mark", &all(&Terms { turn: Turn::Mark, ..ALONE }, port));
+    compare("standing-mark", &all(&Terms { egress: EgressAction::Mark, ..ALONE }, port));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_brings_packets_to_their_worker() {
     // Beside flows' rules: after them, in their group, if there is one and these packets come there.
     compare("steering-beside-flows", &text(&v4, Some(&ALONE)));
     compare("steering-one-group", &text(&v4, Some(&Terms { jumps: false, ..ALONE })));
-    let terms = Terms { carries: [false, true, true, true], ..ALONE };
+    let terms = Terms { supports: [false, true, true, true], ..ALONE };
     assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&Terms { jumps: false, ..ALONE })));
     // The switch's rules are elsewhere.
     assert_eq!(text(&v4, Some(&TERMS)), text(&v4, None));

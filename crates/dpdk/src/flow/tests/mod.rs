@@ -2,9 +2,9 @@
 
 mod drawn;
 mod fake;
+mod fixture;
 mod golden;
 mod life;
 mod probing;
 mod steering;
 mod thread;
-mod world;

@@ -1,9 +1,9 @@
 //! Devices that lack something, and what is made of it.
 
 use super::fake::{self, FakeOptions, PORTS};
-use super::world::{TERMS, TestHops, alone, connection, one_port, ports};
+use super::fixture::{TERMS, TestHops, alone, connection, one_port, ports};
 use crate::flow::translate::{EnginePort, place};
-use crate::flow::{Agreement, Depth, Does, Family, Findings, How, Match, Subject, Turn, probe};
+use crate::flow::{Agreement, Depth, Does, EgressAction, Family, Findings, How, Match, Subject, probe};
 
 fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
     let _alone = alone(options);
@@ -35,9 +35,9 @@ fn a_device_that_can_do_everything() {
     for depth in [Depth::Validate, Depth::Create] {
         let findings = probed(&FakeOptions::default(), depth);
         let terms = findings.terms.expect("it can");
-        assert_eq!((terms.turn, terms.how, terms.counts), (Turn::Hairpin, How::NONE, Does::COUNT));
+        assert_eq!((terms.egress, terms.how, terms.counts), (EgressAction::Hairpin, How::NONE, Does::COUNT));
         assert!(terms.jumps && terms.options && findings.templates);
-        assert_eq!((terms.numbers, terms.carries), (Does::NUMBERS, [true; 4]));
+        assert_eq!((terms.numbers, terms.supports), (Does::NUMBERS, [true; 4]));
         assert_eq!(findings.missing().count(), 0);
         let services = findings.services();
         let software: Vec<_> = services.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name).collect();
@@ -64,16 +64,17 @@ fn bodies_of_http_take_both_numbers_and_headers_without_options() {
         assert!(!joins && why.as_ref().is_some_and(|why| why.starts_with(what)), "{what}: {why:?}");
     }
     let (_, why) = bodies(Does::COUNT | Does::AGE, Match::NONE);
-    assert!(why.is_some_and(|why| why.starts_with("count")), "marks carry nothing");
+    assert!(why.is_some_and(|why| why.starts_with("count")), "marks forward nothing");
 }
 
 /// A hairpin queue leads back out of its own port: between two the switch is the way, whatever queues there are.
 #[test]
 fn two_ports_get_rules_that_lead_from_one_to_the_other() {
-    for (does, turn) in [(Does::NONE, Turn::RepresentedPort), (Does::REPRESENTED_PORT, Turn::PortId)] {
+    for (does, egress) in [(Does::NONE, EgressAction::RepresentedPort), (Does::REPRESENTED_PORT, EgressAction::PortId)]
+    {
         let findings = both(&FakeOptions { hairpin_queues: 4, refuse_does: does, ..FakeOptions::default() });
         let agreed = Agreement::of(&findings).expect("both can");
-        assert_eq!((agreed.terms.turn, agreed.takes_part), (turn, vec![true; 2]));
+        assert_eq!((agreed.terms.egress, agreed.takes_part), (egress, vec![true; 2]));
         assert!(findings.iter().all(|findings| reason(findings, "TCP over IPv4").is_none()));
         for rule in connection(1) {
             assert!(place(&agreed.terms, &ports(), &TestHops::default(), &rule, 0).is_ok(), "{rule:?}");
@@ -87,13 +88,13 @@ fn two_ports_get_rules_that_lead_from_one_to_the_other() {
 #[test]
 fn two_ports_without_a_way_between_them() {
     let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });
-    assert_eq!(Agreement::of(&findings).expect("marks").terms.turn, Turn::Mark);
+    assert_eq!(Agreement::of(&findings).expect("marks").terms.egress, EgressAction::Mark);
     for findings in &findings {
         let why = reason(findings, "UDP over IPv6").expect("it stays in software");
         assert!(why.starts_with("send out: represented port") && why.contains("does not lead there"), "{why}");
     }
     let alone = probed(&FakeOptions { refuse_others: 1, ..FakeOptions::default() }, Depth::Create);
-    assert_eq!(alone.terms.map(|terms| terms.turn), Some(Turn::Hairpin));
+    assert_eq!(alone.terms.map(|terms| terms.egress), Some(EgressAction::Hairpin));
 }
 
 /// A driver may say that there are hairpin queues, and give the port none.
@@ -101,23 +102,23 @@ fn two_ports_without_a_way_between_them() {
 fn hairpin_queues_that_there_are_not() {
     let options = FakeOptions { hairpin_queues: 4, ..FakeOptions::default() };
     let findings = found(&options, &ports()[0], &[], Depth::Create);
-    assert_eq!((findings.hairpin_queues, findings.has(Subject::Turn(Turn::Hairpin))), (4, false));
-    assert_eq!(findings.terms.map(|terms| terms.turn), Some(Turn::RepresentedPort));
+    assert_eq!((findings.hairpin_queues, findings.has(Subject::EgressAction(EgressAction::Hairpin))), (4, false));
+    assert_eq!(findings.terms.map(|terms| terms.egress), Some(EgressAction::RepresentedPort));
 }
 
 #[test]
 fn what_is_missing_is_done_without() {
     let with = |does| FakeOptions { refuse_does: does, ..FakeOptions::default() };
     let without = |does| probed(&with(does), Depth::Create).terms;
-    assert_eq!(without(Does::QUEUE).map(|terms| terms.turn), None, "not even to software");
+    assert_eq!(without(Does::QUEUE).map(|terms| terms.egress), None, "not even to software");
     assert_eq!(without(Does::COUNT).map(|terms| terms.counts), Some(Does::AGE));
     assert_eq!(without(Does::JUMP).map(|terms| terms.jumps), Some(false));
     assert_eq!(without(Does::ACKNOWLEDGEMENT).map(|terms| terms.numbers), Some(Does::SEQUENCE));
-    assert_eq!(without(Does::MARK).map(|terms| terms.turn), Some(Turn::Hairpin));
+    assert_eq!(without(Does::MARK).map(|terms| terms.egress), Some(EgressAction::Hairpin));
     assert_eq!(without(Does::SOURCE_MAC).map(|terms| terms.how), Some(How::MODIFY));
-    assert_eq!(without(Does::COUNT | Does::AGE).map(|terms| terms.turn), Some(Turn::Mark));
+    assert_eq!(without(Does::COUNT | Does::AGE).map(|terms| terms.egress), Some(EgressAction::Mark));
     let names = FakeOptions { refuse_names: 1, refuse_modify: 1, ..FakeOptions::default() };
-    assert_eq!(probed(&names, Depth::Create).terms.map(|terms| terms.turn), Some(Turn::Mark));
+    assert_eq!(probed(&names, Depth::Create).terms.map(|terms| terms.egress), Some(EgressAction::Mark));
     let options = FakeOptions { refuse_match: Match::NO_OPTIONS, ..FakeOptions::default() };
     assert_eq!(probed(&options, Depth::Create).terms.map(|terms| terms.options), Some(false));
 }
@@ -128,7 +129,7 @@ fn what_would_be_wrong_is_not_done() {
         [(Match::NO_CONTROL, Subject::NoControl), (Match::WHOLE, Subject::Whole), (Match::LAST_HOP, Subject::LastHop)]
     {
         let findings = probed(&FakeOptions { refuse_match: missing, ..FakeOptions::default() }, Depth::Validate);
-        assert_eq!(findings.terms.map(|terms| terms.turn), Some(Turn::Mark), "{subject}");
+        assert_eq!(findings.terms.map(|terms| terms.egress), Some(EgressAction::Mark), "{subject}");
         let why = reason(&findings, "TCP over IPv4").expect("it stays in software");
         assert!(why.starts_with(&subject.to_string()) && why.contains("cannot match"), "{why}");
     }
@@ -137,7 +138,7 @@ fn what_would_be_wrong_is_not_done() {
 #[test]
 fn one_family_may_go_without_the_other() {
     let findings = probed(&FakeOptions { refuse_ipv6: 1, ..FakeOptions::default() }, Depth::Create);
-    assert_eq!(findings.terms.map(|terms| terms.carries), Some([true, true, false, false]));
+    assert_eq!(findings.terms.map(|terms| terms.supports), Some([true, true, false, false]));
     assert!(reason(&findings, "UDP over IPv6").expect("why").contains("no IPv6 here"));
     assert_eq!(reason(&findings, "UDP over IPv4"), None);
     assert!(findings.has(Subject::Steer(Family::V4)) && !findings.has(Subject::Steer(Family::V6)));
@@ -167,8 +168,8 @@ fn ports_agree_on_what_all_of_them_can() {
     assert_eq!((agreed.terms, agreed.takes_part), (all.terms.expect("terms"), vec![false, true, false]));
     assert!(agreed.templates);
     let agreed = Agreement::of(&[nothing, marks]).expect("one can mark");
-    assert_eq!((agreed.terms.turn, agreed.takes_part), (Turn::Mark, vec![false, true]));
+    assert_eq!((agreed.terms.egress, agreed.takes_part), (EgressAction::Mark, vec![false, true]));
     let agreed = Agreement::of(&[all, no_ipv6, no_jump]).expect("they can");
     assert_eq!((agreed.takes_part, agreed.templates), (vec![true; 3], false));
-    assert_eq!((agreed.terms.carries, agreed.terms.jumps), ([true, true, false, false], false));
+    assert_eq!((agreed.terms.supports, agreed.terms.jumps), ([true, true, false, false], false));
 }

@@ -1,10 +1,10 @@
 //! Rules that bring packets to their worker: which packets each takes, and how they come and go in a device that refuses.
 
 use super::fake::{self, FakeOptions, Held, PORTS};
-use super::world::{ALONE, address, alone, end, one_port};
+use super::fixture::{ALONE, address, alone, end, one_port};
 use crate::flow::description::{Description, Match, octets};
 use crate::flow::steering::{SteeringRules, Stream, steering_rules};
-use crate::flow::{Hop, Hops, Offload, OffloadOptions, Way};
+use crate::flow::{Hop, Hops, Offload, OffloadOptions, Submission};
 use hairpin_core::flow::{Address, Endpoint, Protocol, SteerBy, Steering};
 use hairpin_core::time::Time;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ fn what_stays_is_not_touched_and_what_is_new_comes_first() {
 }
 
 #[test]
-fn a_device_without_room_for_both_is_given_the_new_after_the_old() {
+fn full_device_replaces_old_rules_first() {
     let _alone = alone(&FakeOptions { capacity: 10, ..FakeOptions::default() });
     let mut rules = SteeringRules::new(None);
     assert_eq!(rules.replace(&wanted(&[1, 2])), Ok(()));
@@ -160,7 +160,7 @@ fn an_engine_that_ends_takes_them_along() {
         totals: 0,
         workers: 1,
         terms: ALONE,
-        way: Way::Synchronous,
+        submission: Submission::Synchronous,
         clock: || Time::from_nanos(1),
         eal: None,
     };

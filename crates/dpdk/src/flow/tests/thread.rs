@@ -1,22 +1,22 @@
 //! The engine as workers see it, with its thread.
 
 use super::fake::{self, FakeOptions, PORTS};
-use super::world::{ALONE, BOTH_WAYS, TERMS, TestHops, alone, connection, one_port, ports};
+use super::fixture::{ALONE, BOTH_SUBMISSIONS, TERMS, TestHops, alone, connection, one_port, ports};
 use crate::flow::description::{Description, Does};
 use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Templates};
 use crate::flow::raw::RawCount;
-use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Terms, Trial, Way, trial};
+use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Submission, Terms, Trial, trial};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
 use std::time::Duration;
 
-fn options(way: Way, rules_max: u32, workers: u16) -> OffloadOptions {
+fn options(submission: Submission, rules_max: u32, workers: u16) -> OffloadOptions {
     let clock = || Time::from_nanos(1);
-    OffloadOptions { ports: ports(), rules_max, totals: 8, workers, terms: TERMS, way, clock, eal: None }
+    OffloadOptions { ports: ports(), rules_max, totals: 8, workers, terms: TERMS, submission, clock, eal: None }
 }
 
-fn start(way: Way, rules_max: u32, workers: u16) -> (Offload, Vec<RteFlowEngine>) {
-    Offload::start(options(way, rules_max, workers), Box::new(TestHops::default())).expect("the fake takes it")
+fn start(submission: Submission, rules_max: u32, workers: u16) -> (Offload, Vec<RteFlowEngine>) {
+    Offload::start(options(submission, rules_max, workers), Box::new(TestHops::default())).expect("the fake takes it")
 }
 
 /// Waits for so many answers.
@@ -42,9 +42,9 @@ fn install(engine: &mut RteFlowEngine, number: u16) {
 
 #[test]
 fn several_workers_and_nothing_left() {
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { delay: 2, ..FakeOptions::default() });
-        let (offload, mut engines) = start(way, 1000, 3);
+        let (offload, mut engines) = start(submission, 1000, 3);
         let standing = fake::state().live;
         for (worker, engine) in engines.iter_mut().enumerate() {
             for number in 0..100 {
@@ -92,9 +92,9 @@ fn several_workers_and_nothing_left() {
 /// A worker may always submit until it is told that there is no room, and what it was told has room is answered.
 #[test]
 fn queues_are_bounded() {
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { delay: 1, ..FakeOptions::default() });
-        let (_offload, mut engines) = start(way, 64, 1);
+        let (_offload, mut engines) = start(submission, 64, 1);
         let engine = &mut engines[0];
         // An odd number, so that the last pair does not fit by one.
         let unknown = connection(20_000)[0];
@@ -125,15 +125,15 @@ fn queues_are_bounded() {
 #[test]
 fn what_cannot_stand_before_ends_it() {
     let faulty = FakeOptions { refuse_does: crate::flow::Does::JUMP, ..FakeOptions::default() };
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&faulty);
-        let failed = Offload::start(options(way, 16, 1), Box::new(TestHops::default()));
+        let failed = Offload::start(options(submission, 16, 1), Box::new(TestHops::default()));
         assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
         let state = fake::state();
         assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
     }
     let _alone = alone(&FakeOptions { no_templates: 1, ..FakeOptions::default() });
-    let failed = Offload::start(options(Way::Templates, 16, 1), Box::new(TestHops::default()));
+    let failed = Offload::start(options(Submission::Templates, 16, 1), Box::new(TestHops::default()));
     assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
 }
 
@@ -185,7 +185,8 @@ fn an_engine_that_fails_takes_its_rules_along_and_answers() {
         let _alone = alone(&FakeOptions::default());
         let device = Brittle { device: Synchronous::default(), left: breaks_after };
         let (offload, mut engines) =
-            Offload::run(options(Way::Synchronous, 1000, 2), Box::new(TestHops::default()), device).expect("it starts");
+            Offload::run(options(Submission::Synchronous, 1000, 2), Box::new(TestHops::default()), device)
+                .expect("it starts");
         let mut asked = [0; 2];
         for (worker, engine) in engines.iter_mut().enumerate() {
             for number in 0..6 {
@@ -232,13 +233,13 @@ fn an_engine_that_fails_takes_its_rules_along_and_answers() {
     }
 }
 
-/// What rules have carried can be seen by rule and by slot, and stays when the rules go.
+/// What rules have forwarded can be seen by rule and by slot, and stays when the rules go.
 #[test]
 fn what_rules_carry_is_added_up() {
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { ticks: 9, ..FakeOptions::default() });
-        let clock = || Time::from_nanos(super::world::ticking());
-        let options = OffloadOptions { clock, ..options(way, 64, 1) };
+        let clock = || Time::from_nanos(super::fixture::ticking());
+        let options = OffloadOptions { clock, ..options(submission, 64, 1) };
         let (offload, mut engines) = Offload::start(options, Box::new(TestHops::default())).expect("it starts");
         let reader = offload.reader();
         for (total, rule) in (0..).zip(connection(1)) {
@@ -272,27 +273,28 @@ fn what_rules_carry_is_added_up() {
 /// What a process that was killed has left in a card would match before the new rules.
 #[test]
 fn what_is_left_in_the_ports_goes_first() {
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions::default());
-        let (offload, mut engines) = start(way, 64, 1);
+        let (offload, mut engines) = start(submission, 64, 1);
         install(&mut engines[0], 1);
         engines[0].flush(Time::ZERO);
         answers(&mut engines[0], 2);
         let state = fake::state();
         // It dies without a word.
         std::mem::forget(offload);
-        let (_offload, _engines) = start(Way::Synchronous, 64, 1);
+        let (_offload, _engines) = start(Submission::Synchronous, 64, 1);
         assert_eq!(fake::state().live, state.live - 2, "the rules before the flows' are there, flows are not");
     }
 }
 
 #[test]
 fn a_trial_leaves_nothing() {
-    for way in BOTH_WAYS {
+    for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { capacity: 1000, delay: 1, ..FakeOptions::default() });
         let port = (&one_port(), [2, 0, 0, 0, 1, 0]);
         for batch in [1, 16, 300] {
-            let (terms, found) = ((ALONE, way), trial(None, port, (ALONE, way), (600, batch)).expect("it starts"));
+            let (terms, found) =
+                ((ALONE, submission), trial(None, port, (ALONE, submission), (600, batch)).expect("it starts"));
             let Trial { installed, counted, removed, silent, refusal, .. } = found;
             assert_eq!(
                 (installed, counted, removed, silent, refusal),
@@ -300,7 +302,7 @@ fn a_trial_leaves_nothing() {
                 "{terms:?} {batch}"
             );
         }
-        let full = trial(None, port, (ALONE, way), (1200, 300)).expect("it starts");
+        let full = trial(None, port, (ALONE, submission), (1200, 300)).expect("it starts");
         assert_eq!(full.refusal, Some(Refusal::Full));
         assert!(full.installed < 1000 && full.removed == full.installed, "{full:?}");
         let state = fake::state();
@@ -315,7 +317,7 @@ fn as_many_count_as_were_asked_for() {
         for ages_by_counters in [0, 1] {
             let _alone = alone(&FakeOptions { refuse_does: other, ages_by_counters, ..FakeOptions::default() });
             let (port, terms) = ((&one_port(), [2, 0, 0, 0, 1, 0]), Terms { counts, ..ALONE });
-            let found = trial(None, port, (terms, Way::Templates), (600, 64)).expect("it starts");
+            let found = trial(None, port, (terms, Submission::Templates), (600, 64)).expect("it starts");
             assert_eq!((found.installed, found.removed, found.refusal), (600, 600, None), "{counts:?}");
         }
     }

@@ -192,7 +192,7 @@ pub const HTTP_LIMITS: Section = Section {
             Value("60s"),
             "\"30s\"",
             "A client has acknowledged nothing new of a response that waits for it, because its window is closed or it does \
-             not answer: reset, counted as `send-timeout`. While the kernel carries the response that is looked at only \
+             not answer: reset, counted as `send-timeout`. While the kernel forwards the response that is looked at only \
              every half of this time, so the reset comes up to half of it later. Hairpin's own responses: 10 s at most.",
         ),
         field("connect_timeout", WAIT, Value("3s"), "\"1s\"", CONNECT_TIMEOUT),

@@ -134,7 +134,7 @@ pub const LIMITS: Section = Section {
 /// `[offload]`
 pub const OFFLOAD: Section = Section {
     header: "[offload]",
-    doc: "Which connections the kernel's BPF programs carry without waking a worker.",
+    doc: "Which connections the kernel's BPF programs forward without waking a worker.",
     fields: &[
         field(
             "policy",

@@ -72,7 +72,7 @@ impl Filter {
     /// Whether a connection of the table is.
     pub(super) fn fits(&self, connection: &Connection) -> bool {
         let client = self.client.is_none_or(|client| client.fits(address(connection.client)));
-        // Pass entries are no connections; they are shown only to who asks for that state.
+        // Pass entries are no connections; they are shown only if that state is asked for.
         let state = match self.state {
             Some(state) => state.forwarded == Some(connection.state),
             None => connection.state != State::Pass,

@@ -78,13 +78,13 @@ impl Inspector {
                 }
                 let silent =
                     || format!("worker {worker} does not say what connections of HTTP and TLS services it has");
-                let looked = shared.query(start).ok_or_else(silent)?;
-                for connection in &looked.found {
+                let answer = shared.query(start).ok_or_else(silent)?;
+                for connection in &answer.found {
                     if !each(worker, connection) {
                         return Ok(Some((worker, connection.place)));
                     }
                 }
-                next = looked.next;
+                next = answer.next;
             }
             next = Some(0);
         }
@@ -107,14 +107,14 @@ impl Inspector {
             ..described(now, snapshot, connection)
         };
         let mut last_seen = connection.last_seen;
-        for (way, key) in connection.rules.iter().enumerate() {
+        for (direction, key) in connection.rules.iter().enumerate() {
             if let Some(key) = key
                 && let Some(counters) = self.counters(key, now)?
             {
-                view.packets[way] += counters.packets;
-                view.bytes[way] += counters.bytes;
-                view.packets_offloaded[way] += counters.packets;
-                view.bytes_offloaded[way] += counters.bytes;
+                view.packets[direction] += counters.packets;
+                view.bytes[direction] += counters.bytes;
+                view.packets_offloaded[direction] += counters.packets;
+                view.bytes_offloaded[direction] += counters.bytes;
                 last_seen = last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
             }
         }

@@ -360,7 +360,7 @@ impl Programs {
     /// Lets counters of backends that are new under their numbers begin at zero.
     fn begin_backends(&mut self, numbers: &[u16]) -> Result<()> {
         let slots: Vec<u32> =
-            numbers.iter().flat_map(|&number| [0, 1].map(|way| u32::from(number) * 2 + way)).collect();
+            numbers.iter().flat_map(|&number| [0, 1].map(|direction| u32::from(number) * 2 + direction)).collect();
         for &slot in &slots {
             if let Some(base) = self.base.totals.get_mut(slot as usize) {
                 *base = Volume::default();
@@ -434,7 +434,7 @@ impl Programs {
         self.control.set_client_rate(service, packets_per_s);
     }
 
-    /// What rules have carried since counting began, by slot: a backend's number times two, plus direction.
+    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         let totals = self.programs.totals(self.totals)?;
         let base = self.base.totals.iter().copied().chain(std::iter::repeat(Volume::default()));
@@ -445,7 +445,7 @@ impl Programs {
         Ok(since.collect())
     }
 
-    /// What became of packets that no rule carried, since counting began: name, how many, whether they were dropped.
+    /// What became of packets that no rule forwarded, since counting began: name, how many, whether they were dropped.
     fn events(&self) -> Result<Vec<Event>> {
         let events = self.programs.events()?;
         let base = self.base.events.iter().copied().chain(std::iter::repeat(0));

@@ -33,10 +33,10 @@ pub(crate) const NO_ENGINE: &str = "none";
 /// What became of packets outside of the workers: name, how many, whether they were dropped.
 pub(crate) type Event = (&'static str, u64, bool);
 
-/// Whose addresses are ours and the way to everybody else's, and what packets are a client's by.
+/// The addresses of this host, its routes, and the services that tell a client's packets from a backend's.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
-pub(crate) struct Ways {
+pub(crate) struct ForwardingTable {
     /// Addresses and routes.
     pub(crate) plan: Arc<Plan>,
     /// What clients connect to.
@@ -109,8 +109,8 @@ pub(crate) trait Plane {
         messages: &Sender<Message>,
     ) -> Result<(WorkerPool, Adopted)>;
 
-    /// What workers go by on a plane that finds ways itself, made of a snapshot that will be in force.
-    fn ways(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
+    /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
+    fn forwarding_table(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {
         Ok(None)
     }
 
@@ -183,12 +183,12 @@ pub(crate) trait Plane {
     /// Sets how many packets of no known connection a service admits, per second and CPU.
     fn set_policer_rate(&self, _service: usize, _packets_per_s: u32) {}
 
-    /// What rules have carried since counting began, by slot: a backend's number times two, plus direction.
+    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         Ok(Vec::new())
     }
 
-    /// What became of packets that no rule carried, since counting began.
+    /// What became of packets that no rule forwarded, since counting began.
     fn events(&self) -> Result<Vec<Event>> {
         Ok(Vec::new())
     }

@@ -1,6 +1,6 @@
 //! From which size of response on offloading is the cheaper way, as measured.
 
-use super::load::{THROUGHPUT, Way};
+use super::load::{THROUGHPUT, Variant};
 use super::results::{Place, Results};
 use crate::suite::samples::Samples;
 
@@ -18,11 +18,13 @@ pub(super) enum Crossing {
 /// Compares what a response costs the balancer's core, repetition by repetition.
 pub(super) fn of(results: &Results, setting: &str) -> Crossing {
     let places = results.places(THROUGHPUT, setting);
-    let cost = |way: Way, x: u64| {
-        results.samples(Place { part: THROUGHPUT, setting, series: way.name(), x }, "core_us_per_response")
+    let cost = |variant: Variant, x: u64| {
+        results.samples(Place { part: THROUGHPUT, setting, series: variant.name(), x }, "core_us_per_response")
     };
-    let both: Vec<(u64, Samples, Samples)> =
-        places.into_iter().filter_map(|x| Some((x, cost(Way::Software, x)?, cost(Way::Offloaded, x)?))).collect();
+    let both: Vec<(u64, Samples, Samples)> = places
+        .into_iter()
+        .filter_map(|x| Some((x, cost(Variant::Software, x)?, cost(Variant::Offloaded, x)?)))
+        .collect();
     let repetitions = both.iter().map(|(_, a, b)| a.values().len().min(b.values().len())).min().unwrap_or(0);
     let one = |repetition: usize| {
         let gains = both.iter().map(|(x, software, offloaded)| {
@@ -72,16 +74,16 @@ mod tests {
     #[test]
     fn repetitions_are_compared_one_by_one() {
         let mut results = Results::default();
-        let mut add = |way: Way, x, costs: [f64; 3]| {
+        let mut add = |variant: Variant, x, costs: [f64; 3]| {
             for (repetition, cost) in costs.into_iter().enumerate() {
-                let place = Place { part: THROUGHPUT, setting: "gso", series: way.name(), x };
+                let place = Place { part: THROUGHPUT, setting: "gso", series: variant.name(), x };
                 results.add(place, repetition, &[("core_us_per_response", cost)]);
             }
         };
-        add(Way::Software, 1 << 10, [1.0, 1.0, 1.0]);
-        add(Way::Offloaded, 1 << 10, [2.0, 2.0, 2.0]);
-        add(Way::Software, 1 << 14, [2.0, 2.0, 1.0]);
-        add(Way::Offloaded, 1 << 14, [1.0, 1.0, 2.0]);
+        add(Variant::Software, 1 << 10, [1.0, 1.0, 1.0]);
+        add(Variant::Offloaded, 1 << 10, [2.0, 2.0, 2.0]);
+        add(Variant::Software, 1 << 14, [2.0, 2.0, 1.0]);
+        add(Variant::Offloaded, 1 << 14, [1.0, 1.0, 2.0]);
         let Crossing::At { bytes, low, high } = of(&results, "gso") else { panic!("no crossing") };
         assert!([bytes, low, high].iter().all(|at| (at - 4096.0).abs() < 1e-6), "{bytes} {low} {high}");
         assert_eq!(of(&results, "wire"), Crossing::Nowhere);

@@ -1,6 +1,6 @@
 //! Figures as SVG: a line for each series, medians with the range of the repetitions.
 
-use super::load::Way;
+use super::load::Variant;
 use super::results::{Place, Results};
 use crate::suite::samples::Samples;
 use anyhow::{Result, anyhow};
@@ -100,7 +100,7 @@ fn power_of_ten(power: f64) -> String {
     if power < 0.0 { format!("{value:.*}", (-power).ceil() as usize) } else { format!("{value:.0}") }
 }
 
-/// One figure: lines over an axis of places from `from` to `to`, some of which have labels.
+/// One figure: lines over an axis from `from` to `to`, with labels at some places.
 fn chart(
     figure: &Figure<'_>,
     lines: Vec<Line>,
@@ -161,7 +161,7 @@ fn chart(
     }
     for (number, Line { name, points }) in lines.into_iter().enumerate() {
         // Who is in several figures has the same colour in all of them.
-        let number = Way::ALL.iter().position(|way| way.name() == name).unwrap_or(number);
+        let number = Variant::ALL.iter().position(|variant| variant.name() == name).unwrap_or(number);
         let colour = COLOURS[number % COLOURS.len()];
         let style = colour.stroke_width(2);
         let medians: Vec<(f64, f64)> = points.iter().map(|(x, samples)| (*x, drawn(samples.median()))).collect();

@@ -7,7 +7,7 @@
 
 use super::results::{Place, Results};
 use super::{Progress, Sizes};
-use crate::l7::peers::{BALANCER_CPU, OTHER_CPU, Peer, Running, Stage};
+use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU, Peer, Running};
 use crate::l7::processor::Cores;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::parse_wrk;
@@ -34,9 +34,9 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Until counters of rules have reached the status.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Whom clients ask.
+/// The servers or balancer that clients ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Variant {
     /// Hairpin as it comes.
     Auto,
     /// Every body stays with the worker.
@@ -47,26 +47,27 @@ pub(super) enum Way {
     Direct,
 }
 
-impl Way {
-    pub(super) const ALL: [Way; 5] = [Way::Auto, Way::Software, Way::Offloaded, Way::Nginx, Way::Direct];
+impl Variant {
+    pub(super) const ALL: [Variant; 5] =
+        [Variant::Auto, Variant::Software, Variant::Offloaded, Variant::Nginx, Variant::Direct];
 
     /// Its name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Auto => "hairpin",
-            Way::Software => "hairpin, software only",
-            Way::Offloaded => "hairpin, all offloaded",
-            Way::Nginx => "nginx",
-            Way::Direct => "no balancer",
+            Variant::Auto => "hairpin",
+            Variant::Software => "hairpin, software only",
+            Variant::Offloaded => "hairpin, all offloaded",
+            Variant::Nginx => "nginx",
+            Variant::Direct => "no balancer",
         }
     }
 
     /// Who has to run.
     fn peer(self) -> Peer {
         match self {
-            Way::Auto | Way::Software | Way::Offloaded => Peer::Hairpin,
-            Way::Nginx => Peer::Nginx,
-            Way::Direct => Peer::Direct,
+            Variant::Auto | Variant::Software | Variant::Offloaded => Peer::Hairpin,
+            Variant::Nginx => Peer::Nginx,
+            Variant::Direct => Peer::Direct,
         }
     }
 
@@ -74,53 +75,53 @@ impl Way {
     pub(super) fn target(self) -> SocketAddr {
         let ours = |port| SocketAddr::new(vip(Family::V4), port);
         match self {
-            Way::Auto => ours(8000),
-            Way::Software => ours(8010),
-            Way::Offloaded => ours(8020),
-            Way::Nginx | Way::Direct => self.peer().target(),
+            Variant::Auto => ours(8000),
+            Variant::Software => ours(8010),
+            Variant::Offloaded => ours(8020),
+            Variant::Nginx | Variant::Direct => self.peer().target(),
         }
     }
 
     /// What its service's configuration says of offloading, if it is Hairpin's.
     fn offload_bytes_min(self) -> Option<&'static str> {
         match self {
-            Way::Auto => Some("\"auto\""),
-            Way::Software => Some("1125899906842624"),
-            Way::Offloaded => Some("0"),
-            Way::Nginx | Way::Direct => None,
+            Variant::Auto => Some("\"auto\""),
+            Variant::Software => Some("1125899906842624"),
+            Variant::Offloaded => Some("0"),
+            Variant::Nginx | Variant::Direct => None,
         }
     }
 
     /// The name of its service.
     fn service(self) -> &'static str {
         match self {
-            Way::Auto => "auto",
-            Way::Software => "software",
-            Way::Offloaded => "offloaded",
-            Way::Nginx | Way::Direct => "",
+            Variant::Auto => "auto",
+            Variant::Software => "software",
+            Variant::Offloaded => "offloaded",
+            Variant::Nginx | Variant::Direct => "",
         }
     }
 }
 
-/// Starts who has to run for a way, and for all that share it.
-pub(super) fn start(stage: &Stage, way: Way) -> Result<Running> {
-    if way.peer() != Peer::Hairpin {
-        return stage.start(way.peer());
+/// Starts the balancer of a variant, and of all that share it.
+pub(super) fn start(net: &BenchNetwork, variant: Variant) -> Result<Running> {
+    if variant.peer() != Peer::Hairpin {
+        return net.start(variant.peer());
     }
-    let ours = Way::ALL.into_iter().filter_map(|way| {
-        let tables = format!("[service.http]\noffload_bytes_min = {}\n", way.offload_bytes_min()?);
-        let service = Service::http(way.service(), way.target().port());
+    let ours = Variant::ALL.into_iter().filter_map(|variant| {
+        let tables = format!("[service.http]\noffload_bytes_min = {}\n", variant.offload_bytes_min()?);
+        let service = Service::http(variant.service(), variant.target().port());
         Some(Service { servers: vec![1], server_port: HTTP_PORT, tables, ..service })
     });
     let services: Vec<Service> = ours.collect();
     let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
-    Ok(Running::Hairpin(Box::new(Hairpin::start(&stage.topology, &services, &options)?)))
+    Ok(Running::Hairpin(Box::new(Hairpin::start(&net.topology, &services, &options)?)))
 }
 
 /// What one repetition asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'a> {
-    pub(super) ways: &'a [Way],
+    pub(super) variants: &'a [Variant],
     pub(super) sizes: Sizes,
     /// Whether the mix is asked for as well.
     pub(super) mix: bool,
@@ -130,47 +131,47 @@ pub(super) struct Plan<'a> {
 impl Plan<'_> {
     /// How long a repetition takes, about: for the progress.
     pub(super) fn seconds(&self) -> f64 {
-        let mix = if self.mix { 2 * self.ways.len() } else { 0 };
+        let mix = if self.mix { 2 * self.variants.len() } else { 0 };
         let each = self.sizes.iter().map(|&(_, bytes)| if bytes >= LARGE { 2 } else { 1 }).sum::<usize>();
-        let measured = (each * self.ways.len() + mix) as f64 * self.duration.as_secs_f64();
-        measured + 0.4 * (self.sizes.len() * self.ways.len()) as f64 + 2.0
+        let measured = (each * self.variants.len() + mix) as f64 * self.duration.as_secs_f64();
+        measured + 0.4 * (self.sizes.len() * self.variants.len()) as f64 + 2.0
     }
 }
 
-/// Measures throughput once for everybody. `backwards`: from the last to the first.
+/// Measures throughput once for every variant. `backwards`: from the last to the first.
 pub(super) fn throughput(
-    stage: &Stage,
+    net: &BenchNetwork,
     plan: Plan<'_>,
     repetition: usize,
     results: &mut Results,
     progress: &Progress,
 ) -> Result<()> {
-    let mut ways = plan.ways.to_vec();
+    let mut variants = plan.variants.to_vec();
     if repetition % 2 == 1 {
-        ways.reverse();
+        variants.reverse();
     }
-    for group in ways.chunk_by(|a, b| a.peer() == b.peer()) {
-        let mut running = start(stage, group[0])?;
+    for group in variants.chunk_by(|a, b| a.peer() == b.peer()) {
+        let mut running = start(net, group[0])?;
         for &(page, bytes) in plan.sizes {
-            for &way in group {
+            for &variant in group {
                 let seconds = if bytes >= LARGE { 2 * plan.duration } else { plan.duration };
-                let values = wrk(stage, &running, way, Asked { page, bytes, mix: false }, seconds)
-                    .with_context(|| format!("{page} through {}", way.name()))?;
-                let setting = stage.topology.cards.name();
-                let place = Place { part: THROUGHPUT, setting, series: way.name(), x: bytes as u64 };
+                let values = wrk(net, &running, variant, Asked { page, bytes, mix: false }, seconds)
+                    .with_context(|| format!("{page} through {}", variant.name()))?;
+                let setting = net.topology.cards.name();
+                let place = Place { part: THROUGHPUT, setting, series: variant.name(), x: bytes as u64 };
                 results.add(place, repetition, &values);
-                progress.line(&format!("{setting} {page} {}: {}", way.name(), short(&values)));
+                progress.line(&format!("{setting} {page} {}: {}", variant.name(), short(&values)));
             }
         }
-        for &way in group.iter().filter(|_| plan.mix) {
+        for &variant in group.iter().filter(|_| plan.mix) {
             let asked = Asked { page: "1k", bytes: 0, mix: true };
-            let values = wrk(stage, &running, way, asked, 2 * plan.duration)?;
-            let setting = stage.topology.cards.name();
-            results.add(Place { part: MIX, setting, series: way.name(), x: 0 }, repetition, &values);
-            progress.line(&format!("{setting} mix {}: {}", way.name(), short(&values)));
+            let values = wrk(net, &running, variant, asked, 2 * plan.duration)?;
+            let setting = net.topology.cards.name();
+            results.add(Place { part: MIX, setting, series: variant.name(), x: 0 }, repetition, &values);
+            progress.line(&format!("{setting} mix {}: {}", variant.name(), short(&values)));
         }
         if let Running::Hairpin(hairpin) = &running {
-            threshold(&hairpin.status()?, stage.topology.cards, repetition, results);
+            threshold(&hairpin.status()?, net.topology.cards, repetition, results);
         }
         running.check()?;
     }
@@ -210,43 +211,43 @@ pub(super) struct Asked<'a> {
 
 /// Starts wrk on the core of clients and server.
 pub(super) fn start_wrk(
-    stage: &Stage,
-    way: Way,
+    net: &BenchNetwork,
+    variant: Variant,
     asked: Asked<'_>,
     duration: Duration,
 ) -> Result<hairpin_e2e::process::Process> {
-    let mut wrk = stage.topology.client.command_on(OTHER_CPU, "wrk");
+    let mut wrk = net.topology.client.command_on(OTHER_CPU, "wrk");
     wrk.args(["-t1", &format!("-c{CONNECTIONS}"), &format!("-d{}s", duration.as_secs().max(1)), "--latency"]);
     if asked.mix {
-        wrk.arg("-s").arg(&stage.mix);
+        wrk.arg("-s").arg(&net.mix);
     }
-    wrk.arg(format!("http://{}/{}", way.target(), asked.page));
-    stage.topology.client.start(wrk, &stage.topology.scratch.file("figures-wrk.log"))
+    wrk.arg(format!("http://{}/{}", variant.target(), asked.page));
+    net.topology.client.start(wrk, &net.topology.scratch.file("figures-wrk.log"))
 }
 
-/// What Hairpin has carried for a way so far.
-fn carried(running: &Running, way: Way) -> Result<Option<(Traffic, Traffic)>> {
+/// What Hairpin has forwarded for a variant so far.
+fn forwarded(running: &Running, variant: Variant) -> Result<Option<(Traffic, Traffic)>> {
     let Running::Hairpin(hairpin) = running else { return Ok(None) };
     let status = hairpin.status()?;
-    let service = status.services.iter().find(|service| service.name == way.service());
+    let service = status.services.iter().find(|service| service.name == variant.service());
     Ok(service.map(|service| (service.software, service.offloaded)))
 }
 
 /// One measurement: requests as fast as they are answered.
 fn wrk(
-    stage: &Stage,
+    net: &BenchNetwork,
     running: &Running,
-    way: Way,
+    variant: Variant,
     asked: Asked<'_>,
     duration: Duration,
 ) -> Result<Vec<(&'static str, f64)>> {
     let frames = || -> Result<u64> {
-        let balancer = &stage.topology.balancer;
+        let balancer = &net.topology.balancer;
         Ok(balancer.received_packets("client0")? + balancer.received_packets("server1")?)
     };
-    let (carried_before, frames_before) = (carried(running, way)?, frames()?);
+    let (carried_before, frames_before) = (forwarded(running, variant)?, frames()?);
     let (cores, start) = (Cores::now()?, Instant::now());
-    let mut process = start_wrk(stage, way, asked, duration)?;
+    let mut process = start_wrk(net, variant, asked, duration)?;
     let status = process.wait(duration + GRACE)?;
     let (cores, window) = (Cores::now()?.times_since(&cores), start.elapsed().as_secs_f64());
     ensure!(status.success(), "`{}`: {}", process.line(), process.log());
@@ -272,72 +273,72 @@ fn wrk(
     ];
     sleep(SETTLE);
     if let (Some((software, offloaded)), Some((software_before, offloaded_before))) =
-        (carried(running, way)?, carried_before)
+        (forwarded(running, variant)?, carried_before)
     {
         let new = |now: u64, before: u64| now.saturating_sub(before) as f64;
         let packets =
             [new(software.packets, software_before.packets), new(offloaded.packets, offloaded_before.packets)];
-        let carried = [new(software.bytes, software_before.bytes), new(offloaded.bytes, offloaded_before.bytes)];
+        let forwarded = [new(software.bytes, software_before.bytes), new(offloaded.bytes, offloaded_before.bytes)];
         let all = (packets[0] + packets[1]).max(1.0);
         values.push(("packets_per_s", all / seconds));
         values.push(("packets_per_busy_s", all / busy_seconds.max(1e-3)));
         values.push(("software_packets_per_s", packets[0] / seconds));
         values.push(("offloaded_packet_share", packets[1] / all));
-        values.push(("offloaded_byte_share", carried[1] / (carried[0] + carried[1]).max(1.0)));
+        values.push(("offloaded_byte_share", forwarded[1] / (forwarded[0] + forwarded[1]).max(1.0)));
     }
     Ok(values)
 }
 
 /// Ways whose latency is measured.
-pub(super) const PACED: [Way; 4] = [Way::Auto, Way::Software, Way::Nginx, Way::Direct];
+pub(super) const PACED: [Variant; 4] = [Variant::Auto, Variant::Software, Variant::Nginx, Variant::Direct];
 
-/// Measures latency once for everybody, at half of the rate nginx has reached in this run.
+/// Measures latency once for every variant, at half of the rate nginx has reached in this run.
 pub(super) fn latency(
-    stage: &Stage,
+    net: &BenchNetwork,
     plan: Plan<'_>,
     repetition: usize,
     results: &mut Results,
     progress: &Progress,
 ) -> Result<()> {
-    let setting = stage.topology.cards.name();
-    let mut ways = PACED.to_vec();
+    let setting = net.topology.cards.name();
+    let mut variants = PACED.to_vec();
     if repetition % 2 == 1 {
-        ways.reverse();
+        variants.reverse();
     }
-    for group in ways.chunk_by(|a, b| a.peer() == b.peer()) {
-        let mut running = start(stage, group[0])?;
+    for group in variants.chunk_by(|a, b| a.peer() == b.peer()) {
+        let mut running = start(net, group[0])?;
         for &(page, bytes) in plan.sizes {
             let place = |part, series| Place { part, setting, series, x: bytes as u64 };
-            let peak = results.median(place(THROUGHPUT, Way::Nginx.name()), "responses_per_s");
+            let peak = results.median(place(THROUGHPUT, Variant::Nginx.name()), "responses_per_s");
             let peak = peak.with_context(|| format!("nginx's rate at {page} was not measured"))?;
-            for &way in group {
+            for &variant in group {
                 let pace = Pace {
-                    to: way.target(),
+                    to: variant.target(),
                     page,
                     connections: CONNECTIONS,
                     per_second: peak / 2.0,
                     duration: plan.duration,
                     cpu: OTHER_CPU.parse()?,
                 };
-                let times = paced::run(&stage.topology.client, pace)
-                    .with_context(|| format!("{page} through {}", way.name()))?;
+                let times = paced::run(&net.topology.client, pace)
+                    .with_context(|| format!("{page} through {}", variant.name()))?;
                 let values = [
                     ("mean_ms", times.mean_ms),
                     ("p50_ms", times.p50_ms),
                     ("p99_ms", times.p99_ms),
                     ("responses_per_s", times.per_second),
                 ];
-                results.add(place(LATENCY, way.name()), repetition, &values);
+                results.add(place(LATENCY, variant.name()), repetition, &values);
                 if let Some(part) = distribution(page) {
                     for (percent, ms) in times.percentiles_ms.iter().enumerate() {
-                        let place = Place { part, setting, series: way.name(), x: percent as u64 };
+                        let place = Place { part, setting, series: variant.name(), x: percent as u64 };
                         results.add(place, repetition, &[("ms", *ms)]);
                     }
                 }
                 progress.line(&format!(
                     "{setting} {page} at {:.0}/s {}: mean {:.2} ms, p99 {:.2} ms",
                     peak / 2.0,
-                    way.name(),
+                    variant.name(),
                     times.mean_ms,
                     times.p99_ms
                 ));

@@ -17,10 +17,10 @@ mod profile;
 mod results;
 mod rules;
 
-use super::peers::Stage;
+use super::peers::BenchNetwork;
 use anyhow::{Context, Result, bail};
 use hairpin_e2e::topology::Cards;
-use load::{Plan, Way};
+use load::{Plan, Variant};
 use results::Results;
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -167,20 +167,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn plan_gso(effort: Effort) -> Plan<'static> {
     let sizes = if effort.quick { SIZES_QUICK } else { SIZES };
-    Plan { ways: &Way::ALL, sizes, mix: true, duration: effort.duration }
+    Plan { variants: &Variant::ALL, sizes, mix: true, duration: effort.duration }
 }
 
 fn plan_wire(effort: Effort) -> Plan<'static> {
-    Plan { ways: &Way::ALL, sizes: SIZES_WIRE, mix: false, duration: effort.duration }
+    Plan { variants: &Variant::ALL, sizes: SIZES_WIRE, mix: false, duration: effort.duration }
 }
 
 fn plan_paced(effort: Effort) -> Plan<'static> {
     let sizes = if effort.quick { SIZES_PACED_QUICK } else { SIZES_PACED };
-    Plan { ways: &load::PACED, sizes, mix: false, duration: effort.duration }
+    Plan { variants: &load::PACED, sizes, mix: false, duration: effort.duration }
 }
 
 fn paced_seconds(plan: Plan<'_>) -> f64 {
-    (plan.ways.len() * plan.sizes.len()) as f64 * (plan.duration.as_secs_f64() + AROUND_S) + 2.0
+    (plan.variants.len() * plan.sizes.len()) as f64 * (plan.duration.as_secs_f64() + AROUND_S) + 2.0
 }
 
 fn profile_seconds(effort: Effort) -> f64 {
@@ -206,21 +206,21 @@ fn gso(
     results: &mut Results,
     progress: &Progress,
 ) -> Result<()> {
-    let stage = Stage::create(Cards::Gso)?;
+    let net = BenchNetwork::create(Cards::Gso)?;
     for repetition in 0..effort.repetitions {
         if loaded {
             let plan = plan_gso(effort);
-            load::throughput(&stage, plan, repetition, results, progress)?;
+            load::throughput(&net, plan, repetition, results, progress)?;
             progress.done(plan.seconds());
         }
         if wanted(load::LATENCY) && !results.has_failed(load::LATENCY) {
             let plan = plan_paced(effort);
-            let done = load::latency(&stage, plan, repetition, results, progress);
+            let done = load::latency(&net, plan, repetition, results, progress);
             results.note(load::LATENCY, done);
             progress.done(paced_seconds(plan));
         }
         if wanted(profile::PART) && !results.has_failed(profile::PART) {
-            let done = profile::measure(&stage, SIZES, effort.duration, repetition, results, progress);
+            let done = profile::measure(&net, SIZES, effort.duration, repetition, results, progress);
             // Without perf there is all the rest.
             results.note(profile::PART, done);
             progress.done(profile_seconds(effort));
@@ -231,10 +231,10 @@ fn gso(
 
 /// Throughput on cards as on a wire.
 fn wire(effort: Effort, results: &mut Results, progress: &Progress) -> Result<()> {
-    let stage = Stage::create(Cards::Wire)?;
+    let net = BenchNetwork::create(Cards::Wire)?;
     for repetition in 0..effort.repetitions {
         let plan = plan_wire(effort);
-        load::throughput(&stage, plan, repetition, results, progress)?;
+        load::throughput(&net, plan, repetition, results, progress)?;
         progress.done(plan.seconds());
     }
     Ok(())

@@ -4,7 +4,7 @@ mod engine;
 
 use super::draw::{self, Figure};
 use super::hashtable;
-use super::load::{CONNECTIONS, LATENCY, MIX, PACED, THROUGHPUT, Way, distribution};
+use super::load::{CONNECTIONS, LATENCY, MIX, PACED, THROUGHPUT, Variant, distribution};
 use super::results::{Place, Results, shown};
 use anyhow::{Context as _, Result};
 use hairpin_e2e::command;
@@ -190,8 +190,8 @@ impl Page<'_> {
         places.map(row).collect()
     }
 
-    fn median(&self, part: &'static str, setting: &str, way: Way, x: u64, what: &str) -> Option<f64> {
-        self.results.median(Place { part, setting, series: way.name(), x }, what)
+    fn median(&self, part: &'static str, setting: &str, variant: Variant, x: u64, what: &str) -> Option<f64> {
+        self.results.median(Place { part, setting, series: variant.name(), x }, what)
     }
 
     fn throughput(&mut self) -> Result<()> {
@@ -200,31 +200,31 @@ impl Page<'_> {
             "one ARM core of a BlueField-2 outperforms nginx on one x86 core, 8.7 times at 16 MB, with bodies from 1 MB on \
              offloaded; LiquidIO 3, without an engine, 4.5 times (section 4.2).",
         )?;
-        let ways = Way::ALL.map(Way::name);
-        let header = |unit| std::iter::once(unit).chain(ways).collect::<Vec<&str>>();
+        let variants = Variant::ALL.map(Variant::name);
+        let header = |unit| std::iter::once(unit).chain(variants).collect::<Vec<&str>>();
         for (setting, about) in [("gso", "cards that take super-packets"), ("wire", "packets as on a wire")] {
             if self.results.places(THROUGHPUT, setting).is_empty() {
                 continue;
             }
             self.paragraph(&format!("*Here,* {about} (`{setting}`), goodput in Gbit/s:"))?;
-            let rows = self.by_series(THROUGHPUT, setting, "gbit_per_s", &ways, 2);
+            let rows = self.by_series(THROUGHPUT, setting, "gbit_per_s", &variants, 2);
             self.table(&header("response"), rows)?;
             let title = format!("goodput by size of response, {setting}");
             let figure = Figure { title: &title, ..goodput(setting) };
             self.figure(&format!("figure-8-{setting}.svg"), figure, size)?;
             self.paragraph("How busy the balancer's core was meanwhile, in percent:")?;
-            let rows = self.percent(setting, "balancer_busy", &ways);
+            let rows = self.percent(setting, "balancer_busy", &variants);
             self.table(&header("response"), rows)?;
         }
-        let ratio = |way, x| {
-            let of = |way| self.median(THROUGHPUT, "gso", way, x, "gbit_per_s");
-            Some(of(way)? / of(Way::Nginx)?)
+        let ratio = |variant, x| {
+            let of = |variant| self.median(THROUGHPUT, "gso", variant, x, "gbit_per_s");
+            Some(of(variant)? / of(Variant::Nginx)?)
         };
         let ratios: Vec<String> = self
             .results
             .places(THROUGHPUT, "gso")
             .into_iter()
-            .filter_map(|x| Some(format!("{:.1} at {}", ratio(Way::Auto, x)?, size(x))))
+            .filter_map(|x| Some(format!("{:.1} at {}", ratio(Variant::Auto, x)?, size(x))))
             .collect();
         if ratios.is_empty() {
             return self.not_measured();
@@ -254,7 +254,7 @@ impl Page<'_> {
             "at half of the peak throughput (wrk2), one core: comparable to nginx on x86, lower for large responses; the \
              distributions at 1 KB and 4 MB lie left of nginx's (section 4.3).",
         )?;
-        let ways = PACED.map(Way::name);
+        let variants = PACED.map(Variant::name);
         if self.results.places(LATENCY, "gso").is_empty() {
             return self.not_measured();
         }
@@ -262,11 +262,11 @@ impl Page<'_> {
             "*Here,* requests at half of the rate nginx reached in this run, the same rate for all; times from when a request \
              was due, in ms, mean:",
         )?;
-        let header: Vec<&str> = std::iter::once("response").chain(ways).collect();
-        let rows = self.by_series(LATENCY, "gso", "mean_ms", &ways, 2);
+        let header: Vec<&str> = std::iter::once("response").chain(variants).collect();
+        let rows = self.by_series(LATENCY, "gso", "mean_ms", &variants, 2);
         self.table(&header, rows)?;
         self.paragraph("99th percentile:")?;
-        let rows = self.by_series(LATENCY, "gso", "p99_ms", &ways, 2);
+        let rows = self.by_series(LATENCY, "gso", "p99_ms", &variants, 2);
         self.table(&header, rows)?;
         let base = Figure {
             part: LATENCY,
@@ -354,22 +354,23 @@ impl Page<'_> {
             "CONGA's enterprise mix: 13.3 times nginx on the BlueField-2's own ARM core, 75 Gbit/s with few cores; on \
              LiquidIO 3 two cores reach 50 Gbit/s (section 4.5).",
         )?;
-        let ways = Way::ALL.map(Way::name);
-        let of =
-            |way: &str, what: &str| self.results.samples(Place { part: MIX, setting: "gso", series: way, x: 0 }, what);
-        if ways.iter().all(|way| of(way, "gbit_per_s").is_none()) {
+        let variants = Variant::ALL.map(Variant::name);
+        let of = |variant: &str, what: &str| {
+            self.results.samples(Place { part: MIX, setting: "gso", series: variant, x: 0 }, what)
+        };
+        if variants.iter().all(|variant| of(variant, "gbit_per_s").is_none()) {
             return self.not_measured();
         }
         self.paragraph(
             "*Here,* the web-search mix (DCTCP; mean 1.7 MB; `lab/flow-sizes`): the enterprise mix is not at hand.",
         )?;
-        let rows: Vec<Vec<String>> = ways
+        let rows: Vec<Vec<String>> = variants
             .iter()
-            .map(|way| {
-                let percent = |what| shown(of(way, what).map(|samples| samples.divided_by(0.01)).as_ref(), 0);
+            .map(|variant| {
+                let percent = |what| shown(of(variant, what).map(|samples| samples.divided_by(0.01)).as_ref(), 0);
                 vec![
-                    (*way).to_owned(),
-                    shown(of(way, "gbit_per_s").as_ref(), 2),
+                    (*variant).to_owned(),
+                    shown(of(variant, "gbit_per_s").as_ref(), 2),
                     percent("balancer_busy"),
                     percent("offloaded_byte_share"),
                 ]

@@ -8,10 +8,10 @@
 //! it takes to be interrupted, at the start of the softirqs that follow. (A virtual machine leaves itself for each
 //! interrupt that one core sends to another.)
 
-use super::load::{self, Asked, Way};
+use super::load::{self, Asked, Variant};
 use super::results::{Place, Results};
 use super::{Progress, Sizes};
-use crate::l7::peers::{BALANCER_CPU, OTHER_CPU, Running, Stage};
+use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU, Running};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) const SHARE: &str = "percent";
 /// Looks a second, no divisor of the timer's.
 const FREQUENCY: &str = "3989";
 /// Looks at work that a profile needs at least.
-const LOOKS_MIN: usize = 100;
+const SAMPLES_MIN: usize = 100;
 /// The longest that perf may take beside looking.
 const PERF_TIMEOUT: Duration = Duration::from_secs(60);
 /// Until wrk's connections are there.
@@ -185,37 +185,37 @@ fn count(text: &str) -> BTreeMap<Stages, usize> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene {
     pub(super) name: &'static str,
-    way: Way,
+    variant: Variant,
     page: &'static str,
 }
 
 /// What is looked at.
 pub(super) const SCENES: [Scene; 4] = [
-    Scene { name: "1 KB", way: Way::Auto, page: "1k" },
-    Scene { name: "16 KB, software only", way: Way::Software, page: "16k" },
-    Scene { name: "1 MB, software only", way: Way::Software, page: "1m" },
-    Scene { name: "1 MB, offloaded", way: Way::Offloaded, page: "1m" },
+    Scene { name: "1 KB", variant: Variant::Auto, page: "1k" },
+    Scene { name: "16 KB, software only", variant: Variant::Software, page: "16k" },
+    Scene { name: "1 MB, software only", variant: Variant::Software, page: "1m" },
+    Scene { name: "1 MB, offloaded", variant: Variant::Offloaded, page: "1m" },
 ];
 
 /// Looks at all of them once.
 pub(super) fn measure(
-    stage: &Stage,
+    net: &BenchNetwork,
     sizes: Sizes,
     duration: Duration,
     repetition: usize,
     results: &mut Results,
     progress: &Progress,
 ) -> Result<()> {
-    let mut running = load::start(stage, Way::Auto)?;
+    let mut running = load::start(net, Variant::Auto)?;
     let mut scenes = SCENES.to_vec();
     if repetition % 2 == 1 {
         scenes.reverse();
     }
     for scene in scenes {
         let bytes = sizes.iter().find(|(page, _)| *page == scene.page).map_or(0, |(_, bytes)| *bytes);
-        let counts = look(stage, &running, scene, bytes, duration)?;
+        let counts = sample(net, &running, scene, bytes, duration)?;
         let all: usize = counts.values().sum();
-        ensure!(all >= LOOKS_MIN, "{}: the balancer's core was found at work only {all} times", scene.name);
+        ensure!(all >= SAMPLES_MIN, "{}: the balancer's core was found at work only {all} times", scene.name);
         for part in Stages::ALL {
             let share = 100.0 * counts.get(&part).copied().unwrap_or(0) as f64 / all as f64;
             let place = Place { part: PART, setting: scene.name, series: part.name(), x: bytes as u64 };
@@ -226,8 +226,8 @@ pub(super) fn measure(
     running.check()
 }
 
-fn look(
-    stage: &Stage,
+fn sample(
+    net: &BenchNetwork,
     running: &Running,
     scene: Scene,
     bytes: usize,
@@ -236,9 +236,9 @@ fn look(
     debug_assert!(matches!(running, Running::Hairpin(_)));
     let asked = Asked { page: scene.page, bytes, mix: false };
     // It is ended when enough was seen: perf takes its time to begin where others use the machine.
-    let mut wrk = load::start_wrk(stage, scene.way, asked, duration + PERF_TIMEOUT)?;
+    let mut wrk = load::start_wrk(net, scene.variant, asked, duration + PERF_TIMEOUT)?;
     sleep(WARM_UP);
-    let data = stage.topology.scratch.file("figures-perf.data");
+    let data = net.topology.scratch.file("figures-perf.data");
     let mut record = Command::new("taskset");
     record.args(["-c", OTHER_CPU, "perf", "record", "-C", BALANCER_CPU, "-e", "cpu-clock", "-F", FREQUENCY, "-g"]);
     record.arg("-o").arg(&data).args(["--", "sleep", &format!("{:.1}", duration.as_secs_f64())]);

@@ -116,16 +116,16 @@ fn rule(number: u32, kind: u8) -> Rule {
 
 /// Installs rules, so many at a time, and says how long that took.
 fn install(engine: &mut impl FlowEngine, rules: &[Rule], batch: usize) -> Result<Duration> {
-    carry_out(engine, rules, batch, |rule| RuleOp::Install(*rule), |done| matches!(done, Completion::Installed(_)))
+    execute(engine, rules, batch, |rule| RuleOp::Install(*rule), |done| matches!(done, Completion::Installed(_)))
 }
 
 /// Removes them likewise.
 fn remove(engine: &mut impl FlowEngine, rules: &[Rule], batch: usize) -> Result<Duration> {
     let op = |rule: &Rule| RuleOp::Remove { id: rule.id, key: rule.key };
-    carry_out(engine, rules, batch, op, |done| matches!(done, Completion::Removed(_, Some(_))))
+    execute(engine, rules, batch, op, |done| matches!(done, Completion::Removed(_, Some(_))))
 }
 
-fn carry_out(
+fn execute(
     engine: &mut impl FlowEngine,
     rules: &[Rule],
     batch: usize,
@@ -149,7 +149,7 @@ fn carry_out(
         }
     }
     let took = own_time()? - start;
-    ensure!(done == rules.len(), "only {done} of {} requests for rules were carried out", rules.len());
+    ensure!(done == rules.len(), "only {done} of {} requests for rules were performed", rules.len());
     Ok(took)
 }
 

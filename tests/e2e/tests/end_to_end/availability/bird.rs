@@ -3,7 +3,7 @@
 use super::network::{Network, Node, Plan, Port};
 use super::traffic::{Traffic, new_connections};
 use super::{is_installed, wait_until};
-use crate::network::trial;
+use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::namespace::Namespace;
 use hairpin_e2e::process::Process;
@@ -35,11 +35,11 @@ const FALL: Duration = Duration::from_secs(8);
 /// New connections to each VIP: that none of a hundred reaches one of two nodes will not happen by chance.
 const CONNECTIONS: usize = 100;
 
-pub(super) fn trials() -> Vec<Trial> {
+pub(super) fn tests() -> Vec<Trial> {
     vec![
-        trial("availability: ecmp, both nodes serve, a restart moves nothing", both_serve),
-        trial("availability: ecmp, nodes leave, come back and die", nodes_leave),
-        trial("availability: ecmp, a node that lost one side leaves", one_sided),
+        test("availability: ecmp, two nodes, a restart moves nothing", both_serve),
+        test("availability: ecmp, nodes leave, come back and die", nodes_leave),
+        test("availability: ecmp, a node that lost one side leaves", one_sided),
     ]
 }
 
@@ -188,7 +188,7 @@ impl Net {
         new_connections(&self.nodes.client, &self.nodes.scratch, &vips()?, count)
     }
 
-    /// Runs a trial's body.
+    /// Runs a test's body.
     fn play(body: fn(&mut Net) -> Result<()>) -> Result<()> {
         let Some(mut net) = start()? else { return Ok(()) };
         let result = body(&mut net);

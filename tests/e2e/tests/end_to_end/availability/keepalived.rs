@@ -1,9 +1,9 @@
-//! Two nodes, one of which has the VIP and the backends' gateway: examples/keepalived.
+//! Two nodes; one of them has the VIP and the backends' gateway: examples/keepalived.
 
 use super::network::{Network, Node, Plan, Port, replace};
 use super::traffic::{Traffic, new_connections};
 use super::{PATIENCE, is_installed, wait_until};
-use crate::network::trial;
+use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::tool::{http, inside};
 use libtest_mimic::Trial;
@@ -24,11 +24,11 @@ const MOVES: [(&str, &str); 5] = [
 /// The example's interval times fall, less a check that may have failed just before.
 const FALL: Duration = Duration::from_secs(8);
 
-pub(super) fn trials() -> Vec<Trial> {
+pub(super) fn tests() -> Vec<Trial> {
     vec![
-        trial("availability: keepalived, a restart of Hairpin moves nothing", restart),
-        trial("availability: keepalived, the other node takes over", take_over),
-        trial("availability: keepalived, no node ready, nothing moves", none_ready),
+        test("availability: keepalived, a restart of Hairpin moves nothing", restart),
+        test("availability: keepalived, the other node takes over", take_over),
+        test("availability: keepalived, no node ready, nothing moves", none_ready),
     ]
 }
 
@@ -189,7 +189,7 @@ fn none_ready() -> Result<()> {
 
 fn nothing_moved(network: &mut Network, node: usize) -> Result<()> {
     let traffic = Traffic::start(&network.client, &network.scratch, &vips()?)?;
-    // Offloaded: the kernel carries it without the process.
+    // Offloaded: the kernel forwards it without the process.
     network.nodes[1 - node].end_hairpin(Signal::SIGKILL)?;
     network.nodes[node].end_hairpin(Signal::SIGKILL)?;
     for index in 0..2 {

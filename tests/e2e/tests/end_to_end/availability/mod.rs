@@ -1,5 +1,5 @@
 //! More than one node (docs/high-availability.md): the example files as they are, with the real keepalived and the real BIRD.
-//! Trials whose daemon is not installed say so and try nothing.
+//! Tests whose daemon is not installed say so and try nothing.
 
 mod bird;
 mod keepalived;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Longest time anything here may take, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-pub(crate) fn trials() -> Vec<Trial> {
-    [keepalived::trials(), bird::trials()].into_iter().flatten().collect()
+pub(crate) fn tests() -> Vec<Trial> {
+    [keepalived::tests(), bird::tests()].into_iter().flatten().collect()
 }
 
 /// Whether this program is there; said if it is not.

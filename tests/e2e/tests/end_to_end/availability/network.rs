@@ -241,7 +241,7 @@ impl Network {
         })
     }
 
-    /// Runs a trial's body; what the nodes have said goes with an error.
+    /// Runs a test's body; what the nodes have said goes with an error.
     pub(super) fn judge(&mut self, result: Result<()>) -> Result<()> {
         let result = result.and_then(|()| self.servers.check());
         result.map_err(|error| {

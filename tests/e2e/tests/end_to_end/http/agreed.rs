@@ -1,7 +1,7 @@
 //! Backends whose kernel agrees to nothing but an MSS, as Linux does under its SYN cookies.
 
-use super::stage::PATIENCE;
-use crate::network::trial;
+use super::http_network::PATIENCE;
+use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
@@ -12,8 +12,8 @@ use libtest_mimic::Trial;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-pub(super) fn trials() -> Vec<Trial> {
-    vec![trial("http: backends under SYN cookies are skipped while there are others", skipped)]
+pub(super) fn tests() -> Vec<Trial> {
+    vec![test("http: backends under SYN cookies are skipped", skipped)]
 }
 
 /// Who answers so many requests of clients of their own.
@@ -48,7 +48,7 @@ fn skipped() -> Result<()> {
     cookies(2)?;
     let before = skipped(&hairpin)?;
     let all: usize = ask(&topology, 12)?.values().sum();
-    // Three tries, of which the last one serves.
+    // Three tries; the last one is served.
     ensure!(all == 12 && skipped(&hairpin)? == before + 24, "{} before, {} after", before, skipped(&hairpin)?);
     hairpin.process().check()
 }

@@ -1,6 +1,6 @@
 //! Bodies: uploads, chunks, 100-continue, slow readers, half close, tunnels, clients that vanish.
 
-use super::stage::{PATIENCE, PLAIN, STICKY, Stage, Stages, WEB, Which};
+use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, STICKY, WEB, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::tool::http::Connection;
 use hairpin_e2e::tool::inside;
@@ -15,18 +15,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
-    let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, which, body);
+pub(super) fn tests(networks: &Arc<HttpNetworks>, which: Which) -> Vec<Trial> {
+    let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, which, body);
     vec![
-        trial("a large upload arrives whole", upload),
-        trial("a large download arrives whole", download),
-        trial("uploads in chunks and after 100-continue", chunked),
-        trial("requests follow bodies", bodies_in_turn),
-        trial("uploads follow large answers", uploads_behind_answers),
-        trial("a client that does not read for a while", slow_reader),
-        trial("half close by the client", half_close),
-        trial("a tunnel carries bytes both ways and closes", tunnel),
-        trial("clients that vanish leave nothing", vanish),
+        test("a large upload arrives whole", upload),
+        test("a large download arrives whole", download),
+        test("uploads in chunks and after 100-continue", chunked),
+        test("requests follow bodies", bodies_in_turn),
+        test("uploads follow large answers", uploads_behind_answers),
+        test("a client that does not read for a while", slow_reader),
+        test("half close by the client", half_close),
+        test("a tunnel forwards both directions", tunnel),
+        test("clients that vanish leave nothing", vanish),
     ]
 }
 
@@ -50,8 +50,8 @@ fn told(length: usize, sum: u64) -> String {
 }
 
 /// Writes a file of so many bytes, the page of 100 MB over and over; its length and sum.
-fn write_body(stage: &Stage, file: &Path, length: usize) -> Result<String> {
-    let page = stage.page("100m")?;
+fn write_body(net: &HttpNetwork, file: &Path, length: usize) -> Result<String> {
+    let page = net.page("100m")?;
     let mut out = File::create(file)?;
     let (mut left, mut so_far) = (length, SUM_OF_NOTHING);
     while left > 0 {
@@ -79,29 +79,29 @@ fn told_of(file: &Path) -> Result<String> {
 }
 
 /// Uploads a file by curl; what the backend says that it got.
-fn put(stage: &Stage, file: &Path, arguments: &[&str]) -> Result<String> {
+fn put(net: &HttpNetwork, file: &Path, arguments: &[&str]) -> Result<String> {
     let file = file.display().to_string();
     let all = [&["--upload-file", &file, "--output", "/dev/null", "--dump-header", "-"], arguments].concat();
-    let text = stage.curl(PLAIN, "/upload", &all)?;
+    let text = net.curl(PLAIN, "/upload", &all)?;
     let last = text.lines().filter_map(|line| line.strip_prefix("X-Body: ")).next_back();
     Ok(last.with_context(|| format!("no X-Body in {text}"))?.trim().to_owned())
 }
 
-fn upload(stage: &mut Stage) -> Result<()> {
+fn upload(net: &mut HttpNetwork) -> Result<()> {
     let length = body_bytes()?;
-    let file = stage.topology.scratch.file("upload");
-    let expected = write_body(stage, &file, length)?;
-    let got = put(stage, &file, &["--header", "Expect:", "--max-time", &patience(length)])?;
+    let file = net.topology.scratch.file("upload");
+    let expected = write_body(net, &file, length)?;
+    let got = put(net, &file, &["--header", "Expect:", "--max-time", &patience(length)])?;
     ensure!(got == expected, "{expected} arrived as {got}");
     std::fs::remove_file(file)?;
     Ok(())
 }
 
-fn download(stage: &mut Stage) -> Result<()> {
+fn download(net: &mut HttpNetwork) -> Result<()> {
     let length = body_bytes()?;
-    let (page, file) = (stage.topology.scratch.file("pages/large"), stage.topology.scratch.file("large"));
-    let expected = write_body(stage, &page, length)?;
-    stage.curl(WEB, "/large", &["--max-time", &patience(length), "--output", &file.display().to_string()])?;
+    let (page, file) = (net.topology.scratch.file("pages/large"), net.topology.scratch.file("large"));
+    let expected = write_body(net, &page, length)?;
+    net.curl(WEB, "/large", &["--max-time", &patience(length), "--output", &file.display().to_string()])?;
     let got = told_of(&file)?;
     ensure!(got == expected, "{expected} arrived as {got}");
     std::fs::remove_file(page)?;
@@ -109,24 +109,24 @@ fn download(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn chunked(stage: &mut Stage) -> Result<()> {
-    let file = stage.topology.scratch.file("pages/10m");
-    let bytes = stage.page("10m")?;
+fn chunked(net: &mut HttpNetwork) -> Result<()> {
+    let file = net.topology.scratch.file("pages/10m");
+    let bytes = net.page("10m")?;
     for arguments in [
         &["--header", "Transfer-Encoding: chunked", "--header", "Expect:"][..],
         &["--header", "Expect: 100-continue"],
         &["--header", "Transfer-Encoding: chunked", "--header", "Expect: 100-continue"],
     ] {
-        let got = put(stage, &file, arguments).with_context(|| format!("{arguments:?}"))?;
+        let got = put(net, &file, arguments).with_context(|| format!("{arguments:?}"))?;
         ensure!(got == expected(&bytes), "{arguments:?}: {} arrived as {got}", expected(&bytes));
     }
     Ok(())
 }
 
 /// Bodies of all sizes, in both framings, on one connection.
-fn bodies_in_turn(stage: &mut Stage) -> Result<()> {
-    let page = stage.page("10m")?;
-    let mut connection = stage.connect(PLAIN)?;
+fn bodies_in_turn(net: &mut HttpNetwork) -> Result<()> {
+    let page = net.page("10m")?;
+    let mut connection = net.connect(PLAIN)?;
     for (i, length) in [0, 1, 1000, 1460, 65_536, 100_000, 3_000_000, 1, 17, 1_000_000].into_iter().enumerate() {
         let body = &page[i..i + length];
         let mut request = Vec::new();
@@ -149,15 +149,15 @@ fn bodies_in_turn(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Uploads on kept connections behind large exchanges, carried by the engine or by software: the client still goes by the
+/// Uploads on kept connections behind large exchanges, forwarded by the engine or by software: the client still uses the
 /// window of the last backend. (Without a cookie the sticky service gives every request to the next one.)
-fn uploads_behind_answers(stage: &mut Stage) -> Result<()> {
-    let page = stage.page("10m")?;
-    let turns = [[(200_000, 200_000); 2], [(0, 1_000_000), (100_000, 10)], [(0, 1_000_000), (200_000, 10)]];
+fn uploads_behind_answers(net: &mut HttpNetwork) -> Result<()> {
+    let page = net.page("10m")?;
+    let rounds = [[(200_000, 200_000); 2], [(0, 1_000_000), (100_000, 10)], [(0, 1_000_000), (200_000, 10)]];
     for port in [PLAIN, STICKY] {
-        for turn in turns {
-            let mut connection = stage.connect(port)?;
-            for (i, (sent, asked)) in [turn; 10].into_iter().flatten().enumerate() {
+        for round in rounds {
+            let mut connection = net.connect(port)?;
+            for (i, (sent, asked)) in [round; 10].into_iter().flatten().enumerate() {
                 let about = || format!("port {port}, request {i}: {sent} bytes, answered with {asked}");
                 let method = if sent == 0 { "GET" } else { "POST" };
                 let head = format!("{method} /bytes/{asked} HTTP/1.1\r\nHost: test\r\nContent-Length: {sent}\r\n\r\n");
@@ -173,8 +173,8 @@ fn uploads_behind_answers(stage: &mut Stage) -> Result<()> {
 }
 
 /// Its window closes, stays closed for three seconds, and opens again.
-fn slow_reader(stage: &mut Stage) -> Result<()> {
-    let got = inside::run(&stage.topology.client, || {
+fn slow_reader(net: &mut HttpNetwork) -> Result<()> {
+    let got = inside::run(&net.topology.client, || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_recv_buffer_size(16 << 10)?;
         socket.connect(&SocketAddr::new(vip(Family::V4), WEB).into())?;
@@ -196,25 +196,25 @@ fn slow_reader(stage: &mut Stage) -> Result<()> {
             got.extend_from_slice(&part[..length]);
         }
     })?;
-    ensure!(got.ends_with(&stage.page("10m")?), "{} bytes arrived, not those", got.len());
+    ensure!(got.ends_with(&net.page("10m")?), "{} bytes arrived, not those", got.len());
     Ok(())
 }
 
-fn half_close(stage: &mut Stage) -> Result<()> {
+fn half_close(net: &mut HttpNetwork) -> Result<()> {
     for page in ["1k", "10m"] {
-        let mut connection = stage.connect(WEB)?;
+        let mut connection = net.connect(WEB)?;
         connection.send(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes(), PATIENCE)?;
         connection.finish()?;
         let answer = connection.answer(false, 3 * PATIENCE).with_context(|| format!("{page} after half close"))?;
-        ensure!(answer.body == stage.page(page)?, "other bytes of {page}");
+        ensure!(answer.body == net.page(page)?, "other bytes of {page}");
         ensure!(connection.rest(PATIENCE)?.is_empty(), "something follows");
     }
     Ok(())
 }
 
-fn tunnel(stage: &mut Stage) -> Result<()> {
-    let page = stage.page("128k")?;
-    let mut connection = stage.connect(PLAIN)?;
+fn tunnel(net: &mut HttpNetwork) -> Result<()> {
+    let page = net.page("128k")?;
+    let mut connection = net.connect(PLAIN)?;
     connection.send(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", PATIENCE)?;
     let answer = connection.answer(true, PATIENCE)?;
     ensure!(answer.status == 101, "{}", answer.head());
@@ -227,17 +227,17 @@ fn tunnel(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn vanish(stage: &mut Stage) -> Result<()> {
+fn vanish(net: &mut HttpNetwork) -> Result<()> {
     for i in 0..40 {
-        let mut connection: Connection = stage.connect(WEB)?;
+        let mut connection: Connection = net.connect(WEB)?;
         connection.send(b"GET /10m HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
         connection.bytes(1 + 10_000 * i, PATIENCE)?;
         // What is unread makes it a reset.
     }
-    let answer = stage.fetch(WEB, "/1k", "Connection: close\r\n")?;
-    ensure!(answer.body == stage.page("1k")?, "other bytes afterwards");
-    stage.until("all connections gone", |stage| {
-        let status = stage.hairpin.status()?;
+    let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
+    ensure!(answer.body == net.page("1k")?, "other bytes afterwards");
+    net.until("all connections gone", |net| {
+        let status = net.hairpin.status()?;
         Ok(status.service("web").context("no such service in the status")?.connections == 0)
     })
 }

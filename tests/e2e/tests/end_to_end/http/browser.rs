@@ -1,7 +1,7 @@
 //! A browser and its pages: Chromium without a window fetches a page of a hundred resources over the connections it
 //! makes itself, and the page's own script (`browser.js`) looks at every byte of them.
 
-use super::stage::{BROWSER, Stage, Stages, WEB, Which, missing};
+use super::http_network::{BROWSER, HttpNetwork, HttpNetworks, WEB, Which, missing};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::servers::web;
@@ -10,27 +10,27 @@ use libtest_mimic::Trial;
 use std::fmt::Write;
 use std::sync::Arc;
 
-pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
-    let trial = |name, body: fn(&mut Stage) -> Result<()>| {
-        stages.trial(name, which, move |stage| match missing("browser") {
+pub(super) fn tests(networks: &Arc<HttpNetworks>, which: Which) -> Vec<Trial> {
+    let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| {
+        networks.test(name, which, move |net| match missing("browser") {
             Some(why) => {
                 crate::lane::skip(why);
                 Ok(())
             }
-            None => body(stage),
+            None => body(net),
         })
     };
-    let mut trials = vec![trial("a browser shows a page of a hundred resources", one_group)];
+    let mut tests = vec![test("a browser shows a page of 100 resources", one_group)];
     if which == Which::Gso {
-        trials.push(trial("a browser's page from three groups, and its form to a fourth", groups_and_form));
+        tests.push(test("a browser uses four backend groups", groups_and_form));
     }
-    trials
+    tests
 }
 
 /// Connections that Chromium makes to a server at most.
 const PARALLEL: u64 = 6;
 
-/// How many resources of each kind, by the ends of their names; of which the first so many are large.
+/// How many resources of each kind, by the ends of their names, and how many of the first are large.
 const KINDS: [(&str, usize, usize); 4] = [("bmp", 56, 4), ("css", 14, 1), ("js", 20, 2), ("dat", 10, 3)];
 
 /// A resource of the page.
@@ -130,16 +130,16 @@ fn page(resources: &[Resource], form: bool) -> Result<String> {
 }
 
 /// Has Chromium show a page of a service; what the page says in the end.
-fn show(stage: &Stage, port: u16, path: &str) -> Result<String> {
+fn show(net: &HttpNetwork, port: u16, path: &str) -> Result<String> {
     let program = web::browser().context("no browser")?;
-    let profile = stage.topology.scratch.file("browser");
-    let mut browser = stage.topology.client.command("timeout");
+    let profile = net.topology.scratch.file("browser");
+    let mut browser = net.topology.client.command("timeout");
     browser.args(["--kill-after=5", "240", program, "--headless", "--disable-gpu", "--force-color-profile=srgb"]);
     // As root it has no sandbox; what it loads is ours.
     browser.args(["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]);
     browser.arg(format!("--user-data-dir={}", profile.display()));
     // The page may take so many milliseconds in which it waits for nothing from the network.
-    browser.args(["--virtual-time-budget=60000", "--dump-dom"]).arg(stage.url(port, path));
+    browser.args(["--virtual-time-budget=60000", "--dump-dom"]).arg(net.url(port, path));
     let page = command::output(&mut browser)?;
     std::fs::remove_dir_all(profile)?;
     let (_, rest) = page.split_once("<pre id=\"result\">").with_context(|| format!("not our page: {page:.300}"))?;
@@ -147,40 +147,40 @@ fn show(stage: &Stage, port: u16, path: &str) -> Result<String> {
 }
 
 /// Writes the page and its resources where servers find them, and has them shown; the resources.
-fn shown(stage: &Stage, port: u16, service: &str, form: bool) -> Result<Vec<Resource>> {
+fn shown(net: &HttpNetwork, port: u16, service: &str, form: bool) -> Result<Vec<Resource>> {
     let resources = resources();
     ensure!(resources.len() == 100, "{} resources", resources.len());
-    let pages = stage.topology.scratch.file("pages");
+    let pages = net.topology.scratch.file("pages");
     for Resource { name, file, .. } in &resources {
         std::fs::write(pages.join(name), file)?;
     }
     std::fs::write(pages.join("browser.html"), page(&resources, form)?)?;
-    let connections = |stage: &Stage| -> Result<u64> {
-        let status = stage.hairpin.status()?;
+    let connections = |net: &HttpNetwork| -> Result<u64> {
+        let status = net.hairpin.status()?;
         Ok(status.service(service).with_context(|| format!("no service {service}"))?.connections_total)
     };
-    let before = connections(stage)?;
-    let said = show(stage, port, "/browser.html")?;
+    let before = connections(net)?;
+    let said = show(net, port, "/browser.html")?;
     ensure!(said == "well", "the page says: {said}");
     // It kept those that it made. (Some it makes beforehand and never uses.)
-    let made = connections(stage)? - before;
+    let made = connections(net)? - before;
     ensure!((PARALLEL..=3 * PARALLEL).contains(&made), "{made} connections for a hundred resources");
     Ok(resources)
 }
 
-fn one_group(stage: &mut Stage) -> Result<()> {
-    shown(stage, WEB, "web", false).map(drop)
+fn one_group(net: &mut HttpNetwork) -> Result<()> {
+    shown(net, WEB, "web", false).map(drop)
 }
 
-fn groups_and_form(stage: &mut Stage) -> Result<()> {
-    let resources = shown(stage, BROWSER, "browser", true)?;
-    let status = stage.hairpin.status()?;
+fn groups_and_form(net: &mut HttpNetwork) -> Result<()> {
+    let resources = shown(net, BROWSER, "browser", true)?;
+    let status = net.hairpin.status()?;
     for group in ["browser/pictures", "browser/scripts"] {
         let group = status.service(group).with_context(|| format!("no group {group}"))?;
         ensure!(group.backends.iter().all(|backend| backend.connections_total > 0), "{} was not asked", group.name);
     }
     // The form, byte by byte, but for the boundary that the browser chose.
-    let heard = stage.recorders[1].heard();
+    let heard = net.recorders[1].heard();
     let [heard] = &heard[..] else { anyhow::bail!("{} requests instead of the form", heard.len()) };
     let kind = heard.field("Content-Type").unwrap_or_default();
     let boundary = kind.strip_prefix("multipart/form-data; boundary=");

@@ -1,7 +1,7 @@
 //! Backends that take connections up and fail what is asked of them: passive checks see it, and take them away.
 
-use super::stage::PATIENCE;
-use crate::network::trial;
+use super::http_network::PATIENCE;
+use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
 use hairpin_e2e::process::Process;
@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-pub(super) fn trials() -> Vec<Trial> {
+pub(super) fn tests() -> Vec<Trial> {
     vec![
-        trial("http: backends that fail requests go away, and return", fail_and_return),
-        trial("http: statuses count only if they are named", statuses),
+        test("http: backends that fail requests go away, and return", fail_and_return),
+        test("http: statuses count only if they are named", statuses),
     ]
 }
 

@@ -1,27 +1,27 @@
 //! What no honest client sends, clients that are slow on purpose, backends that fail: statuses, and nothing gets through.
 
-use super::stage::{DEAD, HALF_DEAD, LIMITS, PATIENCE, PLAIN, Stage, Stages, Which};
+use super::http_network::{DEAD, HALF_DEAD, HttpNetwork, HttpNetworks, LIMITS, PATIENCE, PLAIN, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::differential;
 use libtest_mimic::Trial;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
-    let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, Which::Gso, body);
+pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
+    let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, Which::Gso, body);
     vec![
-        crate::network::trial("http: differences from nginx and HAProxy are justified", differences),
-        trial("framing that can be read in two ways is refused", framing),
-        trial("bad chunks end the connection", chunks),
-        trial("limits of heads and bodies: 413, 414, 431", limits),
-        trial("slow heads and bodies: 408", slow),
-        trial("a backend that is silent: 504; one that goes: 502", failing),
-        trial("dead backends: 502, or another one", dead),
-        trial("requests on one connection are counted", counted),
+        crate::network::test("http: differences from nginx and HAProxy are justified", differences),
+        test("framing that can be read in two ways is refused", framing),
+        test("bad chunks end the connection", chunks),
+        test("limits of heads and bodies: 413, 414, 431", limits),
+        test("slow heads and bodies: 408", slow),
+        test("a silent backend: 504; one that closes: 502", failing),
+        test("dead backends: 502, or another one", dead),
+        test("requests on one connection are counted", counted),
     ]
 }
 
-/// Requests of which every one is answered with 400, whatever follows.
+/// Requests that are all answered with 400, whatever follows.
 const AMBIGUOUS: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
@@ -55,23 +55,23 @@ const AMBIGUOUS: &[&str] = &[
     "GET a HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-fn framing(stage: &mut Stage) -> Result<()> {
+fn framing(net: &mut HttpNetwork) -> Result<()> {
     for request in AMBIGUOUS {
-        let mut connection = stage.connect(PLAIN)?;
+        let mut connection = net.connect(PLAIN)?;
         connection.send(format!("{request}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes(), PATIENCE)?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("{request:?}"))?;
         ensure!(answer.status == 400, "{request:?} was answered {}", answer.head());
         let rest = connection.rest(PATIENCE).with_context(|| format!("{request:?}"))?;
         ensure!(rest.is_empty(), "{request:?}: {:?} follows", String::from_utf8_lossy(&rest));
         // The same request behind a good one.
-        let mut connection = stage.connect(PLAIN)?;
+        let mut connection = net.connect(PLAIN)?;
         connection.send(format!("GET /good HTTP/1.1\r\nHost: a\r\n\r\n{request}").as_bytes(), PATIENCE)?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("a good one before {request:?}"))?;
         ensure!(answer.status == 200, "a good one before {request:?} was answered {}", answer.head());
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("{request:?}, behind a good one"))?;
         ensure!(answer.status == 400, "{request:?}, behind a good one, was answered {}", answer.head());
     }
-    let heard = stage.recorders[0].heard();
+    let heard = net.recorders[0].heard();
     ensure!(heard.len() == AMBIGUOUS.len(), "{} requests arrived of {}", heard.len(), AMBIGUOUS.len());
     ensure!(heard.iter().all(|heard| heard.line() == "GET /good HTTP/1.1"), "something got through: {heard:?}");
     for (request, status) in [
@@ -80,13 +80,13 @@ fn framing(stage: &mut Stage) -> Result<()> {
         ("CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", 501),
         ("GET / HTTP/1.1\r\nHost: a\r\nExpect: a miracle\r\n\r\n", 417),
     ] {
-        let answer = stage.ask(PLAIN, request)?;
+        let answer = net.ask(PLAIN, request)?;
         ensure!(answer.status == status, "{request:?} was answered {}", answer.head());
     }
     Ok(())
 }
 
-fn chunks(stage: &mut Stage) -> Result<()> {
+fn chunks(net: &mut HttpNetwork) -> Result<()> {
     for bad in [
         "x\r\nhello\r\n0\r\n\r\n",
         "-5\r\nhello\r\n0\r\n\r\n",
@@ -97,19 +97,19 @@ fn chunks(stage: &mut Stage) -> Result<()> {
         "ffffffffffffffffff\r\nhello",
         "5\r\nhello\r\n0\r\nbad trailer\r\n\r\n",
     ] {
-        let mut connection = stage.connect(PLAIN)?;
+        let mut connection = net.connect(PLAIN)?;
         let head = "POST /bad HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         connection.send(format!("{head}{bad}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes(), PATIENCE)?;
         let rest = connection.rest(PATIENCE).with_context(|| format!("{bad:?}"))?;
         let text = String::from_utf8_lossy(&rest);
         ensure!(rest.is_empty() || text.starts_with("HTTP/1.1 400"), "{bad:?} was answered {text}");
     }
-    let heard = stage.recorders[0].heard();
+    let heard = net.recorders[0].heard();
     ensure!(heard.is_empty(), "something got through: {heard:?}");
     Ok(())
 }
 
-fn limits(stage: &mut Stage) -> Result<()> {
+fn limits(net: &mut HttpNetwork) -> Result<()> {
     let many = "X: y\r\n".repeat(21);
     let large = format!("X: {}\r\n", "y".repeat(1100));
     for (target, fields, status) in [
@@ -118,11 +118,11 @@ fn limits(stage: &mut Stage) -> Result<()> {
         (format!("/{}", "a".repeat(300)), "", 414),
         ("/".to_owned(), "", 200),
     ] {
-        let answer = stage.fetch(LIMITS, &target, fields)?;
+        let answer = net.fetch(LIMITS, &target, fields)?;
         ensure!(answer.status == status, "{target:.20} {fields:.20} was answered {}", answer.head());
     }
     // A head without an end.
-    let mut connection = stage.connect(LIMITS)?;
+    let mut connection = net.connect(LIMITS)?;
     connection.send("GET / HTTP/1.1\r\nX: y".repeat(100).as_bytes(), PATIENCE)?;
     let answer = connection.answer(false, PATIENCE)?;
     ensure!(matches!(answer.status, 400 | 431), "{}", answer.head());
@@ -133,18 +133,18 @@ fn limits(stage: &mut Stage) -> Result<()> {
             format!("Content-Length: {length}\r\n\r\n{body}"),
             format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"),
         ] {
-            let answer = stage.ask(LIMITS, format!("PUT / HTTP/1.1\r\nHost: a\r\n{framed}"))?;
+            let answer = net.ask(LIMITS, format!("PUT / HTTP/1.1\r\nHost: a\r\n{framed}"))?;
             ensure!(answer.status == status, "a body of {length} bytes was answered {}", answer.head());
         }
     }
-    let answer = stage.fetch(LIMITS, "/", "Connection: Upgrade\r\nUpgrade: echo\r\n")?;
+    let answer = net.fetch(LIMITS, "/", "Connection: Upgrade\r\nUpgrade: echo\r\n")?;
     ensure!(answer.status == 501, "an upgrade was answered {}", answer.head());
     Ok(())
 }
 
-fn slow(stage: &mut Stage) -> Result<()> {
+fn slow(net: &mut HttpNetwork) -> Result<()> {
     let start = Instant::now();
-    let mut connection = stage.connect(LIMITS)?;
+    let mut connection = net.connect(LIMITS)?;
     for byte in b"GET / HTTP/1.1" {
         if connection.send(&[*byte], PATIENCE).is_err() {
             break;
@@ -154,12 +154,12 @@ fn slow(stage: &mut Stage) -> Result<()> {
     let answer = connection.answer(false, PATIENCE).context("a slow head")?;
     ensure!(answer.status == 408, "a slow head was answered {}", answer.head());
     ensure!(start.elapsed() < PATIENCE, "after {:?}", start.elapsed());
-    let mut connection = stage.connect(LIMITS)?;
+    let mut connection = net.connect(LIMITS)?;
     connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhello", PATIENCE)?;
     let answer = connection.answer(false, PATIENCE).context("a slow body")?;
     ensure!(answer.status == 408, "a slow body was answered {}", answer.head());
     // A connection on which nothing comes any more.
-    let mut connection = stage.connect(LIMITS)?;
+    let mut connection = net.connect(LIMITS)?;
     connection.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", PATIENCE)?;
     ensure!(connection.answer(false, PATIENCE)?.status == 200);
     let rest = connection.rest(PATIENCE).context("an idle connection")?;
@@ -167,28 +167,28 @@ fn slow(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn failing(stage: &mut Stage) -> Result<()> {
-    let answer = stage.fetch(LIMITS, "/silent", "")?;
+fn failing(net: &mut HttpNetwork) -> Result<()> {
+    let answer = net.fetch(LIMITS, "/silent", "")?;
     ensure!(answer.status == 504, "{}", answer.head());
-    let answer = stage.ask(PLAIN, "POST /reset HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")?;
+    let answer = net.ask(PLAIN, "POST /reset HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")?;
     ensure!(answer.status == 502, "{}", answer.head());
-    let answer = stage.fetch(PLAIN, "/reset", "")?;
+    let answer = net.fetch(PLAIN, "/reset", "")?;
     ensure!(answer.status == 502, "{}", answer.head());
     Ok(())
 }
 
-fn dead(stage: &mut Stage) -> Result<()> {
-    let answer = stage.fetch(DEAD, "/", "")?;
+fn dead(net: &mut HttpNetwork) -> Result<()> {
+    let answer = net.fetch(DEAD, "/", "")?;
     ensure!(answer.status == 502, "{}", answer.head());
     for i in 0..10 {
-        let answer = stage.fetch(HALF_DEAD, "/", "").with_context(|| format!("request {i}"))?;
+        let answer = net.fetch(HALF_DEAD, "/", "").with_context(|| format!("request {i}"))?;
         ensure!(answer.header("X-Server") == Some("one"), "request {i}: {}", answer.head());
     }
     Ok(())
 }
 
-fn counted(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(LIMITS)?;
+fn counted(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(LIMITS)?;
     for i in 1..=3 {
         connection.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", PATIENCE)?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("request {i}"))?;

@@ -1,6 +1,6 @@
 //! Messages of every form: versions, methods, bodies of all kinds, pipelines, one client asking different backends.
 
-use super::stage::{PATIENCE, PLAIN, ROUTES, Stage, Stages, WEB, Which, missing};
+use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, ROUTES, WEB, Which, missing};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load::{self, WrkOptions};
@@ -13,72 +13,72 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(super) fn trials(stages: &Arc<Stages>, which: Which) -> Vec<Trial> {
-    let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, which, body);
+pub(super) fn tests(networks: &Arc<HttpNetworks>, which: Which) -> Vec<Trial> {
+    let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, which, body);
     vec![
-        trial("curl asks by HTTP/1.0 and 1.1, for ranges, for heads", curl),
-        trial("requests follow large responses on the same connection", large),
-        trial("wrk has no errors", wrk),
-        trial("ab has no errors", ab),
-        trial("one connection, two groups in turn", alternating),
-        trial("pipelined requests are answered in order, each by its group", pipelined),
-        trial("a head in single bytes", dribbled),
-        trial("every kind of response", responses),
-        trial("HTTP/1.0 ends with the response, unless kept alive", old),
-        trial("IPv6", version_6),
-        trial("one port of a client's, again and again", same_port),
+        test("curl: HTTP/1.0 and 1.1, ranges, HEAD", curl),
+        test("requests follow large responses", large),
+        test("wrk has no errors", wrk),
+        test("ab has no errors", ab),
+        test("one connection, two groups in turn", alternating),
+        test("pipelined requests are answered in order", pipelined),
+        test("a head in single bytes", dribbled),
+        test("every kind of response", responses),
+        test("HTTP/1.0 closes unless kept alive", old),
+        test("IPv6", version_6),
+        test("one port of a client's, again and again", same_port),
     ]
 }
 
-fn curl(stage: &mut Stage) -> Result<()> {
-    let file = stage.topology.scratch.file("curl");
+fn curl(net: &mut HttpNetwork) -> Result<()> {
+    let file = net.topology.scratch.file("curl");
     let out = file.display().to_string();
-    let page = stage.page("128k")?;
+    let page = net.page("128k")?;
     for version in ["--http1.0", "--http1.1"] {
-        stage.curl(WEB, "/128k", &[version, "--output", &out])?;
+        net.curl(WEB, "/128k", &[version, "--output", &out])?;
         ensure!(std::fs::read(&file)? == page, "{version}: other bytes");
     }
-    stage.curl(WEB, "/128k", &["--range", "1000-99999", "--output", &out])?;
+    net.curl(WEB, "/128k", &["--range", "1000-99999", "--output", &out])?;
     ensure!(std::fs::read(&file)? == page[1000..=99_999], "a range is other bytes");
-    let head = stage.curl(WEB, "/128k", &["--head"])?;
+    let head = net.curl(WEB, "/128k", &["--head"])?;
     ensure!(head.contains(&format!("Content-Length: {}", page.len())), "HEAD is answered {head}");
     // One connection: a head, a page, a range, a page.
-    let url = stage.url(WEB, "/128k");
+    let url = net.url(WEB, "/128k");
     let text =
-        stage.curl(WEB, "/1k", &["--output", &out, "--write-out", "%{num_connects}", &url, "--output", "/dev/null"])?;
+        net.curl(WEB, "/1k", &["--output", &out, "--write-out", "%{num_connects}", &url, "--output", "/dev/null"])?;
     ensure!(text == "10", "two pages took these connections: {text}");
     Ok(())
 }
 
-fn large(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(WEB)?;
+fn large(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(WEB)?;
     for name in ["10m", "1k", "10m", "128k", "10m", "1k"] {
         let answer =
             connection.get(name, false, 6 * PATIENCE).with_context(|| format!("{name}, one after the other"))?;
-        ensure!(answer.status == 200 && answer.body == stage.page(name)?, "{name} arrived changed");
+        ensure!(answer.status == 200 && answer.body == net.page(name)?, "{name} arrived changed");
     }
     Ok(())
 }
 
-fn wrk(stage: &mut Stage) -> Result<()> {
+fn wrk(net: &mut HttpNetwork) -> Result<()> {
     let target = end(vip(Family::V4), WEB);
     for (page, connections, close) in [("1k", 64, false), ("1k", 64, true), ("128k", 32, false)] {
         let options = WrkOptions { page, connections, duration: Duration::from_secs(2), close };
-        let wrk = load::wrk(&stage.topology, &[target.clone(), target.clone()], &options)?;
+        let wrk = load::wrk(&net.topology, &[target.clone(), target.clone()], &options)?;
         ensure!(wrk.requests > 100, "{options:?}: only {} answers", wrk.requests);
         ensure!(wrk.errors == 0, "{options:?}: {} errors of {} requests", wrk.errors, wrk.requests);
     }
     Ok(())
 }
 
-fn ab(stage: &mut Stage) -> Result<()> {
+fn ab(net: &mut HttpNetwork) -> Result<()> {
     if let Some(why) = missing("ab") {
         crate::lane::skip(why);
         return Ok(());
     }
     for keep in [&["-k"][..], &[]] {
-        let mut ab = stage.topology.client.command("ab");
-        ab.args(["-q", "-s", "20", "-n", "2000", "-c", "50"]).args(keep).arg(stage.url(WEB, "/1k"));
+        let mut ab = net.topology.client.command("ab");
+        ab.args(["-q", "-s", "20", "-n", "2000", "-c", "50"]).args(keep).arg(net.url(WEB, "/1k"));
         let text = command::output(&mut ab)?;
         let number = |label: &str| text.lines().find_map(|line| line.strip_prefix(label)).map(str::trim);
         ensure!(number("Complete requests:") == Some("2000"), "ab {keep:?}: {text}");
@@ -97,8 +97,8 @@ fn target(i: usize) -> (String, &'static str) {
     }
 }
 
-fn alternating(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(ROUTES)?;
+fn alternating(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(ROUTES)?;
     for i in 0..300 {
         let (path, server) = target(i);
         let body = "x".repeat(i % 7 * 300);
@@ -113,10 +113,10 @@ fn alternating(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn pipelined(stage: &mut Stage) -> Result<()> {
+fn pipelined(net: &mut HttpNetwork) -> Result<()> {
     const REQUESTS: usize = 60;
     let all: String = (0..REQUESTS).map(|i| format!("GET {} HTTP/1.1\r\nHost: test\r\n\r\n", target(i).0)).collect();
-    let mut connection = stage.connect(ROUTES)?;
+    let mut connection = net.connect(ROUTES)?;
     connection.send(all.as_bytes(), PATIENCE)?;
     for i in 0..REQUESTS {
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("pipelined request {i}"))?;
@@ -127,10 +127,10 @@ fn pipelined(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn dribbled(stage: &mut Stage) -> Result<()> {
+fn dribbled(net: &mut HttpNetwork) -> Result<()> {
     let request = b"POST /two/x HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n\
                     5;a=\"b\"\r\nhello\r\n1\r\n \r\n5\r\nworld\r\n0\r\nX-Trailer: t\r\n\r\n";
-    let mut connection = stage.connect(ROUTES)?;
+    let mut connection = net.connect(ROUTES)?;
     for _ in 0..2 {
         for byte in request {
             connection.send(&[*byte], PATIENCE)?;
@@ -143,8 +143,8 @@ fn dribbled(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn responses(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(PLAIN)?;
+fn responses(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(PLAIN)?;
     let mut ask = |method: &str, path: &str| -> Result<_> {
         connection.send(format!("{method} {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes(), PATIENCE)?;
         let mut answers = vec![];
@@ -182,45 +182,45 @@ fn responses(stage: &mut Stage) -> Result<()> {
         }
     }
     // A response that ends with its connection.
-    let answer = stage.fetch(PLAIN, "/until-close", "")?;
+    let answer = net.fetch(PLAIN, "/until-close", "")?;
     ensure!(answer.text().starts_with("GET /until-close "), "{:?}", answer.text());
     // OPTIONS of the server as a whole, an absolute target.
-    let answer = stage.ask(PLAIN, "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n")?;
+    let answer = net.ask(PLAIN, "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n")?;
     ensure!(answer.text().starts_with("OPTIONS * HTTP/1.1"), "{:?}", answer.text());
-    let answer = stage.ask(PLAIN, "GET http://other.example/a?b HTTP/1.1\r\nHost: test\r\n\r\n")?;
+    let answer = net.ask(PLAIN, "GET http://other.example/a?b HTTP/1.1\r\nHost: test\r\n\r\n")?;
     let text = answer.text();
     ensure!(text.contains("\r\nHost: other.example\r\n") && !text.contains("test"), "absolute form became {text:?}");
     Ok(())
 }
 
-fn old(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(WEB)?;
+fn old(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(WEB)?;
     connection.send(b"GET /1k HTTP/1.0\r\n\r\n", PATIENCE)?;
     let answer = connection.answer(false, PATIENCE)?;
-    ensure!(answer.body == stage.page("1k")?, "other bytes");
+    ensure!(answer.body == net.page("1k")?, "other bytes");
     ensure!(connection.rest(PATIENCE)?.is_empty(), "something follows");
-    let mut connection = stage.connect(WEB)?;
+    let mut connection = net.connect(WEB)?;
     for _ in 0..3 {
         connection.send(b"GET /1k HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", PATIENCE)?;
         let answer = connection.answer(false, PATIENCE)?;
-        ensure!(answer.body == stage.page("1k")?, "other bytes");
+        ensure!(answer.body == net.page("1k")?, "other bytes");
     }
     Ok(())
 }
 
-fn version_6(stage: &mut Stage) -> Result<()> {
+fn version_6(net: &mut HttpNetwork) -> Result<()> {
     let target = end(vip(Family::V6), WEB);
     for page in ["1k", "10m"] {
-        let got = load::curl(&stage.topology.client, &stage.topology, &target, page, "v6")?;
-        ensure!(std::fs::read(got.body)? == stage.page(page)?, "{page} arrived changed");
+        let got = load::curl(&net.topology.client, &net.topology, &target, page, "v6")?;
+        ensure!(std::fs::read(got.body)? == net.page(page)?, "{page} arrived changed");
     }
     Ok(())
 }
 
 /// The numbers of a connection are near those of the one before it between the same ends, which Hairpin still remembers.
-fn same_port(stage: &mut Stage) -> Result<()> {
-    let page = stage.page("1k")?;
-    inside::run(&stage.topology.client, move || {
+fn same_port(net: &mut HttpNetwork) -> Result<()> {
+    let page = net.page("1k")?;
+    inside::run(&net.topology.client, move || {
         let (to, start) = (SocketAddr::new(vip(Family::V4), WEB), Instant::now());
         for i in 0..20 {
             let mut stream = from_port(29_999, to).with_context(|| format!("connection {i}"))?;

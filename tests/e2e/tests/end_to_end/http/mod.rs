@@ -6,41 +6,41 @@ mod browser;
 mod disguised;
 mod failing;
 mod hostile;
+mod http_network;
 mod listed;
 mod loss;
 mod messages;
 mod routes;
 mod servers;
-mod stage;
 mod tls;
 mod told;
 
+use http_network::{HttpNetworks, Which};
 use libtest_mimic::Trial;
-use stage::{Stages, Which};
 use std::sync::Arc;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let stages = Arc::new(Stages::default());
-    let mut trials = Vec::new();
-    trials.extend(messages::trials(&stages, Which::Dpdk));
-    trials.extend(bodies::trials(&stages, Which::Dpdk));
-    trials.extend(loss::trials(&stages, Which::Dpdk));
+pub(crate) fn tests() -> Vec<Trial> {
+    let networks = Arc::new(HttpNetworks::default());
+    let mut tests = Vec::new();
+    tests.extend(messages::tests(&networks, Which::Dpdk));
+    tests.extend(bodies::tests(&networks, Which::Dpdk));
+    tests.extend(loss::tests(&networks, Which::Dpdk));
     for which in [Which::Software, Which::Wire, Which::Gso] {
-        trials.extend(messages::trials(&stages, which));
-        trials.extend(bodies::trials(&stages, which));
-        trials.extend(loss::trials(&stages, which));
-        trials.extend(browser::trials(&stages, which));
+        tests.extend(messages::tests(&networks, which));
+        tests.extend(bodies::tests(&networks, which));
+        tests.extend(loss::tests(&networks, which));
+        tests.extend(browser::tests(&networks, which));
     }
-    // What has little to do with how packets are carried: on the last stage.
-    trials.extend(routes::trials(&stages));
-    trials.extend(disguised::trials(&stages));
-    trials.extend(hostile::trials(&stages));
-    trials.extend(servers::trials(&stages));
+    // Tests that depend little on how packets are forwarded: on the last network.
+    tests.extend(routes::tests(&networks));
+    tests.extend(disguised::tests(&networks));
+    tests.extend(hostile::tests(&networks));
+    tests.extend(servers::tests(&networks));
     // It counts on there being no connection for TLS yet.
-    trials.extend(listed::trials(&stages));
-    trials.extend(tls::trials(&stages));
-    trials.extend(told::trials(&stages));
-    trials.extend(failing::trials());
-    trials.extend(agreed::trials());
-    trials
+    tests.extend(listed::tests(&networks));
+    tests.extend(tls::tests(&networks));
+    tests.extend(told::tests(&networks));
+    tests.extend(failing::tests());
+    tests.extend(agreed::tests());
+    tests
 }

@@ -1,26 +1,26 @@
 //! Where requests go, what is changed on the way, and what Hairpin answers by itself.
 
-use super::stage::{PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, Stage, Stages, TRUSTED, Which};
+use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, TRUSTED, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::tool::recorder::Heard;
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn trials(stages: &Arc<Stages>) -> Vec<Trial> {
-    let trial = |name, body: fn(&mut Stage) -> Result<()>| stages.trial(name, Which::Gso, body);
+pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
+    let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, Which::Gso, body);
     vec![
-        trial("routes by path, host, method, query, header", routes),
-        trial("redirects, replies, access", answers),
-        trial("heads are edited as configured", edits),
-        trial("backends learn who asks", forwarded),
-        trial("backends learn who asks by the PROXY protocol", proxied),
-        trial("hop-by-hop fields end here", hop_by_hop),
-        trial("a cookie keeps a client with its backend", sticky),
+        test("routes by path, host, method, query, header", routes),
+        test("redirects, replies, access", answers),
+        test("heads are edited as configured", edits),
+        test("backends learn who asks", forwarded),
+        test("backends learn who asks by the PROXY protocol", proxied),
+        test("hop-by-hop fields end here", hop_by_hop),
+        test("a cookie keeps a client with its backend", sticky),
     ]
 }
 
-fn routes(stage: &mut Stage) -> Result<()> {
+fn routes(net: &mut HttpNetwork) -> Result<()> {
     for (line, fields, server) in [
         ("GET /", "Host: test", "one"),
         ("GET /two/", "Host: test", "two"),
@@ -40,21 +40,21 @@ fn routes(stage: &mut Stage) -> Result<()> {
         ("GET /", "Host: test\r\nx-version:  3 ", "three"),
         ("GET /", "Host: test\r\nX-Version: 33", "one"),
     ] {
-        let answer = stage.ask(ROUTES, format!("{line} HTTP/1.1\r\n{fields}\r\n\r\n"))?;
+        let answer = net.ask(ROUTES, format!("{line} HTTP/1.1\r\n{fields}\r\n\r\n"))?;
         ensure!(answer.header("X-Server") == Some(server), "{line}, {fields}: {}", answer.head());
     }
-    let answer = stage.fetch(ROUTES, "/strip/a?b", "")?;
+    let answer = net.fetch(ROUTES, "/strip/a?b", "")?;
     ensure!(answer.text().starts_with("GET /a?b HTTP/1.1\r\n"), "/strip/a?b became {}", answer.text());
     let servers: BTreeSet<String> = (0..40)
-        .map(|_| Ok(stage.fetch(ROUTES, "/shared/", "")?.header("X-Server").unwrap_or("no server").to_owned()))
+        .map(|_| Ok(net.fetch(ROUTES, "/shared/", "")?.header("X-Server").unwrap_or("no server").to_owned()))
         .collect::<Result<_>>()?;
     ensure!(servers.iter().eq(["one", "two"]), "shared between {servers:?}");
     Ok(())
 }
 
-fn answers(stage: &mut Stage) -> Result<()> {
-    let mut connection = stage.connect(ROUTES)?;
-    let patience = super::stage::PATIENCE;
+fn answers(net: &mut HttpNetwork) -> Result<()> {
+    let mut connection = net.connect(ROUTES)?;
+    let patience = super::http_network::PATIENCE;
     let mut get = |target: &str, fields: &str| {
         connection.send(format!("GET {target} HTTP/1.1\r\nHost: h.example\r\n{fields}\r\n").as_bytes(), patience)?;
         connection.answer(false, patience).with_context(|| target.to_owned())
@@ -70,18 +70,18 @@ fn answers(stage: &mut Stage) -> Result<()> {
         let answer = get("/b", "")?;
         ensure!(answer.header("X-Server") == Some("one"), "{}", answer.head());
     }
-    let heard = stage.recorders[0].heard();
+    let heard = net.recorders[0].heard();
     ensure!(heard.len() == 3 && heard.iter().all(|heard| heard.line() == "GET /b HTTP/1.1"), "{heard:?}");
     Ok(())
 }
 
-fn last(stage: &Stage, recorder: usize) -> Result<Heard> {
-    stage.recorders[recorder].heard().pop().context("nothing arrived")
+fn last(net: &HttpNetwork, recorder: usize) -> Result<Heard> {
+    net.recorders[recorder].heard().pop().context("nothing arrived")
 }
 
-fn edits(stage: &mut Stage) -> Result<()> {
-    let answer = stage.fetch(ROUTES, "/edit/", "X-Gone: secret\r\nX-Set: forged\r\nX-Kept: yes\r\n")?;
-    let heard = last(stage, 0)?;
+fn edits(net: &mut HttpNetwork) -> Result<()> {
+    let answer = net.fetch(ROUTES, "/edit/", "X-Gone: secret\r\nX-Set: forged\r\nX-Kept: yes\r\n")?;
+    let heard = last(net, 0)?;
     let set: Vec<&str> = heard.fields("X-Set").collect();
     ensure!(set == ["10.0.0.2 server1"], "X-Set is {set:?}");
     ensure!(heard.fields("X-Add").eq(["a", "b"]), "X-Add in {}", heard.head);
@@ -94,18 +94,18 @@ fn edits(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn forwarded(stage: &mut Stage) -> Result<()> {
+fn forwarded(net: &mut HttpNetwork) -> Result<()> {
     let forged =
         "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n";
-    stage.fetch(PLAIN, "/", forged)?;
-    let heard = last(stage, 0)?;
+    net.fetch(PLAIN, "/", forged)?;
+    let heard = last(net, 0)?;
     for (name, value) in [("X-Forwarded-For", "10.0.0.2"), ("X-Forwarded-Proto", "http"), ("X-Forwarded-Host", "test")]
     {
         ensure!(heard.fields(name).eq([value]), "{name} in {}", heard.head);
     }
     ensure!(!heard.head.contains("1.2.3.4"), "forged: {}", heard.head);
-    let answer = stage.fetch(TRUSTED, "/", forged)?;
-    let heard = last(stage, 0)?;
+    let answer = net.fetch(TRUSTED, "/", forged)?;
+    let heard = last(net, 0)?;
     let chain: Vec<&str> = heard.fields("X-Forwarded-For").flat_map(|value| value.split(',')).map(str::trim).collect();
     ensure!(chain == ["1.2.3.4", "10.0.0.2"], "of a trusted proxy: {}", heard.head);
     ensure!(heard.field("Forwarded").is_some_and(|value| value.contains("for=10.0.0.2")), "{}", heard.head);
@@ -113,10 +113,10 @@ fn forwarded(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn proxied(stage: &mut Stage) -> Result<()> {
+fn proxied(net: &mut HttpNetwork) -> Result<()> {
     for port in PROXIED {
         for _ in 0..3 {
-            let mut connection = stage.connect(port)?;
+            let mut connection = net.connect(port)?;
             let own = connection.own_end()?;
             for _ in 0..3 {
                 connection.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
@@ -129,11 +129,11 @@ fn proxied(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn hop_by_hop(stage: &mut Stage) -> Result<()> {
+fn hop_by_hop(net: &mut HttpNetwork) -> Result<()> {
     let fields = "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\n\
                   TE: trailers\r\nX-End: 1\r\n";
-    stage.fetch(PLAIN, "/", fields)?;
-    let heard = last(stage, 0)?;
+    net.fetch(PLAIN, "/", fields)?;
+    let heard = last(net, 0)?;
     for name in ["X-Hop", "Keep-Alive", "Proxy-Connection", "TE"] {
         ensure!(heard.field(name).is_none(), "{name} goes on: {}", heard.head);
     }
@@ -141,23 +141,23 @@ fn hop_by_hop(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn sticky(stage: &mut Stage) -> Result<()> {
+fn sticky(net: &mut HttpNetwork) -> Result<()> {
     let mut homes = BTreeSet::new();
     for _ in 0..9 {
-        let answer = stage.fetch(STICKY, "/", "")?;
+        let answer = net.fetch(STICKY, "/", "")?;
         let home = answer.header("X-Server").context("no X-Server")?.to_owned();
         let set = answer.header("Set-Cookie").with_context(|| format!("no cookie: {}", answer.head()))?;
         ensure!(set.contains("HttpOnly") && set.contains("Max-Age=3600"), "{set}");
         let cookie = set.split(';').next().unwrap_or_default().to_owned();
         for _ in 0..5 {
-            let answer = stage.fetch(STICKY, "/", &format!("Cookie: a=b; {cookie}\r\n"))?;
+            let answer = net.fetch(STICKY, "/", &format!("Cookie: a=b; {cookie}\r\n"))?;
             ensure!(answer.header("X-Server") == Some(&home), "{cookie} of {home} led to {}", answer.head());
         }
         homes.insert(home);
     }
     ensure!(homes.len() == 3, "only {homes:?} had clients");
     // A cookie that Hairpin has not set is as none.
-    let answer = stage.fetch(STICKY, "/", "Cookie: backend=0123456789abcdef\r\n")?;
+    let answer = net.fetch(STICKY, "/", "Cookie: backend=0123456789abcdef\r\n")?;
     ensure!(answer.status == 200 && answer.header("Set-Cookie").is_some(), "{}", answer.head());
     Ok(())
 }

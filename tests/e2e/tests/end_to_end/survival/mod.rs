@@ -5,30 +5,30 @@
 //! A request counts as lost if it fails although a process was there all the time between its beginning and its end. In
 //! the moments without one, TCP tries again: those requests, too, are expected to be answered within their timeout.
 
-mod stage;
+mod loaded_network;
 
 use super::lane::alone;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::peer::hairpin_program;
 use libtest_mimic::Trial;
+use loaded_network::{HTTP, LoadedNetwork, services};
 use nix::sys::signal::Signal;
-use stage::{HTTP, Stage, services};
 use std::io::Write;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        alone("survival: 20 reloads", || Stage::play("always", |stage| reloads(stage, 20))),
-        alone("survival: 20 kills", || Stage::play("always", |stage| kills(stage, 20))),
-        alone("survival: 5 upgrades", || Stage::play("always", |stage| upgrades(stage, 5))),
+        alone("survival: 20 reloads", || LoadedNetwork::play("always", |net| reloads(net, 20))),
+        alone("survival: 20 kills", || LoadedNetwork::play("always", |net| kills(net, 20))),
+        alone("survival: 5 upgrades", || LoadedNetwork::play("always", |net| upgrades(net, 5))),
         alone("survival: all of it, nothing offloaded", || {
-            Stage::play("never", |stage| {
-                reloads(stage, 6)?;
-                kills(stage, 6)?;
-                upgrades(stage, 2)?;
-                reloads(stage, 2)
+            LoadedNetwork::play("never", |net| {
+                reloads(net, 6)?;
+                kills(net, 6)?;
+                upgrades(net, 2)?;
+                reloads(net, 2)
             })
         }),
     ]
@@ -38,10 +38,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 const BETWEEN_RELOADS: Duration = Duration::from_millis(400);
 
 /// Each reload adds, removes or reweights backends; the fourth is of a bad file. Every second one is by SIGHUP.
-fn reloads(stage: &mut Stage, count: usize) -> Result<()> {
+fn reloads(net: &mut LoadedNetwork, count: usize) -> Result<()> {
     for number in 1..=count {
         if number == 4 {
-            bad_reload(stage).context("the reload of a bad file")?;
+            bad_reload(net).context("the reload of a bad file")?;
             continue;
         }
         let mut services = services();
@@ -55,33 +55,33 @@ fn reloads(stage: &mut Stage, count: usize) -> Result<()> {
                 service.weights.remove(index);
             }
         }
-        stage.configure(&services)?;
+        net.configure(&services)?;
         if number % 2 == 0 {
-            by_signal(stage)?
+            by_signal(net)?
         } else {
-            by_command(stage)?
+            by_command(net)?
         }
         let applied = Instant::now();
-        expect(stage, &services).with_context(|| format!("after reload {number}"))?;
+        expect(net, &services).with_context(|| format!("after reload {number}"))?;
         sleep(BETWEEN_RELOADS);
         if let Some(server) = away {
-            stage.no_request_went_to(&server, applied);
+            net.no_request_went_to(&server, applied);
         }
     }
     Ok(())
 }
 
-fn by_command(stage: &mut Stage) -> Result<()> {
-    let said = stage.hairpin.tell(&stage.topology, &["reload"])?;
+fn by_command(net: &mut LoadedNetwork) -> Result<()> {
+    let said = net.hairpin.tell(&net.topology, &["reload"])?;
     ensure!(said.contains("weight"), "the reload does not say what has changed: {said}");
     Ok(())
 }
 
-fn by_signal(stage: &mut Stage) -> Result<()> {
-    let before = stage.hairpin.status()?.reloads;
-    stage.hairpin.process().signal(Signal::SIGHUP);
+fn by_signal(net: &mut LoadedNetwork) -> Result<()> {
+    let before = net.hairpin.status()?.reloads;
+    net.hairpin.process().signal(Signal::SIGHUP);
     for _ in 0..500 {
-        let now = stage.hairpin.status()?.reloads;
+        let now = net.hairpin.status()?.reloads;
         if now.failed_total > before.failed_total {
             bail!("the reload by SIGHUP failed: {}", now.last_error);
         }
@@ -94,8 +94,8 @@ fn by_signal(stage: &mut Stage) -> Result<()> {
 }
 
 /// The status names the backends and weights that the configuration does.
-fn expect(stage: &mut Stage, services: &[hairpin_e2e::peer::Service]) -> Result<()> {
-    let status = stage.hairpin.status()?;
+fn expect(net: &mut LoadedNetwork, services: &[hairpin_e2e::peer::Service]) -> Result<()> {
+    let status = net.hairpin.status()?;
     for service in services.iter().filter(|service| HTTP.contains(&service.name)) {
         for (server, weight) in service.servers.iter().zip(&service.weights) {
             let name = format!("server{server}");
@@ -114,20 +114,20 @@ fn expect(stage: &mut Stage, services: &[hairpin_e2e::peer::Service]) -> Result<
 }
 
 /// A bad file changes nothing, and the answer says where it is wrong and what would be right.
-fn bad_reload(stage: &mut Stage) -> Result<()> {
-    let file = stage.hairpin.file().to_owned();
+fn bad_reload(net: &mut LoadedNetwork) -> Result<()> {
+    let file = net.hairpin.file().to_owned();
     let good = std::fs::read_to_string(&file)?;
-    let before = stage.hairpin.status()?;
+    let before = net.hairpin.status()?;
     let at = good.lines().position(|line| line.starts_with("weight")).context("no weight in the configuration")?;
     let bad: Vec<&str> =
         good.lines().enumerate().map(|(i, line)| if i == at { "weight = 70000" } else { line }).collect();
     std::fs::write(&file, bad.join("\n") + "\n")?;
-    let refused = stage.hairpin.tell(&stage.topology, &["reload"]).err().context("it was taken")?;
+    let refused = net.hairpin.tell(&net.topology, &["reload"]).err().context("it was taken")?;
     let refused = format!("{refused:#}");
     for part in [format!(":{}:", at + 1).as_str(), "65535"] {
         ensure!(refused.contains(part), "the refusal does not contain {part:?}: {refused}");
     }
-    let after = stage.hairpin.status()?;
+    let after = net.hairpin.status()?;
     ensure!(after.reloads.failed_total == before.reloads.failed_total + 1, "not counted: {:?}", after.reloads);
     for (old, new) in before.services.iter().zip(&after.services) {
         let of = |service: &hairpin_e2e::peer::status::ServiceStatus| -> Vec<(String, u16, String)> {
@@ -141,24 +141,24 @@ fn bad_reload(stage: &mut Stage) -> Result<()> {
 }
 
 /// Killed at random moments, and started again after a random while.
-fn kills(stage: &mut Stage, count: usize) -> Result<()> {
+fn kills(net: &mut LoadedNetwork, count: usize) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(20);
     for number in 1..=count {
         sleep(Duration::from_millis(random.u64(300..1300)));
         let killed = Instant::now();
-        let _ = stage.hairpin.end(Signal::SIGKILL)?;
+        let _ = net.hairpin.end(Signal::SIGKILL)?;
         sleep(Duration::from_millis(random.u64(0..300)));
-        stage.hairpin.start_again(&stage.topology, &[]).with_context(|| format!("after kill {number}"))?;
-        stage.no_process_ran(killed, Instant::now());
-        stage.adopted("restart").with_context(|| format!("after kill {number}"))?;
+        net.hairpin.start_again(&net.topology, &[]).with_context(|| format!("after kill {number}"))?;
+        net.no_process_ran(killed, Instant::now());
+        net.adopted("restart").with_context(|| format!("after kill {number}"))?;
     }
     sleep(Duration::from_secs(1));
     Ok(())
 }
 
 /// A copy of the program with other bytes.
-fn rebuilt(stage: &Stage, number: usize) -> Result<PathBuf> {
-    let path = stage.topology.scratch.file(format!("hairpin-rebuilt-{number}"));
+fn rebuilt(net: &LoadedNetwork, number: usize) -> Result<PathBuf> {
+    let path = net.topology.scratch.file(format!("hairpin-rebuilt-{number}"));
     std::fs::copy(hairpin_program()?, &path)?;
     // Behind the end of what an ELF file's headers name: another file, the same program.
     std::fs::OpenOptions::new().append(true).open(&path)?.write_all(&[number as u8])?;
@@ -166,11 +166,11 @@ fn rebuilt(stage: &Stage, number: usize) -> Result<PathBuf> {
 }
 
 /// Another program takes over, again and again; there is no moment without a process.
-fn upgrades(stage: &mut Stage, count: usize) -> Result<()> {
+fn upgrades(net: &mut LoadedNetwork, count: usize) -> Result<()> {
     for number in 1..=count {
-        let program = rebuilt(stage, number)?;
-        stage.hairpin.upgrade(&stage.topology, &program).with_context(|| format!("upgrade {number}"))?;
-        stage.adopted("upgrade").with_context(|| format!("after upgrade {number}"))?;
+        let program = rebuilt(net, number)?;
+        net.hairpin.upgrade(&net.topology, &program).with_context(|| format!("upgrade {number}"))?;
+        net.adopted("upgrade").with_context(|| format!("after upgrade {number}"))?;
         sleep(Duration::from_secs(1));
     }
     Ok(())

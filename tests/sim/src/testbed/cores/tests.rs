@@ -18,7 +18,7 @@ known = [
     { flows = 100000, burst_ns = 80, packet_ns = 60 },
     { flows = 1000000, burst_ns = 200, packet_ns = 100 },
 ]
-new = [{ flows = 1000, ns = 300 }, { flows = 1000000, ns = 600, turn_ns = 80 }]
+new = [{ flows = 1000, ns = 300 }, { flows = 1000000, ns = 600, iteration_ns = 80 }]
 
 [[method]]
 table = "stateless"
@@ -81,8 +81,8 @@ fn points_are_met_and_between_them_the_logarithm_counts() {
     assert_eq!((known(1.0, 8), known(0.0, 8), known(f64::NAN, 8)), (known(1e3, 8), known(1e3, 8), known(1e3, 8)));
     assert_eq!((known(1e9, 8), known(f64::INFINITY, 8)), (known(1e6, 8), known(1e6, 8)));
     assert_eq!(known(1e3, 0), known(1e3, 1));
-    let (new, turn) = profile.new_ns(Method::CuckooPlusPlus, 10f64.powf(4.5));
-    assert!((new - 450.0).abs() < 1e-6 && (turn - 40.0).abs() < 1e-6);
+    let (new, iteration) = profile.new_ns(Method::CuckooPlusPlus, 10f64.powf(4.5));
+    assert!((new - 450.0).abs() < 1e-6 && (iteration - 40.0).abs() < 1e-6);
     assert_eq!((profile.forward_ns(1), profile.forward_ns(40)), (60.0, 21.0));
     assert_eq!((profile.poll_ns(), profile.end_ns(), profile.rule_ns()), (20.0, 90.0, 150.0));
 }
@@ -104,7 +104,7 @@ fn between_rising_points_it_rises_without_a_jump() {
 }
 
 #[test]
-fn a_table_without_points_costs_what_the_nearest_of_its_kind_does() {
+fn unmeasured_table_costs_as_the_nearest_kind() {
     let profile = good();
     let at = |method| profile.known_ns(method, 1e4, 32);
     assert_eq!(at(Method::Concurrent), at(Method::CuckooPlusPlus));

@@ -1,6 +1,6 @@
 //! A profile as a file.
 
-use super::{CoreProfile, Cost, Turn};
+use super::{CoreProfile, Cost, Iteration};
 use std::fmt::Write;
 
 impl CoreProfile {
@@ -8,8 +8,8 @@ impl CoreProfile {
     pub fn text(&self) -> String {
         let mut text = format!("name = {}\nsource = {}\n", quoted(&self.name), long(&self.source));
         cost(&mut text, "poll", &self.poll);
-        turn(&mut text, "io", &self.io);
-        turn(&mut text, "forwarder", &self.forwarder);
+        iteration(&mut text, "io", &self.io);
+        iteration(&mut text, "forwarder", &self.forwarder);
         for method in &self.method {
             let name = quoted(method.table.name());
             // Writing to a string cannot fail.
@@ -22,8 +22,8 @@ impl CoreProfile {
             if !method.new.is_empty() {
                 text.push_str("new = [\n");
                 for point in &method.new {
-                    let (flows, each, turn) = (point.flows, point.ns, point.turn_ns);
-                    let _ = writeln!(text, "    {{ flows = {flows}, ns = {each:.2}, turn_ns = {turn:.2} }},");
+                    let (flows, each, iteration) = (point.flows, point.ns, point.iteration_ns);
+                    let _ = writeln!(text, "    {{ flows = {flows}, ns = {each:.2}, iteration_ns = {iteration:.2} }},");
                 }
                 text.push_str("]\n");
             }
@@ -38,8 +38,8 @@ fn cost(text: &mut String, name: &str, cost: &Cost) {
     let _ = write!(text, "\n[{name}]\nns = {:.2}\nsource = {}\n", cost.ns, quoted(&cost.source));
 }
 
-fn turn(text: &mut String, name: &str, turn: &Turn) {
-    let (burst, packet, source) = (turn.burst_ns, turn.packet_ns, quoted(&turn.source));
+fn iteration(text: &mut String, name: &str, iteration: &Iteration) {
+    let (burst, packet, source) = (iteration.burst_ns, iteration.packet_ns, quoted(&iteration.source));
     let _ = write!(text, "\n[{name}]\nburst_ns = {burst:.2}\npacket_ns = {packet:.2}\nsource = {source}\n");
 }
 

@@ -119,7 +119,7 @@ fn what_a_trusted_proxy_says_is_added_to() {
 }
 
 #[test]
-fn addresses_of_ipv6_and_odd_hosts_are_quoted_where_they_must_be() {
+fn forwarded_quotes_ipv6_and_unusual_hosts() {
     let client = Endpoint::new(IpAddr::from("2001:db8::7".parse::<Ipv6Addr>().unwrap()), 1);
     let facts = Facts { client, https: true, ..facts() };
     let head = "GET / HTTP/1.1\r\nHost: [2001:db8::1]:80\r\n\r\n";

@@ -31,9 +31,9 @@ const RESPONSE: &str = "HTTP/1.1 200 OK\r\nServer: nginx/1.26.3\r\nDate: Sun, 22
     Content-Type: text/html; charset=utf-8\r\nContent-Length: 1024\r\nConnection: keep-alive\r\n\
     ETag: \"6740d2a0-400\"\r\nAccept-Ranges: bytes\r\n\r\n";
 
-/// Nanoseconds a call takes, the best of many turns.
+/// Nanoseconds a call takes, the best of many rounds.
 fn nanoseconds(mut call: impl FnMut()) -> f64 {
-    // Short turns, so that some are not interrupted.
+    // Short rounds, so that some are not interrupted.
     const CALLS: u32 = 1000;
     let turn = |_| {
         let start = Instant::now();

@@ -58,7 +58,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) deadline: u64,
-    /// When the mechanism was last told of it.
+    /// When the mechanism last heard of it.
     pub(super) told: u64,
 }
 

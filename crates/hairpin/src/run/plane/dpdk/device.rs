@@ -1,10 +1,10 @@
-//! A worker's device on the dpdk plane: its way to the ports, the link layer around it, what other workers have received
+//! A worker's device on the dpdk plane: its access to the ports, the link layer around it, what other workers have received
 //! for it, and what it does while nothing comes in.
 
 use super::super::super::thread::Device;
-use super::super::Ways;
+use super::super::ForwardingTable;
+use super::port_access::PortAccess;
 use super::spread::Spread;
-use super::way::Way;
 use crate::config::Idle;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, FrameIo};
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns without a frame after which a worker that may sleep begins to.
+/// Iterations without a frame after which a worker that may sleep begins to.
 const SPINS: u32 = 64;
 /// The first sleep; each is twice as long as the one before.
 const SLEEP_MIN: Duration = Duration::from_micros(5);
@@ -26,28 +26,28 @@ const SLEEP_MAX: Duration = Duration::from_micros(200);
 
 /// See the module's documentation. (Dropped in this order: frames before the thread leaves DPDK.)
 pub(super) struct PortDevice {
-    link: Link<Way>,
+    link: Link<PortAccess>,
     spread: Option<Spread>,
     rest: Rest,
-    _member: Registration,
+    _registration: Registration,
 }
 
 impl PortDevice {
     /// On the worker's own thread.
     pub(super) fn open(
         eal: Eal,
-        way: Way,
+        access: PortAccess,
         spread: Option<Spread>,
-        (ways, neighbours): (&Ways, Arc<Neighbours>),
+        (forwarding_table, neighbours): (&ForwardingTable, Arc<Neighbours>),
         idle: Idle,
     ) -> Result<PortDevice> {
-        let member = eal.register_thread().context("cannot make a worker's thread known to DPDK")?;
+        let registration = eal.register_thread().context("cannot make a worker's thread known to DPDK")?;
         if idle == Idle::Sleep {
             // Sleeps are of microseconds; the kernel would add 50 to each.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot set the timer's slack")?;
         }
-        let link = Link::new(Arc::clone(&ways.plan), neighbours, way);
-        Ok(PortDevice { link, spread, rest: Rest::new(idle), _member: member })
+        let link = Link::new(Arc::clone(&forwarding_table.plan), neighbours, access);
+        Ok(PortDevice { link, spread, rest: Rest::new(idle), _registration: registration })
     }
 }
 
@@ -112,18 +112,18 @@ impl Device for PortDevice {
         Ok(())
     }
 
-    fn follow(&mut self, ways: &Arc<Ways>) {
-        self.link.set_plan(Arc::clone(&ways.plan));
+    fn set_forwarding_table(&mut self, forwarding_table: &Arc<ForwardingTable>) {
+        self.link.set_plan(Arc::clone(&forwarding_table.plan));
         if let Some(spread) = &mut self.spread {
-            spread.follow(ways);
+            spread.set_forwarding_table(forwarding_table);
         }
     }
 
     fn drops(&self, out: &mut Vec<(&'static str, u64)>) {
         let statistics = self.link.statistics();
         out.extend(Drop::ALL.map(|reason| (reason.name(), statistics.dropped(reason))));
-        let way = self.link.io();
-        out.extend([("misrouted", way.misrouted()), ("too-long", way.too_long()), ("no-link", way.cut_off())]);
+        let access = self.link.io();
+        out.extend([("misrouted", access.misrouted()), ("too-long", access.too_long()), ("no-link", access.cut_off())]);
         if let Some(spread) = &self.spread {
             out.push(("handover-full", spread.dropped()));
         }
@@ -151,25 +151,25 @@ impl Device for PortDevice {
 #[derive(Debug)]
 struct Rest {
     idle: Idle,
-    /// Turns in a row without a frame.
-    turns: u32,
+    /// Iterations in a row without a frame.
+    iterations: u32,
     sleep: Duration,
 }
 
 impl Rest {
     fn new(idle: Idle) -> Rest {
-        Rest { idle, turns: 0, sleep: SLEEP_MIN }
+        Rest { idle, iterations: 0, sleep: SLEEP_MIN }
     }
 
     /// Something came.
     fn end(&mut self) {
-        (self.turns, self.sleep) = (0, SLEEP_MIN);
+        (self.iterations, self.sleep) = (0, SLEEP_MIN);
     }
 
     /// How long to sleep; `None`: not at all.
     fn next(&mut self) -> Option<Duration> {
-        self.turns = self.turns.saturating_add(1);
-        if self.idle == Idle::Poll || self.turns <= SPINS {
+        self.iterations = self.iterations.saturating_add(1);
+        if self.idle == Idle::Poll || self.iterations <= SPINS {
             return None;
         }
         let sleep = self.sleep;

@@ -6,7 +6,7 @@ use hairpin_core::time::Time;
 use hairpin_dpdk::flow::RteFlowEngine;
 use std::collections::VecDeque;
 
-/// Requests of which the answer waits at most.
+/// Requests whose answers may be outstanding at most.
 const WAITING_MAX: usize = 4096;
 
 /// An engine without room. Workers ask it only for rules that no policy decides (to pass flows of no connection), and

@@ -9,16 +9,16 @@
 mod device;
 mod engine;
 mod offload;
+mod port_access;
 mod secrets;
 mod spread;
 mod steer;
 #[cfg(test)]
 mod testing;
-mod way;
 
 use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{Message, eal, host, log};
-use super::{EngineWords, MARKS, NO_ENGINE, Plane, Rules, Ways};
+use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, Rules};
 use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings, Settings};
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -35,6 +35,7 @@ use hairpin_core::worker::{Adopted, Known};
 use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
 use hairpin_linux::cpu;
 use offload::Engine;
+use port_access::Links;
 use rustix::thread::CapabilitySet;
 use secrets::Secrets;
 use std::cell::RefCell;
@@ -44,7 +45,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use steer::Steer;
-use way::Links;
 
 /// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
 const NEIGHBOURS: usize = 2 * BACKENDS_MAX;
@@ -74,7 +74,7 @@ pub(crate) struct DpdkPlane {
     counted: RefCell<Vec<PortStatistics>>,
     /// Workers that have a queue of every port.
     queues: u16,
-    ways: Arc<Ways>,
+    forwarding_table: Arc<ForwardingTable>,
     neighbours: Arc<Neighbours>,
     secrets: Secrets,
 }
@@ -103,9 +103,9 @@ impl DpdkPlane {
         })?;
         let pool = pool(&eal, settings, steering.workers)?;
         let opened = open_all(&eal, &settings.ports, steering.workers, &pool)?;
-        let ways = Arc::new(ways(settings, opened.iter().map(|(port, _)| port), snapshot)?);
+        let forwarding_table = Arc::new(forwarding_table(settings, opened.iter().map(|(port, _)| port), snapshot)?);
         let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
-        let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&ways.plan, &neighbours))?;
+        let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&forwarding_table.plan, &neighbours))?;
         let queues = ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, steering.workers);
         let steer = Steer::probe(settings.port_rules, (steering, queues), &ports, snapshot, &engine);
         let links = Arc::new(Links::of(&ports));
@@ -121,7 +121,7 @@ impl DpdkPlane {
             links,
             counted,
             queues,
-            ways,
+            forwarding_table,
             neighbours,
             secrets,
         })
@@ -220,8 +220,13 @@ impl Plane for DpdkPlane {
         messages: &Sender<Message>,
     ) -> Result<(WorkerPool, Adopted)> {
         let steering = self.steering();
-        let ways = way::of_workers(&self.eal, (&self.ports, &self.links), &self.pool, (self.queues, steering.workers))?;
-        let spreads = spread::of_workers(&self.eal, &self.ways, steering)?;
+        let accesses = port_access::of_workers(
+            &self.eal,
+            (&self.ports, &self.links),
+            &self.pool,
+            (self.queues, steering.workers),
+        )?;
+        let spreads = spread::of_workers(&self.eal, &self.forwarding_table, steering)?;
         let (eal, idle) = (self.eal, self.settings.idle);
         // The engine takes everything out of its ports when it begins.
         self.steer.take_out();
@@ -236,10 +241,10 @@ impl Plane for DpdkPlane {
         if self.engine.name() == NO_ENGINE {
             parameters.policy = Choice::Never;
         }
-        let resources = ways.into_iter().zip(spreads).zip(engines).map(|((way, spread), engine)| {
-            let (ways, neighbours) = (Arc::clone(&self.ways), Arc::clone(&self.neighbours));
+        let resources = accesses.into_iter().zip(spreads).zip(engines).map(|((access, spread), engine)| {
+            let (forwarding_table, neighbours) = (Arc::clone(&self.forwarding_table), Arc::clone(&self.neighbours));
             WorkerResources {
-                open: move || PortDevice::open(eal, way, spread, (&ways, neighbours), idle),
+                open: move || PortDevice::open(eal, access, spread, (&forwarding_table, neighbours), idle),
                 engine,
                 publish: |_| {},
                 heartbeat: |_| {},
@@ -250,14 +255,14 @@ impl Plane for DpdkPlane {
         WorkerPool::make(&parameters, memory, resources.collect(), (Known::default(), self.cookies()), messages)
     }
 
-    fn ways(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<Ways>>> {
-        let ways = Arc::new(ways(&self.settings, self.ports.iter(), snapshot)?);
-        self.ways = Arc::clone(&ways);
-        self.engine.follow(&ways.plan);
-        self.steer.follow(snapshot);
+    fn forwarding_table(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {
+        let forwarding_table = Arc::new(forwarding_table(&self.settings, self.ports.iter(), snapshot)?);
+        self.forwarding_table = Arc::clone(&forwarding_table);
+        self.engine.set_plan(&forwarding_table.plan);
+        self.steer.set_snapshot(snapshot);
         self.steer.install(&self.ports, &self.engine);
         self.neighbours.announce();
-        Ok(Some(ways))
+        Ok(Some(forwarding_table))
     }
 
     fn open(&mut self) -> Result<()> {
@@ -265,7 +270,7 @@ impl Plane for DpdkPlane {
         Ok(())
     }
 
-    /// Announces our addresses to who has just been connected, asks anew for who could not answer, and says so. Ports that
+    /// Announces our addresses on a link that has just come up, asks again for neighbours that could not answer, and logs it. Ports that
     /// are clients ask for their links.
     fn heartbeat(&self) {
         self.engine.heartbeat();
@@ -407,7 +412,11 @@ fn open(eal: &Eal, settings: &PortSettings, wanted: u16, pool: &Pool) -> Result<
 }
 
 /// Addresses and routes for what is balanced.
-fn ways<'a>(settings: &DpdkSettings, ports: impl Iterator<Item = &'a Port>, snapshot: &Snapshot) -> Result<Ways> {
+fn forwarding_table<'a>(
+    settings: &DpdkSettings,
+    ports: impl Iterator<Item = &'a Port>,
+    snapshot: &Snapshot,
+) -> Result<ForwardingTable> {
     let there = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
     let listening = || there().filter(|service| !service.kind.is_group());
     let vips = listening().map(|service| IpAddr::from(service.endpoint.address));
@@ -435,7 +444,7 @@ fn ways<'a>(settings: &DpdkSettings, ports: impl Iterator<Item = &'a Port>, snap
     // A sender of packets does not choose what is in there, so no sender can make it slow.
     let mut services = std::collections::HashSet::with_hasher(RandomState::with_seed(0));
     services.extend(ends);
-    Ok(Ways { plan, services })
+    Ok(ForwardingTable { plan, services })
 }
 
 fn addresses((settings, port): (&PortSettings, &Port)) -> PortAddresses {

@@ -12,8 +12,8 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::link::{Neighbours, Plan};
 use hairpin_core::time::Time;
 use hairpin_dpdk::flow::{
-    Agreement, Depth, EnginePort, Findings, LinkHops, Offload, OffloadOptions, OffloadReader, Probed, RteFlowEngine,
-    Terms, Turn, Way,
+    Agreement, Depth, EgressAction, EnginePort, Findings, LinkHops, Offload, OffloadOptions, OffloadReader, Probed,
+    RteFlowEngine, Submission, Terms,
 };
 use hairpin_dpdk::{Eal, Pool, Port, PortOptions};
 use hairpin_linux::cpu;
@@ -51,7 +51,7 @@ pub(super) struct Engine {
 
 struct Running {
     offload: Offload,
-    way: Way,
+    submission: Submission,
     /// What slots had carried when backends got their numbers.
     base: RefCell<Vec<Volume>>,
 }
@@ -137,7 +137,7 @@ impl Engine {
         let agreement = self.agreement.as_ref().filter(|_| self.marks || !self.only_marks())?;
         let port = |(number, ((port, settings), takes_rules)): (u16, ((&Port, &PortSettings), &bool))| EnginePort {
             takes_rules: *takes_rules,
-            // What the link layer goes by, too.
+            // The link layer uses it, too.
             mtu: port.mtu().min(settings.mtu),
             ..EnginePort::of(number, port)
         };
@@ -147,19 +147,19 @@ impl Engine {
             totals: TOTALS,
             workers,
             terms: agreement.terms,
-            way: if agreement.templates { Way::Templates } else { Way::Synchronous },
+            submission: if agreement.templates { Submission::Templates } else { Submission::Synchronous },
             clock: cpu::now,
             eal: Some(eal),
         };
         let mut started = Offload::start(options.clone(), Box::new(self.hops.clone()));
-        let mut way = options.way;
-        if let (Err(error), Way::Templates) = (&started, way) {
+        let mut submission = options.submission;
+        if let (Err(error), Submission::Templates) = (&started, submission) {
             log(&format!("no rules by template: {error}; they go in one at a time"));
-            way = Way::Synchronous;
-            started = Offload::start(OffloadOptions { way, ..options }, Box::new(self.hops.clone()));
+            submission = Submission::Synchronous;
+            started = Offload::start(OffloadOptions { submission, ..options }, Box::new(self.hops.clone()));
         }
         match started {
-            Ok((offload, engines)) => Some((Running { offload, way, base: RefCell::default() }, engines)),
+            Ok((offload, engines)) => Some((Running { offload, submission, base: RefCell::default() }, engines)),
             Err(error) => {
                 log(&format!("no flow engine, connections stay in software: {error}"));
                 self.why_not = Some(format!("it did not start: {error}"));
@@ -182,7 +182,7 @@ impl Engine {
     }
 
     /// Goes by other addresses and routes from now on.
-    pub(super) fn follow(&self, plan: &Arc<Plan>) {
+    pub(super) fn set_plan(&self, plan: &Arc<Plan>) {
         self.hops.set_plan(Arc::clone(plan));
     }
 
@@ -196,7 +196,7 @@ impl Engine {
 
     /// Whether all that can be had of the ports is marks.
     fn only_marks(&self) -> bool {
-        self.agreement.as_ref().is_some_and(|agreement| agreement.terms.turn == Turn::Mark)
+        self.agreement.as_ref().is_some_and(|agreement| agreement.terms.egress == EgressAction::Mark)
     }
 
     /// Rules of both families together.
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     pub(super) fn words(&self) -> EngineWords {
-        let Some(Running { offload, way, .. }) = &self.running else {
+        let Some(Running { offload, submission, .. }) = &self.running else {
             return EngineWords { detail: self.why_none(), ..EngineWords::default() };
         };
         let counted = offload.statistics();
@@ -230,13 +230,13 @@ impl Engine {
             ("lost", counted.lost),
             ("failed", counted.failed),
         ];
-        let way = match way {
-            Way::Synchronous => "one rule at a time",
-            Way::Templates => "templates",
+        let submission = match submission {
+            Submission::Synchronous => "one rule at a time",
+            Submission::Templates => "templates",
         };
         let terms = self.agreement.as_ref().map(|agreement| agreement.terms.to_string()).unwrap_or_default();
         let detail = match counted.failed {
-            0 => format!("{terms}; {way}"),
+            0 => format!("{terms}; {submission}"),
             _ => "it has failed: its rules were taken out, everything goes through the workers".to_string(),
         };
         // Of the ports that take part each may lack something else: what one lacks is not done.
@@ -272,7 +272,7 @@ impl Engine {
         let why = || findings.services().into_iter().find_map(|(_, why)| why).unwrap_or_default();
         match (&findings.terms, takes_part) {
             (None, _) => format!("no rules: {}", why()),
-            (Some(terms), Some(true)) if terms.turn == Turn::Mark => format!("rules: {terms} ({})", why()),
+            (Some(terms), Some(true)) if terms.egress == EgressAction::Mark => format!("rules: {terms} ({})", why()),
             (Some(terms), Some(true)) => format!("rules: {terms}"),
             (Some(terms), _) => format!("no rules, since other ports do it in another way: {terms}"),
         }
@@ -282,7 +282,7 @@ impl Engine {
         self.running.as_ref().map(|running| Arc::new(Reader(running.offload.reader())) as Arc<dyn Rules>)
     }
 
-    /// What rules have carried, by slot, since backends got their numbers.
+    /// What rules have forwarded, by slot, since backends got their numbers.
     pub(super) fn totals(&self) -> Vec<Volume> {
         let Some(Running { offload, base, .. }) = &self.running else { return Vec::new() };
         let base = base.borrow();
@@ -298,7 +298,7 @@ impl Engine {
         let Some(Running { offload, base, .. }) = &self.running else { return };
         let (now, mut base) = (offload.reader().totals(), base.borrow_mut());
         base.resize(now.len(), Volume::default());
-        for slot in numbers.iter().flat_map(|number| [0, 1].map(|way| usize::from(*number) * 2 + way)) {
+        for slot in numbers.iter().flat_map(|number| [0, 1].map(|submission| usize::from(*number) * 2 + submission)) {
             if let (Some(base), Some((packets, bytes))) = (base.get_mut(slot), now.get(slot)) {
                 *base = Volume { packets: *packets, bytes: *bytes };
             }

@@ -1,11 +1,11 @@
-//! Whose packet it is: a packet may come on any worker's queue, and the worker that takes it hands it to the one that has
+//! Which worker a packet belongs to: it may come on any worker's queue, and the worker that takes it hands it to the worker that has
 //! its connection, over a ring.
 //!
 //! No card works out our keyed hash of the client's end, and under NAT no symmetric hash brings both directions together
 //! (the addresses of the two differ), so this is done in software, for every packet, whatever the card's own spreading
 //! does. What is no packet of a connection stays where it came.
 
-use super::super::Ways;
+use super::super::ForwardingTable;
 use anyhow::{Context, Result};
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::frame::{Arrival, Batch, Frame};
@@ -20,7 +20,7 @@ const WAITING_MAX: u32 = 4096;
 pub(super) struct Spread {
     worker: u16,
     steering: Steering,
-    ways: Arc<Ways>,
+    forwarding_table: Arc<ForwardingTable>,
     /// What others have received for this one.
     inbox: RingReceiver,
     /// To each worker; the one to itself is not used.
@@ -36,7 +36,11 @@ struct Outbox {
 }
 
 /// One for each worker; none where there is one worker.
-pub(super) fn of_workers(eal: &Eal, ways: &Arc<Ways>, steering: Steering) -> Result<Vec<Option<Spread>>> {
+pub(super) fn of_workers(
+    eal: &Eal,
+    forwarding_table: &Arc<ForwardingTable>,
+    steering: Steering,
+) -> Result<Vec<Option<Spread>>> {
     if steering.workers <= 1 {
         return Ok(vec![None]);
     }
@@ -49,7 +53,7 @@ pub(super) fn of_workers(eal: &Eal, ways: &Arc<Ways>, steering: Steering) -> Res
         Ok(Some(Spread {
             worker,
             steering,
-            ways: Arc::clone(ways),
+            forwarding_table: Arc::clone(forwarding_table),
             inbox,
             outboxes: senders.iter().map(outbox).collect::<Result<_>>()?,
             own: Batch::new(),
@@ -61,21 +65,21 @@ pub(super) fn of_workers(eal: &Eal, ways: &Arc<Ways>, steering: Steering) -> Res
 }
 
 /// The worker of the flow that a frame is of, or is about; `None` if it is of none.
-fn owner(ways: &Ways, steering: &Steering, frame: &[u8]) -> Option<u16> {
+fn owner(forwarding_table: &ForwardingTable, steering: &Steering, frame: &[u8]) -> Option<u16> {
     let key: FlowKey = match wire::parse(frame) {
         Ok(Parsed::Transport(at)) => at.key,
         // As if it were a packet of the flow from where the error comes from.
         Ok(Parsed::IcmpError(error)) => error.quoted.reversed(),
         _ => return None,
     };
-    let from_client = ways.services.contains(&(key.destination, key.protocol));
+    let from_client = forwarding_table.services.contains(&(key.destination, key.protocol));
     Some(steering.worker(if from_client { &key.source } else { &key.destination }))
 }
 
 impl Spread {
-    /// Goes by other services from now on.
-    pub(super) fn follow(&mut self, ways: &Arc<Ways>) {
-        self.ways = Arc::clone(ways);
+    /// Uses another set of services from now on.
+    pub(super) fn set_forwarding_table(&mut self, forwarding_table: &Arc<ForwardingTable>) {
+        self.forwarding_table = Arc::clone(forwarding_table);
     }
 
     /// Adds what others have received for this worker.
@@ -89,9 +93,9 @@ impl Spread {
             return;
         }
         for frame in batch.drain(first..) {
-            // What comes back from the worker's own way out is the worker's own.
+            // A frame that the worker sent and got back is its own.
             let returned = frame.meta().arrival != Arrival::Received;
-            let owner = if returned { None } else { owner(&self.ways, &self.steering, frame.bytes()) };
+            let owner = if returned { None } else { owner(&self.forwarding_table, &self.steering, frame.bytes()) };
             match owner.filter(|owner| *owner != self.worker) {
                 // A batch has room for all of another.
                 Some(owner) => self.outboxes[usize::from(owner)].frames.push(frame),
@@ -119,7 +123,7 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Stage;
+    use super::super::testing::DpdkFixture;
     use super::*;
     use etherparse::PacketBuilder;
     use hairpin_core::flow::{Endpoint, Protocol};
@@ -130,7 +134,7 @@ mod tests {
     const VIP: ([u8; 4], u16) = ([192, 0, 2, 1], 80);
     const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 2], 8080);
 
-    fn ways() -> Ways {
+    fn forwarding_table() -> ForwardingTable {
         let port = PortAddresses {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
@@ -140,7 +144,7 @@ mod tests {
         let plan = Plan::new(&LinkOptions { ports: vec![port], ..LinkOptions::default() }).unwrap();
         let mut services = std::collections::HashSet::with_hasher(ahash::RandomState::with_seed(0));
         services.insert((Endpoint::new(IpAddr::from(VIP.0), VIP.1), Protocol::Tcp));
-        Ways { plan: Arc::new(plan), services }
+        ForwardingTable { plan: Arc::new(plan), services }
     }
 
     fn segment(from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
@@ -163,12 +167,12 @@ mod tests {
 
     #[test]
     fn both_directions_and_errors_about_them_belong_to_one_worker() {
-        let ways = ways();
+        let forwarding_table = forwarding_table();
         let mut seen = std::collections::BTreeSet::new();
         for port in 4000..4100 {
             let client = (CLIENT.0, port);
             let steering = Steering::by_hash([1, 2], 4);
-            let of = |frame: &[u8]| owner(&ways, &steering, frame).unwrap();
+            let of = |frame: &[u8]| owner(&forwarding_table, &steering, frame).unwrap();
             let worker = of(&segment(client, VIP));
             assert_eq!(worker, steering.worker(&Endpoint::new(IpAddr::from(client.0), client.1)));
             assert_eq!(of(&segment(BACKEND, client)), worker);
@@ -186,28 +190,28 @@ mod tests {
         let mut arp = segment(CLIENT, VIP);
         arp[12..14].copy_from_slice(&[8, 6]);
         for frame in [&arp[..], &[], &[0; 60]] {
-            assert_eq!(owner(&ways(), &steering, frame), None);
+            assert_eq!(owner(&forwarding_table(), &steering, frame), None);
         }
     }
 
     /// A worker that does not keep up: what its ring has no room for is counted, and its buffers go back.
     #[test]
     fn what_finds_no_room_at_its_worker_is_counted() {
-        let stage = Stage::new(8191);
+        let fixture = DpdkFixture::new(8191);
         let steering = Steering::by_hash([1, 2], 2);
-        let both = of_workers(&stage.eal, &Arc::new(ways()), steering).unwrap();
+        let both = of_workers(&fixture.eal, &Arc::new(forwarding_table()), steering).unwrap();
         let [Some(mut first), Some(mut second)] = <[_; 2]>::try_from(both).ok().unwrap() else { panic!("two workers") };
         let of_second = |port: &u16| steering.worker(&Endpoint::new(IpAddr::from(CLIENT.0), *port)) == 1;
         let theirs = segment((CLIENT.0, (4000..).find(of_second).unwrap()), VIP);
         for _ in 0..100 {
-            let mut batch = stage.frames(50, 0, &theirs);
+            let mut batch = fixture.frames(50, 0, &theirs);
             first.hand_over(&mut batch, 0);
             assert!(batch.is_empty());
         }
         assert_eq!((first.handed(), first.dropped()), (4096, 5000 - 4096));
-        assert_eq!(stage.pool.in_use(), WAITING_MAX);
+        assert_eq!(fixture.pool.in_use(), WAITING_MAX);
         let (mut batch, mut got) = (Batch::new(), 0);
-        while stage.pool.in_use() > 0 {
+        while fixture.pool.in_use() > 0 {
             second.collect(&mut batch);
             assert!(!batch.is_empty() && batch.iter().all(|frame| frame.bytes() == theirs));
             got += batch.len();
@@ -215,9 +219,9 @@ mod tests {
         }
         assert_eq!(got, 4096);
         // There is room again.
-        first.hand_over(&mut stage.frames(50, 0, &theirs), 0);
+        first.hand_over(&mut fixture.frames(50, 0, &theirs), 0);
         assert_eq!((first.handed(), first.dropped()), (4096 + 50, 5000 - 4096));
         drop((first, second));
-        assert_eq!(stage.pool.in_use(), 0);
+        assert_eq!(fixture.pool.in_use(), 0);
     }
 }

@@ -63,8 +63,8 @@ impl Steer {
         self.rules = SteeringRules::default();
     }
 
-    /// Goes by other services from now on.
-    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+    /// Uses another set of services from now on.
+    pub(super) fn set_snapshot(&mut self, snapshot: &Snapshot) {
         self.streams = streams(snapshot);
     }
 

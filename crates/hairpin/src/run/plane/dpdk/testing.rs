@@ -8,21 +8,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// DPDK's devices are the process's: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-pub(super) struct Stage {
+pub(super) struct DpdkFixture {
     pub(super) eal: Eal,
     pub(super) pool: Pool,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Stage {
+impl DpdkFixture {
     /// With as many packet buffers.
-    pub(super) fn new(mbufs: u32) -> Stage {
+    pub(super) fn new(mbufs: u32) -> DpdkFixture {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let options = EalOptions { memory_mib: 128, pages: EalPages::None, ..EalOptions::default() };
         let eal = eal::started(options).expect("DPDK starts");
-        let options = PoolOptions { name: "stage".into(), mbufs, cache: 0, ..PoolOptions::default() };
+        let options = PoolOptions { name: "test".into(), mbufs, cache: 0, ..PoolOptions::default() };
         let pool = Pool::create(&eal, options).expect("a pool");
-        Stage { eal, pool, _alone: alone }
+        DpdkFixture { eal, pool, _alone: alone }
     }
 
     /// So many frames of these bytes, to leave by a port.

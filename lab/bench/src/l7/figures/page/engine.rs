@@ -1,7 +1,7 @@
 //! The sections on the flow engine and on what the balancer's core does: figure 10 and tables 2 to 4.
 
 use super::super::crossing::{self, Crossing};
-use super::super::load::{THRESHOLD, THROUGHPUT, Way};
+use super::super::load::{THRESHOLD, THROUGHPUT, Variant};
 use super::super::results::{Place, shown};
 use super::super::{paper, profile, rules};
 use super::{Figure, Page, goodput, size};
@@ -20,8 +20,8 @@ impl Page<'_> {
         if ["gso", "wire"].iter().all(|setting| self.results.places(THROUGHPUT, setting).is_empty()) {
             return self.not_measured();
         }
-        let ways = [Way::Software, Way::Offloaded, Way::Auto].map(Way::name);
-        let header: Vec<&str> = std::iter::once("response").chain(ways).collect();
+        let variants = [Variant::Software, Variant::Offloaded, Variant::Auto].map(Variant::name);
+        let header: Vec<&str> = std::iter::once("response").chain(variants).collect();
         for setting in ["gso", "wire"] {
             if self.results.places(THROUGHPUT, setting).is_empty() {
                 continue;
@@ -29,11 +29,11 @@ impl Page<'_> {
             self.paragraph(&format!(
                 "*Here* (`{setting}`), what a response costs the balancer's core, in us, softirq and all:"
             ))?;
-            let rows = self.by_series(THROUGHPUT, setting, "core_us_per_response", &ways, 1);
+            let rows = self.by_series(THROUGHPUT, setting, "core_us_per_response", &variants, 1);
             self.table(&header, rows)?;
             for (what, name) in [("offloaded_byte_share", "bytes"), ("offloaded_packet_share", "packets")] {
                 self.paragraph(&format!("Share of the {name} that no worker saw, both directions, in percent:"))?;
-                let rows = self.percent(setting, what, &ways);
+                let rows = self.percent(setting, what, &variants);
                 self.table(&header, rows)?;
             }
             let title = format!("what a response costs the balancer's core, {setting}");
@@ -42,7 +42,7 @@ impl Page<'_> {
                 title: &title,
                 y_title: "us",
                 logarithmic: true,
-                only: &ways,
+                only: &variants,
                 ..goodput(setting)
             };
             self.figure(&format!("figure-10-{setting}.svg"), figure, size)?;
@@ -155,7 +155,7 @@ impl Page<'_> {
             return self.not_measured();
         }
         let of = |setting: &str, x, what| {
-            let place = Place { part: THROUGHPUT, setting, series: Way::Software.name(), x };
+            let place = Place { part: THROUGHPUT, setting, series: Variant::Software.name(), x };
             shown(self.results.samples(place, what).map(|samples| samples.divided_by(1e6)).as_ref(), 2)
         };
         let rows: Vec<Vec<String>> = places
@@ -179,7 +179,7 @@ impl Page<'_> {
         )?;
         let header = ["response", "paper", "gso", "gso, frames", "gso, at full load", "wire", "wire, at full load"];
         self.table(&header, rows)?;
-        let ways = Way::ALL.map(Way::name);
+        let variants = Variant::ALL.map(Variant::name);
         if !self.results.places(THROUGHPUT, "wire").is_empty() {
             self.paragraph(
                 "Million packets a second that the balancer's cards received in `wire`, both directions, for each balancer:",
@@ -189,9 +189,9 @@ impl Page<'_> {
                 let samples = self.results.samples(place, "frames_per_s");
                 shown(samples.map(|samples| samples.divided_by(1e6)).as_ref(), 3)
             };
-            let row = |x| std::iter::once(size(x)).chain(ways.iter().map(|way| of(x, way))).collect();
+            let row = |x| std::iter::once(size(x)).chain(variants.iter().map(|variant| of(x, variant))).collect();
             let rows: Vec<Vec<String>> = self.results.places(THROUGHPUT, "wire").into_iter().map(row).collect();
-            self.table(&std::iter::once("response").chain(ways).collect::<Vec<_>>(), rows)?;
+            self.table(&std::iter::once("response").chain(variants).collect::<Vec<_>>(), rows)?;
             let figure = Figure {
                 what: "frames_per_s",
                 divisor: 1e6,
@@ -208,7 +208,7 @@ impl Page<'_> {
             title: "packets a second by size of response, software only beside offloaded",
             y_title: "million packets a second",
             logarithmic: false,
-            only: &[Way::Auto.name(), Way::Software.name(), Way::Offloaded.name()],
+            only: &[Variant::Auto.name(), Variant::Software.name(), Variant::Offloaded.name()],
             ..goodput("gso")
         };
         self.figure("table-3-gso.svg", figure, size)?;

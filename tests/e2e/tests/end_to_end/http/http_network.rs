@@ -1,4 +1,4 @@
-//! The network of these trials: Hairpin's HTTP and TLS services, and all kinds of servers behind them.
+//! The network of the HTTP tests: Hairpin's HTTP and TLS services, and all kinds of servers behind them.
 
 use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
@@ -45,13 +45,13 @@ pub(super) const NODE: u16 = 8013;
 pub(super) const WEBSOCKET: u16 = 8014;
 /// A page whose resources come from several groups.
 pub(super) const BROWSER: u16 = 8015;
-/// Backends that are told of the client by the PROXY protocol, version 1 and version 2.
+/// Backends that learn the client's address from the PROXY protocol, version 1 and version 2.
 pub(super) const PROXIED: [u16; 2] = [8016, 8017];
 /// TLS by name.
 pub(super) const TLS: u16 = 8443;
 
 /// What runs. (Dropped in this order.)
-pub(super) struct Stage {
+pub(super) struct HttpNetwork {
     pub(super) hairpin: Hairpin,
     pub(super) servers: Servers,
     /// On server1 to server3; they call themselves `one`, `two` and `three`.
@@ -60,7 +60,7 @@ pub(super) struct Stage {
     pub(super) topology: Topology,
 }
 
-/// Which network a trial wants.
+/// The network a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     /// Offloading cards, large bodies through the kernel's rules.
@@ -75,23 +75,23 @@ pub(super) enum Which {
 
 /// The network made so far; one at a time exists.
 #[derive(Default)]
-pub(super) struct Stages(Mutex<Option<(Which, Stage)>>);
+pub(super) struct HttpNetworks(Mutex<Option<(Which, HttpNetwork)>>);
 
-impl Stages {
-    /// A trial on the stage `which`, which is made if it is not there.
-    pub(super) fn trial(
-        self: &Arc<Stages>,
+impl HttpNetworks {
+    /// A test on the network `which`, which is made if it does not exist.
+    pub(super) fn test(
+        self: &Arc<HttpNetworks>,
         name: &str,
         which: Which,
-        body: impl FnOnce(&mut Stage) -> Result<()> + Send + 'static,
+        body: impl FnOnce(&mut HttpNetwork) -> Result<()> + Send + 'static,
     ) -> Trial {
-        let stages = self.clone();
+        let networks = self.clone();
         let on = format!("{which:?}").to_lowercase();
         let lane = if which == Which::Dpdk { &lane::SHARED } else { &lane::HTTP };
-        lane.trial(format!("http: {name} ({on})"), move || stages.with(which, body))
+        lane.test(format!("http: {name} ({on})"), move || networks.with(which, body))
     }
 
-    fn with(&self, which: Which, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
+    fn with(&self, which: Which, body: impl FnOnce(&mut HttpNetwork) -> Result<()>) -> Result<()> {
         if which == Which::Dpdk && !is_built_in()? {
             return Ok(());
         }
@@ -99,17 +99,17 @@ impl Stages {
         if current.as_ref().is_none_or(|(have, _)| *have != which) {
             // The old one goes before the new one comes.
             *current = None;
-            *current = Some((which, Stage::create(which)?));
+            *current = Some((which, HttpNetwork::create(which)?));
         }
-        let (_, stage) = current.as_mut().ok_or_else(|| anyhow!("no stage"))?;
-        stage.recorders.iter().for_each(Recorder::forget);
-        let result = body(stage).and_then(|()| stage.hairpin.process().check());
-        let result = result.and_then(|()| if which == Which::Dpdk { whole(&stage.hairpin) } else { Ok(()) });
-        stage.servers.check()?;
+        let (_, net) = current.as_mut().ok_or_else(|| anyhow!("no network"))?;
+        net.recorders.iter().for_each(Recorder::forget);
+        let result = body(net).and_then(|()| net.hairpin.process().check());
+        let result = result.and_then(|()| if which == Which::Dpdk { whole(&net.hairpin) } else { Ok(()) });
+        net.servers.check()?;
         if let Err(error) = result {
-            let status = stage.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
-            let log = stage.hairpin.process().log();
-            // The next trial gets a fresh one.
+            let status = net.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
+            let log = net.hairpin.process().log();
+            // The next test gets a fresh one.
             *current = None;
             bail!("{error:#}\nhairpin printed:\n{log}\nhairpin status:\n{status}");
         }
@@ -117,8 +117,8 @@ impl Stages {
     }
 }
 
-impl Stage {
-    fn create(which: Which) -> Result<Stage> {
+impl HttpNetwork {
+    fn create(which: Which) -> Result<HttpNetwork> {
         let cards = if matches!(which, Which::Wire | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
         let topology = Topology::create(Options { cards, ..Options::default() })?;
         let servers = Servers::start(&topology)?;
@@ -138,7 +138,7 @@ impl Stage {
         let dpdk = if which == Which::Dpdk { PORTS } else { "" };
         let options = HairpinOptions { tables, dpdk, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
-        Ok(Stage { hairpin, servers, recorders, _web: processes, topology })
+        Ok(HttpNetwork { hairpin, servers, recorders, _web: processes, topology })
     }
 
     /// A connection from the client to a port of the VIP.
@@ -185,7 +185,7 @@ impl Stage {
     }
 
     /// Waits until `holds`, or says that it does not.
-    pub(super) fn until(&self, about: &str, mut holds: impl FnMut(&Stage) -> Result<bool>) -> Result<()> {
+    pub(super) fn until(&self, about: &str, mut holds: impl FnMut(&HttpNetwork) -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         while !holds(self)? {
             ensure!(start.elapsed() < PATIENCE, "after {PATIENCE:?}: not {about}");

@@ -14,7 +14,7 @@ use hairpin_tables::ageing::buckets::Indexed;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
-/// The connections, of which the timeouts are known.
+/// The connections, with their timeouts.
 pub(super) struct Connections<'a> {
     slab: &'a Slab<Connection>,
     established: Duration,
@@ -65,7 +65,7 @@ fn deadline(connection: &Connection, established: Duration) -> Time {
     }
 }
 
-/// One window of work, all windows of which have equally many packets.
+/// One window of work; all windows have equally many packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     /// Processor time of the thread.
@@ -76,7 +76,7 @@ pub(super) struct Window {
     pub(super) ageing: Duration,
     /// Taking away what is over.
     pub(super) removal: Duration,
-    /// The longest the packets of a turn had to wait for both.
+    /// The longest the packets of an iteration had to wait for both.
     pub(super) longest: Duration,
     /// Connections that were found over.
     pub(super) over: usize,
@@ -87,7 +87,7 @@ pub(super) struct Window {
 }
 
 /// One mechanism, and its own table, slab and traffic.
-pub(super) struct Stage {
+pub(super) struct MechanismBench {
     pub(super) mechanism: Box<dyn Mechanism>,
     table: CuckooPlusPlus,
     slab: Slab<Connection>,
@@ -99,15 +99,15 @@ pub(super) struct Stage {
     clock: Clock,
 }
 
-impl Stage {
+impl MechanismBench {
     /// Room for `capacity` connections; established ones time out after `established`.
     pub(super) fn new(
         mechanism: Box<dyn Mechanism>,
         traffic: Traffic,
         capacity: usize,
         established: Duration,
-    ) -> Result<Stage> {
-        Ok(Stage {
+    ) -> Result<MechanismBench> {
+        Ok(MechanismBench {
             mechanism,
             table: CuckooPlusPlus::new(2 * capacity, Hasher::new([7, 1, 8, 2])),
             slab: Slab::new(slab::boxed(capacity)),
@@ -198,7 +198,7 @@ impl Stage {
         Ok(())
     }
 
-    /// One turn's ageing; whether there is more at once.
+    /// One iteration's ageing; whether there is more at once.
     fn age(&mut self, now: Time, window: &mut Window) -> Result<bool> {
         self.clock.start()?;
         let (mut finding, mut removal) = (Duration::ZERO, Duration::ZERO);
@@ -317,10 +317,10 @@ mod tests {
         let capacity = 64 + traffic().begun_in(3 * established);
         for mechanism in mechanisms::all(capacity, established) {
             let (name, late_max) = (mechanism.name(), mechanism.late_max());
-            let mut stage = Stage::new(mechanism, traffic(), capacity, established).expect(name);
-            stage.fill(Time::ZERO + 2 * established).expect(name);
-            let begun = stage.traffic.begun_in(2 * established);
-            let window = stage.window(stage.traffic.bursts_in(2 * established)).expect(name);
+            let mut bench = MechanismBench::new(mechanism, traffic(), capacity, established).expect(name);
+            bench.fill(Time::ZERO + 2 * established).expect(name);
+            let begun = bench.traffic.begun_in(2 * established);
+            let window = bench.window(bench.traffic.bursts_in(2 * established)).expect(name);
             assert!(window.over.abs_diff(begun) < begun / 5, "{name}: {} of {begun} flows are over", window.over);
             assert!(window.connections < capacity * 3 / 4, "{name}: {} connections", window.connections);
             if let Some(late_max) = late_max {

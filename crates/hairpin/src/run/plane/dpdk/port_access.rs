@@ -1,4 +1,4 @@
-//! A worker's way to the ports: its own queues, or those of another worker.
+//! A worker's access to the ports: its own queues, or those of another worker.
 
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, Frame, FrameIo};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const RELAYED_MAX: u32 = 1024;
 
 /// Where a worker's frames come from and go to.
-pub(super) enum Way {
+pub(super) enum PortAccess {
     /// A queue of each port, and frames of workers that have none.
     Queues {
         /// The queues.
@@ -33,7 +33,7 @@ pub(super) enum Way {
     },
 }
 
-/// Whether each port's link is up, as the keeper has seen it last.
+/// Whether each port's link is up, as the supervisor saw it last.
 pub(super) struct Links(Vec<AtomicBool>);
 
 impl Links {
@@ -51,15 +51,15 @@ impl Links {
     }
 }
 
-/// One for each of `workers` workers, of which the first `queues` have queues.
+/// One for each of `workers` workers, the first `queues` of which have queues.
 pub(super) fn of_workers(
     eal: &Eal,
     (ports, links): (&[Port], &Arc<Links>),
     pool: &Pool,
     (queues, workers): (u16, u16),
-) -> Result<Vec<Way>> {
+) -> Result<Vec<PortAccess>> {
     let mut senders: Vec<RingSender> = Vec::new();
-    let mut ways = Vec::new();
+    let mut accesses = Vec::new();
     for worker in 0..queues {
         let io = PortIo::of(ports, worker, pool.clone()).context("a queue is in use already")?;
         // Those without queues take turns.
@@ -72,19 +72,25 @@ pub(super) fn of_workers(
             }
             false => None,
         };
-        ways.push(Way::Queues { io, relayed, waiting: Box::default(), links: Arc::clone(links), cut_off: 0 });
+        accesses.push(PortAccess::Queues {
+            io,
+            relayed,
+            waiting: Box::default(),
+            links: Arc::clone(links),
+            cut_off: 0,
+        });
     }
     for worker in queues..workers {
         let by = &senders[usize::from(worker - queues) % senders.len()];
-        ways.push(Way::Relay { to: by.another().context("a ring for one sender")?, pool: pool.clone() });
+        accesses.push(PortAccess::Relay { to: by.another().context("a ring for one sender")?, pool: pool.clone() });
     }
-    Ok(ways)
+    Ok(accesses)
 }
 
-impl Way {
-    /// To be called every turn: sends what other workers want to be sent, a batch at most.
+impl PortAccess {
+    /// To be called in every iteration: sends what other workers want to be sent, a batch at most.
     pub(super) fn relay(&mut self) {
-        let Way::Queues { io, relayed, waiting, links, cut_off } = self else { return };
+        let PortAccess::Queues { io, relayed, waiting, links, cut_off } = self else { return };
         io.renew();
         let Some(relayed) = relayed else { return };
         if waiting.is_empty() {
@@ -98,24 +104,24 @@ impl Way {
     /// Frames dropped because the link of the port that they were to leave by was down.
     pub(super) fn cut_off(&self) -> u64 {
         match self {
-            Way::Queues { cut_off, .. } => *cut_off,
-            Way::Relay { .. } => 0,
+            PortAccess::Queues { cut_off, .. } => *cut_off,
+            PortAccess::Relay { .. } => 0,
         }
     }
 
     /// Frames dropped because they named a port that there is not.
     pub(super) fn misrouted(&self) -> u64 {
         match self {
-            Way::Queues { io, .. } => io.misrouted(),
-            Way::Relay { .. } => 0,
+            PortAccess::Queues { io, .. } => io.misrouted(),
+            PortAccess::Relay { .. } => 0,
         }
     }
 
     /// Frames that came in several buffers, too long for one.
     pub(super) fn too_long(&self) -> u64 {
         match self {
-            Way::Queues { io, .. } => io.chained().dropped,
-            Way::Relay { .. } => 0,
+            PortAccess::Queues { io, .. } => io.chained().dropped,
+            PortAccess::Relay { .. } => 0,
         }
     }
 }
@@ -131,33 +137,33 @@ fn send(io: &mut PortIo, batch: &mut Batch<Mbuf>, (links, cut_off): (&Links, &mu
     }
 }
 
-impl FrameIo for Way {
+impl FrameIo for PortAccess {
     type Frame = Mbuf;
 
     fn receive(&mut self, out: &mut Batch<Mbuf>) {
-        if let Way::Queues { io, .. } = self {
+        if let PortAccess::Queues { io, .. } = self {
             io.receive(out);
         }
     }
 
     fn transmit(&mut self, batch: &mut Batch<Mbuf>) {
         match self {
-            Way::Queues { io, links, cut_off, .. } => send(io, batch, (links, cut_off)),
-            Way::Relay { to, .. } => drop(to.send(batch)),
+            PortAccess::Queues { io, links, cut_off, .. } => send(io, batch, (links, cut_off)),
+            PortAccess::Relay { to, .. } => drop(to.send(batch)),
         }
     }
 
     fn allocate(&mut self) -> Option<Mbuf> {
         match self {
-            Way::Queues { io, .. } => io.allocate(),
-            Way::Relay { pool, .. } => pool.allocate(),
+            PortAccess::Queues { io, .. } => io.allocate(),
+            PortAccess::Relay { pool, .. } => pool.allocate(),
         }
     }
 
     fn room(&self) -> usize {
         let pool = match self {
-            Way::Queues { io, .. } => io.pool(),
-            Way::Relay { pool, .. } => pool,
+            PortAccess::Queues { io, .. } => io.pool(),
+            PortAccess::Relay { pool, .. } => pool,
         };
         usize::from(pool.options().data_room)
     }
@@ -165,27 +171,27 @@ impl FrameIo for Way {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Stage, drained};
+    use super::super::testing::{DpdkFixture, drained};
     use super::*;
     use hairpin_dpdk::PortOptions;
 
-    /// A port that gives back what is sent to it, as far as it has room, between so many workers of which one has a queue.
-    fn ways(stage: &Stage, workers: u16) -> (Port, Arc<Links>, Vec<Way>) {
+    /// A port that returns what is sent to it, as far as it has room, between workers of which one has a queue.
+    fn accesses(fixture: &DpdkFixture, workers: u16) -> (Port, Arc<Links>, Vec<PortAccess>) {
         let options = PortOptions { device: "net_ring0".into(), ..PortOptions::default() };
-        let port = Port::open(&stage.eal, &options, &stage.pool).expect("a ring is a port");
+        let port = Port::open(&fixture.eal, &options, &fixture.pool).expect("a ring is a port");
         let ports = [port];
         let links = Arc::new(Links::of(&ports));
-        let ways = of_workers(&stage.eal, (&ports, &links), &stage.pool, (1, workers)).expect("its queue");
+        let accesses = of_workers(&fixture.eal, (&ports, &links), &fixture.pool, (1, workers)).expect("its queue");
         let [port] = ports;
-        (port, links, ways)
+        (port, links, accesses)
     }
 
     /// Sends until something finds no room: how many went, and what is left.
-    fn filled(stage: &Stage, way: &mut Way) -> (usize, Batch<Mbuf>) {
+    fn filled(fixture: &DpdkFixture, access: &mut PortAccess) -> (usize, Batch<Mbuf>) {
         let mut sent = 0;
         for _ in 0..100 {
-            let mut batch = stage.frames(50, 0, &[0; 60]);
-            way.transmit(&mut batch);
+            let mut batch = fixture.frames(50, 0, &[0; 60]);
+            access.transmit(&mut batch);
             sent += 50 - batch.len();
             if !batch.is_empty() {
                 return (sent, batch);
@@ -196,46 +202,47 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_waits_unless_its_link_is_down() {
-        let stage = Stage::new(8191);
-        let (port, links, mut ways) = ways(&stage, 1);
-        let (sent, mut left) = filled(&stage, &mut ways[0]);
+        let fixture = DpdkFixture::new(8191);
+        let (port, links, mut accesses) = accesses(&fixture, 1);
+        let (sent, mut left) = filled(&fixture, &mut accesses[0]);
         let waiting = left.len();
-        ways[0].transmit(&mut left);
-        assert_eq!((left.len(), ways[0].cut_off()), (waiting, 0), "the link is up");
+        accesses[0].transmit(&mut left);
+        assert_eq!((left.len(), accesses[0].cut_off()), (waiting, 0), "the link is up");
         assert!(links.set(0, false));
-        ways[0].transmit(&mut left);
-        assert_eq!((left.len(), ways[0].cut_off()), (0, waiting as u64));
-        assert_eq!(stage.pool.in_use(), sent as u32);
+        accesses[0].transmit(&mut left);
+        assert_eq!((left.len(), accesses[0].cut_off()), (0, waiting as u64));
+        assert_eq!(fixture.pool.in_use(), sent as u32);
         // The link's state alone drops nothing that the port takes.
-        assert_eq!(drained(&mut ways[0]), sent);
-        ways[0].transmit(&mut stage.frames(7, 0, &[0; 60]));
-        assert_eq!((drained(&mut ways[0]), ways[0].cut_off()), (7, waiting as u64));
-        drop((ways, port));
-        assert_eq!(stage.pool.in_use(), 0);
+        assert_eq!(drained(&mut accesses[0]), sent);
+        accesses[0].transmit(&mut fixture.frames(7, 0, &[0; 60]));
+        assert_eq!((drained(&mut accesses[0]), accesses[0].cut_off()), (7, waiting as u64));
+        drop((accesses, port));
+        assert_eq!(fixture.pool.in_use(), 0);
     }
 
     #[test]
     fn what_names_no_port_is_counted() {
-        let stage = Stage::new(1023);
-        let (port, _links, mut ways) = ways(&stage, 1);
+        let fixture = DpdkFixture::new(1023);
+        let (port, _links, mut accesses) = accesses(&fixture, 1);
         // All of a batch, and some of one.
-        ways[0].transmit(&mut stage.frames(5, 3, &[0; 60]));
-        let mut mixed = stage.frames(6, 3, &[0; 60]);
-        mixed.extend(stage.frames(4, 0, &[0; 60]));
-        ways[0].transmit(&mut mixed);
-        assert_eq!((mixed.len(), ways[0].misrouted(), ways[0].cut_off()), (0, 11, 0));
-        assert_eq!(drained(&mut ways[0]), 4);
-        drop((ways, port));
-        assert_eq!(stage.pool.in_use(), 0);
+        accesses[0].transmit(&mut fixture.frames(5, 3, &[0; 60]));
+        let mut mixed = fixture.frames(6, 3, &[0; 60]);
+        mixed.extend(fixture.frames(4, 0, &[0; 60]));
+        accesses[0].transmit(&mut mixed);
+        assert_eq!((mixed.len(), accesses[0].misrouted(), accesses[0].cut_off()), (0, 11, 0));
+        assert_eq!(drained(&mut accesses[0]), 4);
+        drop((accesses, port));
+        assert_eq!(fixture.pool.in_use(), 0);
     }
 
     /// The worker that sends for another falls behind: the other keeps what the ring has no room for; nothing is lost.
     #[test]
     fn what_is_sent_by_another_worker_waits_for_it() {
-        let stage = Stage::new(8191);
-        let (port, _links, mut ways) = ways(&stage, 2);
-        let [first, second] = ways.get_mut(..).and_then(|ways| <&mut [Way; 2]>::try_from(ways).ok()).expect("two");
-        let (sent, mut left) = filled(&stage, second);
+        let fixture = DpdkFixture::new(8191);
+        let (port, _links, mut accesses) = accesses(&fixture, 2);
+        let [first, second] =
+            accesses.get_mut(..).and_then(|accesses| <&mut [PortAccess; 2]>::try_from(accesses).ok()).expect("two");
+        let (sent, mut left) = filled(&fixture, second);
         assert_eq!(sent, 1024);
         let waiting = left.len();
         let mut got = 0;
@@ -249,7 +256,7 @@ mod tests {
         let (mut there, mut asked) = (0, 0);
         for _ in 0..100 {
             if left.is_empty() {
-                left = stage.frames(50, 0, &[0; 60]);
+                left = fixture.frames(50, 0, &[0; 60]);
                 asked += left.len();
             }
             second.transmit(&mut left);
@@ -262,7 +269,7 @@ mod tests {
             second.transmit(&mut left);
         }
         assert_eq!((there, left.len()), (asked, 0));
-        drop((ways, port));
-        assert_eq!(stage.pool.in_use(), 0);
+        drop((accesses, port));
+        assert_eq!(fixture.pool.in_use(), 0);
     }
 }

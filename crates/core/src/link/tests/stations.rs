@@ -84,7 +84,7 @@ impl Station {
     pub(super) fn settled(options: &LinkOptions, capacity: usize) -> Station {
         let mut station = Station::with_places(options, capacity);
         station.neighbours.takes_announcement();
-        station.turn();
+        station.iterate();
         station.wire.sent.borrow_mut().clear();
         station
     }
@@ -107,7 +107,7 @@ impl Station {
         Station { link, wire, neighbours, now: Time::from_nanos(1_000_000_000_000) }
     }
 
-    pub(super) fn turn(&mut self) {
+    pub(super) fn iterate(&mut self) {
         self.link.advance(self.now);
         self.check();
     }
@@ -118,7 +118,7 @@ impl Station {
         let step = Duration::from_millis(if time < Duration::from_secs(60) { 25 } else { 250 });
         while self.now < end {
             self.now = (self.now + step).min(end);
-            self.turn();
+            self.iterate();
         }
     }
 
@@ -166,7 +166,7 @@ impl Station {
 }
 
 /// Carries what one station sent by `from` to the other's port `to`.
-pub(super) fn carry(a: &mut Station, from: u16, b: &mut Station, to: u16) -> usize {
+pub(super) fn transfer(a: &mut Station, from: u16, b: &mut Station, to: u16) -> usize {
     let sent = a.sent();
     let mut carried = 0;
     for mut frame in sent {

@@ -30,7 +30,7 @@ struct Load {
 }
 
 impl Load {
-    /// As much as this machine can carry.
+    /// As much as this machine can forward.
     fn of_machine() -> Load {
         Load {
             curl_lanes: scaled(40, 4),
@@ -86,7 +86,7 @@ fn lanes(load: &Load) -> Vec<Lane> {
 }
 
 /// A network with Hairpin and running traffic.
-pub(super) struct Stage {
+pub(super) struct LoadedNetwork {
     transfers: Option<Transfers>,
     requests: Option<OpenLoop>,
     sessions: Option<Sessions>,
@@ -102,22 +102,22 @@ pub(super) struct Stage {
     away: Vec<(Instant, Instant, String)>,
 }
 
-impl Stage {
+impl LoadedNetwork {
     /// Starts everything, plays `acts`, ends the traffic and judges it.
-    pub(super) fn play(policy: &str, acts: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
-        let mut stage = Stage::start(policy)?;
-        let before = stage.connections_of_sessions().context("before")?;
-        let result = acts(&mut stage).and_then(|()| stage.judge(&before));
+    pub(super) fn play(policy: &str, acts: impl FnOnce(&mut LoadedNetwork) -> Result<()>) -> Result<()> {
+        let mut net = LoadedNetwork::start(policy)?;
+        let before = net.connections_of_sessions().context("before")?;
+        let result = acts(&mut net).and_then(|()| net.judge(&before));
         result.map_err(|error| {
-            let status = stage.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
-            let log = stage.hairpin.logs();
+            let status = net.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
+            let log = net.hairpin.logs();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(100)..].join("\n");
             anyhow!("{error:#}\nhairpin printed last:\n{last}\nits status:\n{status}")
         })
     }
 
-    fn start(policy: &str) -> Result<Stage> {
+    fn start(policy: &str) -> Result<LoadedNetwork> {
         let topology = Topology::create(Options::default())?;
         let servers = Servers::start(&topology)?;
         let tables = format!("[offload]\npolicy = \"{policy}\"\n");
@@ -135,7 +135,7 @@ impl Stage {
             REQUEST_TIMEOUT,
         )?;
         let requests = OpenLoop::start(&topology.client, ends(), load.requests_per_s, "1k", page, REQUEST_TIMEOUT);
-        let mut stage = Stage {
+        let mut net = LoadedNetwork {
             transfers: Some(transfers),
             requests: Some(requests),
             sessions: Some(sessions),
@@ -148,8 +148,8 @@ impl Stage {
             absent: Vec::new(),
             away: Vec::new(),
         };
-        stage.under_way()?;
-        Ok(stage)
+        net.under_way()?;
+        Ok(net)
     }
 
     /// Waits until all transfers have begun and, with a policy that offloads, the engine has rules.

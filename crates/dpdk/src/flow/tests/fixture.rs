@@ -6,8 +6,8 @@ use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Tem
 use crate::flow::hops::{Hop, Hops};
 use crate::flow::machine::{Listener, Machine, Request, Told};
 use crate::flow::raw::RawCount;
-use crate::flow::translate::{EnginePort, Placed, Terms, Turn, place};
-use crate::flow::{Way, raw};
+use crate::flow::translate::{EgressAction, EnginePort, Placed, Terms, place};
+use crate::flow::{Submission, raw};
 use hairpin_core::engine::{Completion, Counters, Rule, RuleId};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
@@ -19,21 +19,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The fake's ports are the process's: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-pub(super) const BOTH_WAYS: [Way; 2] = [Way::Synchronous, Way::Templates];
+pub(super) const BOTH_SUBMISSIONS: [Submission; 2] = [Submission::Synchronous, Submission::Templates];
 
 /// Terms in which two ports of the fake without faults take rules.
 pub(super) const TERMS: Terms = Terms {
-    turn: Turn::RepresentedPort,
+    egress: EgressAction::RepresentedPort,
     how: How::NONE,
     jumps: true,
     counts: Does::COUNT,
     numbers: Does::NUMBERS,
     options: true,
-    carries: [true; 4],
+    supports: [true; 4],
 };
 
 /// Terms in which one alone does.
-pub(super) const ALONE: Terms = Terms { turn: Turn::Hairpin, ..TERMS };
+pub(super) const ALONE: Terms = Terms { egress: EgressAction::Hairpin, ..TERMS };
 
 /// Clients behind the first port, backends behind the second.
 pub(super) fn ports() -> Vec<EnginePort> {
@@ -133,7 +133,7 @@ impl RuleDevice for Box<dyn RuleDevice> {
     }
 }
 
-pub(super) struct World {
+pub(super) struct EngineFixture {
     pub(super) machine: Machine<Box<dyn RuleDevice>>,
     pub(super) hops: TestHops,
     pub(super) heard: Heard,
@@ -150,19 +150,19 @@ pub(super) fn alone(options: &FakeOptions) -> MutexGuard<'static, ()> {
     alone
 }
 
-impl World {
-    pub(super) fn new(way: Way, options: &FakeOptions, rules_max: u32) -> World {
+impl EngineFixture {
+    pub(super) fn new(submission: Submission, options: &FakeOptions, rules_max: u32) -> EngineFixture {
         let alone = alone(options);
-        let device: Box<dyn RuleDevice> = match way {
-            Way::Synchronous => Box::new(Synchronous::default()),
-            Way::Templates => {
+        let device: Box<dyn RuleDevice> = match submission {
+            Submission::Synchronous => Box::new(Synchronous::default()),
+            Submission::Templates => {
                 Box::new(Templates::open(&PORTS, rules_max, TERMS.counts).expect("the fake has templates"))
             }
         };
         let hops = TestHops::default();
         let machine = Machine::new(device, TERMS, ports(), rules_max, hops.generation);
         let now = Time::from_nanos(1_000_000_000);
-        World { machine, hops, heard: Heard::default(), now, terms: TERMS, _alone: alone }
+        EngineFixture { machine, hops, heard: Heard::default(), now, terms: TERMS, _alone: alone }
     }
 
     /// Asks on behalf of worker 0; `false` if it has to wait.
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// Settles until nothing is awaited, and lets so much time pass before.
-    pub(super) fn after(&mut self, passed: Duration) -> &mut World {
+    pub(super) fn after(&mut self, passed: Duration) -> &mut EngineFixture {
         self.now = self.now + passed;
         for _ in 0..1000 {
             self.settle();
