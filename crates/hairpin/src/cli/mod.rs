@@ -247,7 +247,7 @@ enum Action {
     /// Print a commented configuration file: every field with its default.
     #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
     Config {
-        /// Print the reference as Markdown instead (docs/configuration.md).
+        /// Print the reference as Markdown instead (docs/reference/configuration.md).
         #[arg(long)]
         markdown: bool,
     },

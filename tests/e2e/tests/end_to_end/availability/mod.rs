@@ -1,5 +1,5 @@
-//! More than one node (docs/high-availability.md): the example files as they are, with the real keepalived and the real BIRD.
-//! Trials whose daemon is not installed say so and try nothing.
+//! More than one node (docs/guide/high-availability.md): the example files as they are, with the real keepalived and the real
+//! BIRD. Trials whose daemon is not installed say so and try nothing.
 
 mod bird;
 mod keepalived;
