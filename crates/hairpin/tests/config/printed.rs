@@ -107,6 +107,25 @@ fn the_page_is_up_to_date() {
     assert!(page == right, "run: HAIRPIN_WRITE_DOCS=1 cargo test -p hairpin --test config page");
 }
 
+/// Pages whose blocks of TOML are whole files.
+const PAGES: [(&str, &str); 4] = [
+    ("first-steps", include_str!("../../../../docs/guide/first-steps.md")),
+    ("from-nginx", include_str!("../../../../docs/guide/from-nginx.md")),
+    ("from-haproxy", include_str!("../../../../docs/guide/from-haproxy.md")),
+    ("from-ipvs", include_str!("../../../../docs/guide/from-ipvs.md")),
+];
+
+#[test]
+fn files_in_the_guide_are_right() {
+    for (name, page) in PAGES {
+        let blocks: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert!(!blocks.is_empty(), "{name}");
+        for block in blocks {
+            assert_eq!(good(block).warnings, [], "{name}: {block}");
+        }
+    }
+}
+
 #[test]
 fn defaults_and_examples_of_the_reference_are_readable() {
     for section in reference::SECTIONS {
