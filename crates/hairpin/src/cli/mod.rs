@@ -4,6 +4,8 @@ mod backend;
 mod filter;
 mod listing;
 mod names;
+#[cfg(test)]
+mod page;
 mod pages;
 mod process;
 mod ready;

@@ -152,7 +152,7 @@ fn comment(out: &mut String, indent: &str, text: &str) {
     }
 }
 
-fn wrapped(text: &str, columns: usize) -> String {
+pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let mut out = String::new();
     let mut length = 0;
     for word in text.split_whitespace() {
