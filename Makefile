@@ -1,4 +1,4 @@
-# make build | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,13 +17,17 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
 
 deps:
 	@scripts/install-deps
+
+# The documentation site: target/book/html/index.html. The first time mdBook is compiled, which takes minutes; later it takes 2 s.
+docs:
+	scripts/build-docs
 
 test: deps
 	scripts/test
