@@ -1,4 +1,4 @@
-# make build | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -17,13 +17,17 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
 
 deps:
 	@scripts/install-deps
+
+# The documentation site: target/book/html/index.html. The first time mdBook is compiled, which takes minutes; later it takes 2 s.
+docs:
+	scripts/build-docs
 
 test: deps
 	scripts/test
@@ -141,20 +145,20 @@ bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
 
 # The figures and tables of Laconic's evaluation, on this machine: at most ten minutes, QUICK=1 under two. The page is
-# target/bench/papers002/page.md; PAPERS="--document docs/papers002.md" puts its numbers into the documentation, too.
+# target/bench/papers002/page.md; PAPERS="--document docs/evidence/laconic.md" puts its numbers into the documentation, too.
 bench-papers002: build
 	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
 	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(PAPERS)
 
 # KTH 2022's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
-# kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/reproduction.md.
+# kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/evidence/reproduction.md.
 # More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
 # Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.
 REPRODUCE ?=
 
 reproduce: deps
 	$(CARGO) build --release --package hairpin-lab
-	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/reproduction.md $(REPRODUCE)
+	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/evidence/reproduction.md $(REPRODUCE)
 
 # Results of the whole scale are kept in lab/results/, and not measured again unless REPRODUCE=--fresh.
 reproduce-full: deps
@@ -163,7 +167,7 @@ reproduce-full: deps
 	test -e target/reproduce-full/cases.jsonl || \
 		gzip --decompress --stdout lab/results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
 	target/release/hairpin-lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
-		--document docs/reproduction-full.md $(REPRODUCE)
+		--document docs/evidence/reproduction-full.md $(REPRODUCE)
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

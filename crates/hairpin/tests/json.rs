@@ -1,4 +1,4 @@
-//! What commands print as JSON is what docs/json.md says, in both directions.
+//! What commands print as JSON is what docs/reference/json.md says, in both directions.
 
 use hairpin::control::{Answer, Changes, ConnectionView, ExchangeView, OffloadView, Page, Request, SplicedView, serve};
 use hairpin::status::*;
@@ -10,9 +10,9 @@ use std::process::Command;
 /// A documented type's fields: name, type, whether it may be missing.
 type Fields = Vec<(String, String, bool)>;
 
-/// The types of docs/json.md.
+/// The types of docs/reference/json.md.
 fn documented() -> BTreeMap<String, Fields> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/json.md");
     let page = std::fs::read_to_string(path).unwrap();
     let mut types: BTreeMap<String, Fields> = BTreeMap::new();
     let mut name = None;

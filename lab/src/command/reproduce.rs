@@ -37,7 +37,7 @@ pub(crate) struct ReproduceArguments {
     /// Recordings (*.pcap) that cases replay, such as those of nDPI's tests; HAIRPIN_TRACES, unless given.
     #[arg(long, value_name = "DIRECTORY")]
     traces: Option<PathBuf>,
-    /// Also write what was found to this file (docs/reproduction.md).
+    /// Also write what was found to this file (docs/evidence/reproduction.md).
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
     /// The longest a case may take, in seconds; what takes longer is given up and reported.

@@ -182,7 +182,7 @@ impl Experiment {
     pub fn load(path: &Path) -> Result<Experiment, Problems> {
         let text = text_of(path, FILE_BYTES_MAX).map_err(|error| {
             let what = format!("cannot read the experiment: {error}");
-            Problems::unreadable(path, what, "see lab/scenarios/ for examples, and docs/lab.md")
+            Problems::unreadable(path, what, "see lab/scenarios/ for examples, and docs/guide/lab.md")
         })?;
         Experiment::parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))
     }

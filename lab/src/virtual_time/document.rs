@@ -1,4 +1,4 @@
-//! docs/reproduction.md, from results alone.
+//! docs/evidence/reproduction.md, from results alone.
 
 use super::comparison::{BEST_WITHIN, Kept, LOSS_WITHIN, NEAR_SHARE, OF_ORACLE, P99_WITHIN, Scenario};
 use super::finding::{Finding, Judgement, Verdict};

@@ -11,7 +11,7 @@
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
 //! | `comparison` | policies beside each other and an oracle |
-//! | `document`, `page`, `tables`, `drawing` | docs/reproduction.md, the page, CSV, figures |
+//! | `document`, `page`, `tables`, `drawing` | docs/evidence/reproduction.md, the page, CSV, figures |
 //!
 //! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
 

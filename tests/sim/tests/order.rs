@@ -1,6 +1,6 @@
 //! Order at hand-over (ARCHITECTURE.md, invariant 7). The kernel's engine lets a fresh rule wait for the packets that are
 //! still inside the worker. A card cannot be told to: the successors overtake those. What is promised there instead
-//! (docs/offload-nic.md): only packets that were inside when the rule came into force are overtaken, once for each
+//! (docs/guide/offload-nic.md): only packets that were inside when the rule came into force are overtaken, once for each
 //! hand-over and direction; a flow whose packets are further apart than the worker takes for one keeps its order.
 
 use hairpin_core::config::Snapshot;

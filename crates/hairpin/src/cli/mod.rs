@@ -4,6 +4,8 @@ mod backend;
 mod filter;
 mod listing;
 mod names;
+#[cfg(test)]
+mod page;
 mod pages;
 mod process;
 mod ready;
@@ -247,7 +249,7 @@ enum Action {
     /// Print a commented configuration file: every field with its default.
     #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
     Config {
-        /// Print the reference as Markdown instead (docs/configuration.md).
+        /// Print the reference as Markdown instead (docs/reference/configuration.md).
         #[arg(long)]
         markdown: bool,
     },

@@ -44,7 +44,7 @@ fn text(not_ready: &NotReady<'_>) -> String {
     if not_ready.is_empty() { "ready\n".to_string() } else { lines.collect() }
 }
 
-/// What docs/json.md calls Readiness.
+/// What docs/reference/json.md calls Readiness.
 #[derive(Serialize)]
 struct Readiness<'a> {
     ready: bool,

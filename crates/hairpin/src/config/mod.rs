@@ -23,6 +23,8 @@ pub(crate) mod words;
 pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
+#[cfg(test)]
+pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
     Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,

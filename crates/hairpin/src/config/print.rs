@@ -61,7 +61,7 @@ fn commented(out: &mut String, section: &Section, [header, required, optional]: 
     }
 }
 
-/// The documentation page `docs/configuration.md`.
+/// The documentation page `docs/reference/configuration.md`.
 pub fn markdown() -> String {
     let mut out = String::from(
         "<!-- Printed by `hairpin config --markdown`; change crates/hairpin/src/config/reference.rs instead. -->\n\n\
@@ -70,7 +70,7 @@ pub fn markdown() -> String {
          refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
          `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml`,\n\
          `examples/full.toml`, `examples/http.toml` and `examples/dpdk.toml` are files to start from, and `hairpin config` prints a commented one.\n\
-         HTTP and TLS services are explained in [http.md](http.md), the dpdk plane in [dpdk.md](dpdk.md).\n",
+         [HTTP services](../guide/http.md) explains HTTP and TLS services, [The dpdk plane](../guide/dpdk.md) that plane.\n",
     );
     for section in SECTIONS {
         let title = if section.header.is_empty() { "Top level" } else { section.header };
@@ -152,7 +152,7 @@ fn comment(out: &mut String, indent: &str, text: &str) {
     }
 }
 
-fn wrapped(text: &str, columns: usize) -> String {
+pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let mut out = String::new();
     let mut length = 0;
     for word in text.split_whitespace() {

@@ -1,6 +1,6 @@
 //! Every field of the configuration file, once: its name, form, default and meaning.
 //!
-//! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/configuration.md` are
+//! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/reference/configuration.md` are
 //! printed from here, so none of them can disagree.
 
 mod dpdk;

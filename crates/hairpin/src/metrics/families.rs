@@ -1,7 +1,7 @@
 //! Every metric, once: its name, type, labels, meaning, and which numbers of a status it is made of.
 //!
-//! The exposition and the table in `docs/metrics.md` are written from here. How many series there are follows from the
-//! configuration and from lists of reasons in the code, never from what packets or clients say.
+//! The exposition and the table in `docs/reference/metrics.md` are written from here. How many series there are follows from
+//! the configuration and from lists of reasons in the code, never from what packets or clients say.
 
 mod http;
 mod ports;
@@ -535,7 +535,7 @@ fn fullness(state: &str) -> u64 {
     }
 }
 
-/// The table of all metrics, as it stands in `docs/metrics.md`.
+/// The table of all metrics, as it stands in `docs/reference/metrics.md`.
 pub fn markdown() -> String {
     let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for family in all() {

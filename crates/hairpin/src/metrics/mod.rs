@@ -2,7 +2,7 @@
 //!
 //! `GET /metrics` answers in OpenMetrics or in Prometheus' older text, whichever the client prefers; `GET /status` is
 //! what `hairpin status -o json` prints. Everything comes from one [`Status`]: [`families`] says which metric is which
-//! number of it, and `docs/metrics.md` is written from there.
+//! number of it, and `docs/reference/metrics.md` is written from there.
 //!
 //! A client that can reach the address can read; no client can change anything. Clients are hostile until shown
 //! otherwise: every size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet

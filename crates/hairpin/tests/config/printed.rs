@@ -97,9 +97,33 @@ fn template_http_and_tls_sections_match_defaults() {
 
 #[test]
 fn the_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
-    let page = std::fs::read_to_string(path).expect("docs/configuration.md");
-    assert!(page == config::markdown(), "run: cargo run -p hairpin -- config --markdown > docs/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md");
+    let right = config::markdown();
+    let page = std::fs::read_to_string(&path).expect("docs/reference/configuration.md");
+    if page != right && std::env::var_os("HAIRPIN_WRITE_DOCS").is_some() {
+        std::fs::write(&path, right).unwrap();
+        return;
+    }
+    assert!(page == right, "run: HAIRPIN_WRITE_DOCS=1 cargo test -p hairpin --test config page");
+}
+
+/// Pages whose blocks of TOML are whole files.
+const PAGES: [(&str, &str); 4] = [
+    ("first-steps", include_str!("../../../../docs/guide/first-steps.md")),
+    ("from-nginx", include_str!("../../../../docs/guide/from-nginx.md")),
+    ("from-haproxy", include_str!("../../../../docs/guide/from-haproxy.md")),
+    ("from-ipvs", include_str!("../../../../docs/guide/from-ipvs.md")),
+];
+
+#[test]
+fn files_in_the_guide_are_right() {
+    for (name, page) in PAGES {
+        let blocks: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert!(!blocks.is_empty(), "{name}");
+        for block in blocks {
+            assert_eq!(good(block).warnings, [], "{name}: {block}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `docs/metrics.md` says what the code does.
+//! `docs/reference/metrics.md` says what the code does.
 
 use hairpin::metrics::families;
 use std::collections::BTreeSet;
@@ -9,8 +9,8 @@ const END: &str = "<!-- end -->\n";
 
 #[test]
 fn the_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
-    let page = std::fs::read_to_string(&path).expect("docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+    let page = std::fs::read_to_string(&path).expect("docs/reference/metrics.md");
     let (before, rest) = page.split_once(BEGIN).expect("where the table begins");
     let (_, after) = rest.split_once(END).expect("where the table ends");
     let right = format!("{before}{BEGIN}{}{END}{after}", families::markdown());
@@ -23,8 +23,8 @@ fn the_page_is_up_to_date() {
 
 #[test]
 fn the_page_names_no_metric_that_is_not_there() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
-    let page = std::fs::read_to_string(path).expect("docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+    let page = std::fs::read_to_string(path).expect("docs/reference/metrics.md");
     let known: BTreeSet<String> = families::all().map(|family| family.series()).collect();
     let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let named: BTreeSet<&str> = words.filter(|word| word.starts_with("hairpin_")).collect();

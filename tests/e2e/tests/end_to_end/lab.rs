@@ -156,7 +156,7 @@ fn three_processes() -> Result<()> {
     Ok(())
 }
 
-/// As docs/lab.md shows it.
+/// As docs/guide/lab.md shows it.
 fn there_and_back() -> Result<()> {
     if !is_built_in()? {
         return Ok(());

@@ -83,7 +83,7 @@ fn mixed() -> Result<()> {
     whole(&net.hairpin)
 }
 
-/// testpmd with its link up. It may die of a client that has gone before it was greeted (docs/dpdk.md), and is started
+/// testpmd with its link up. It may die of a client that has gone before it was greeted (docs/guide/dpdk.md), and is started
 /// again then.
 fn serving(net: &Net) -> Result<Process> {
     let mut first = server(net, 2)?;

@@ -6,7 +6,7 @@ use super::{Kind, Section, field};
 /// `[dpdk]`
 pub const DPDK: Section = Section {
     header: "[dpdk]",
-    doc: "The dpdk plane (`plane = \"dpdk\"`): ports that Hairpin drives itself, without the kernel. See dpdk.md.",
+    doc: "The dpdk plane (`plane = \"dpdk\"`): ports that Hairpin drives itself, without the kernel. See docs/guide/dpdk.md.",
     fields: &[
         field(
             "pages",

@@ -59,9 +59,9 @@ pub const TOP: Section = Section {
             From("keys of its own, made at random"),
             "\"/etc/hairpin/keys\"",
             "A file with the keys of sticky cookies and SYN cookies, an absolute path. Instances on several machines that have \
-             the same keys accept each other's cookies (docs/high-availability.md). One key a line, 32 hexadecimal digits; \
-             lines that begin with `#` are comments. The first key makes cookies; sticky cookies of all of them, 4 at most, \
-             are accepted. It must belong to root or to the user that Hairpin runs as, with no rights for others (mode \
+             the same keys accept each other's cookies (docs/guide/high-availability.md). One key a line, 32 hexadecimal \
+             digits; lines that begin with `#` are comments. The first key makes cookies; sticky cookies of all of them, 4 \
+             at most, are accepted. It must belong to root or to the user that Hairpin runs as, with no rights for others (mode \
              0600 or 0400). A reload reads it again.",
         ),
         field("limits", Kind::Tables, From("each field's default"), "", "See [limits]."),

@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Where results go.
     #[arg(long, default_value = "target/bench/papers002")]
     directory: PathBuf,
-    /// Also writes the page here, with the figures' names in place of the figures: `docs/papers002.md`.
+    /// Also writes the page here, with the figures' names in place of the figures: `docs/evidence/laconic.md`.
     #[arg(long)]
     document: Option<PathBuf>,
 }

@@ -308,7 +308,7 @@ impl Page<'_> {
             return self.not_measured();
         }
         self.paragraph(
-            "*Here,* million operations a second, 2^20 slots 80 % full, in bursts of 32 (docs/tables.md has the rest):",
+            "*Here,* million operations a second, 2^20 slots 80 % full, in bursts of 32 (docs/evidence/tables.md has the rest):",
         )?;
         for (file, case) in hashtable::CASES {
             let threads = self.results.places(hashtable::PART, case);

@@ -1,4 +1,4 @@
-//! More than one node (docs/high-availability.md): the example files as they are, with the real keepalived and the real BIRD.
+//! More than one node (docs/guide/high-availability.md): the example files as they are, with the real keepalived and the real BIRD.
 //! Tests whose daemon is not installed say so and try nothing.
 
 mod bird;

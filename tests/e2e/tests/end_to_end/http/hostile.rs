@@ -199,13 +199,16 @@ fn counted(net: &mut HttpNetwork) -> Result<()> {
     Ok(())
 }
 
-/// Every difference has a reason, and Hairpin does what docs/http-differences.md says.
+/// Every difference has a reason, and Hairpin does what docs/guide/http-differences.md says.
 fn differences() -> Result<()> {
-    let document = include_str!("../../../../../docs/http-differences.md");
+    let document = include_str!("../../../../../docs/guide/http-differences.md");
     for comparison in differential::compare()?.iter().filter(|comparison| !comparison.is_same()) {
         let (name, row) = (&comparison.name, differential::row(comparison));
         ensure!(differential::justification(name).is_some(), "no reason is given for {name}: {comparison:?}");
-        ensure!(document.contains(&row), "docs/http-differences.md does not say {row} (hairpin-bench differential)");
+        ensure!(
+            document.contains(&row),
+            "docs/guide/http-differences.md does not say {row} (hairpin-bench differential)"
+        );
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! The flow engine of the ports, where they have one: what probing has found, the thread that has their rules, and what is
-//! said of it. **Not yet run on hardware** (docs/offload-nic.md).
+//! said of it. **Not yet run on hardware** (docs/guide/offload-nic.md).
 
 use super::super::{EngineWords, MARKS, NO_ENGINE, Rules};
 use super::engine::WorkerEngine;
