@@ -17,7 +17,7 @@ pub(crate) struct GenerateArguments {
     /// Packets come back at this port, not at the one they are sent from.
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_sink")]
     back: Option<String>,
-    /// Do not look at what comes back: a sink of another process does.
+    /// Do not examine what comes back: a sink of another process does.
     #[arg(long)]
     no_sink: bool,
     /// Destinations are backends when packets come back: each flow should go to one.

@@ -2,7 +2,7 @@
 //! gains its weight, the richest is chosen and pays the sum of the weights. Within every `sum / gcd` choices each
 //! backend gets exactly its share, spread as evenly as can be.
 //!
-//! A choice looks at every backend: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
+//! A choice compares all backends: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
 //! connection up.
 
 use super::Share;

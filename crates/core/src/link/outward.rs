@@ -28,7 +28,7 @@ pub(super) struct CachedHop {
     until: Time,
     /// Ethernet addresses: to, from.
     ends: [u8; 12],
-    /// Of the port.
+    /// The MTU of the port.
     mtu: u16,
 }
 

@@ -175,7 +175,7 @@ pub struct Statistics {
     pub sent: u64,
     /// ARP and neighbour discovery by which another host answered or announced; they end here.
     pub absorbed: u64,
-    /// Of those handed to the worker: too big for the egress MTU.
+    /// Frames handed to the worker because they are too big for the egress MTU.
     pub too_big: u64,
     /// Requests for us by ARP or neighbour discovery that were answered.
     pub answered: u64,

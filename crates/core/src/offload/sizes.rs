@@ -77,7 +77,7 @@ impl Sizes {
         self.note(class(packets), |class| class.reached = (class.reached - 1.0).max(1.0));
     }
 
-    /// A connection that had so many packets when it was last looked at has so many now, and goes on.
+    /// A connection that had so many packets when it was last sampled has so many now, and goes on.
     #[inline]
     pub(super) fn grow(&mut self, before: u64, now: u64) {
         let (from, to) = (class(before), class(now));
@@ -162,9 +162,9 @@ impl Sizes {
         self.expected(class, left(packets, class))
     }
 
-    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act then
-    /// or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that do not,
-    /// what they have until then is lost.
+    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act
+    /// then or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that
+    /// do not, what they have until then is lost.
     pub(super) fn awaited(&self, packets: u64, most: f32) -> f32 {
         let (packets, class) = (packets.max(1), class(packets));
         let until = size(class + 1) - packets as f32;

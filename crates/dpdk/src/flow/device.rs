@@ -119,7 +119,7 @@ pub(crate) trait RuleDevice: Send {
     fn pull(&mut self) -> Option<Outcome>;
     /// What a rule has counted.
     fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount>;
-    /// Takes out whatever is there, of whomever: nothing of ours has been begun yet.
+    /// Removes all rules, ours or not: nothing of ours has been begun yet.
     fn clear(&mut self, ports: &[u16]) {
         flush(ports);
     }

@@ -57,7 +57,7 @@ pub(crate) struct CaptureArgs {
     snap_length: u32,
 }
 
-/// Captures until the wish is fulfilled, or a signal ends it.
+/// Captures until the limits are reached, or a signal ends it.
 ///
 /// # Errors
 /// No instance answers at `socket`, an interface cannot be listened on, or the file cannot be written.

@@ -279,7 +279,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
     Ok(())
 }
 
-/// A lock that a panicked thread has let go of holds something whole all the same.
+/// A lock that a panicked thread has released holds a consistent value all the same.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
