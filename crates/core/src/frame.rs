@@ -1,4 +1,4 @@
-//! Frames as a plane hands them over, and the seam to the plane itself.
+//! Frames as a plane hands them over, and the interface to the plane.
 
 mod replay;
 

@@ -1,9 +1,9 @@
-//! What is printed for programs. Its shape is described in docs/json.md, and tested against that page.
+//! JSON output. docs/json.md describes its form, and a test compares them.
 
 use serde::Serialize;
 
-/// The version of what docs/json.md says. It becomes another when a field goes, gets another name or type, or means something
-/// else; not when one is added.
+/// The version of what docs/json.md says. It becomes another when a field goes, gets another name or type, or means
+/// something else; not when one is added.
 const SCHEMA_VERSION: u32 = 1;
 
 /// `value`, which is written as an object, behind the version of its description.

@@ -77,9 +77,9 @@ struct sequence_change {
 	__u64 check;        /* SEQUENCE_CHECK over the words before it and what the rule itself says of ends; 0: being written */
 };
 
-/* Number i of the 64-bit words of `sequence_change` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8), is multiplied
- * by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum, several do but
- * once in 2^64. */
+/* Number i of the 64-bit words of `sequence_change` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8),
+ * is multiplied by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum,
+ * several do but once in 2^64. */
 #define SEQUENCE_CHECK 0x9e3779b97f4a7c15ULL
 
 /* Ends that concern us, VIPs and backends: key of `ends`. IPv4 as ::ffff:a.b.c.d. */

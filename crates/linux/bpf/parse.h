@@ -202,7 +202,8 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f,
 	if (f->protocol == IPPROTO_TCP) {
 		struct tcphdr *tcp = header;
 
-		/* Keeps the compiler from comparing `protocol` again later: that it is not TCP, the verifier would not know. */
+		/* Keeps the compiler from comparing `protocol` again later: that it is not TCP, the verifier would
+		 * not know. */
 		f->tcp = 1;
 		barrier_var(f->tcp);
 

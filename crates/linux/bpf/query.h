@@ -118,10 +118,11 @@ static __always_inline void write_change(struct sequence_change *there, const st
 
 /* Replaces a rule. Whatever fails, fails before the old one is touched.
  *
- * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the sequence change is another (a packet
- * that sets it at the same time can only undo that, and then a few may overtake others; nothing else of the byte differs).
- * Another takes the element's place, with its counters: a packet that has found the old one and has not counted yet is
- * not counted. Meanwhile old ends meet a new sequence change or the reverse, which the check tells. */
+ * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the sequence change is
+ * another (a packet that sets it at the same time can only undo that, and then a few may overtake others; nothing
+ * else of the byte differs). Another takes the element's place, with its counters: a packet that has found the old
+ * one and has not counted yet is not counted. Meanwhile old ends meet a new sequence change or the reverse, which
+ * the check tells. */
 static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct sequence_change *wanted, void *key,
 				    void *rules, void *changes, const bool ipv6)
 {

@@ -132,17 +132,18 @@ static long translate_option(__u32 index, void *argument)
 	return 0;
 }
 
-/* Rules and their sequence changes. A rule with RULE_SEQUENCE lies in two maps, and its parts are not replaced together; nor does
- * either map promise that what a lookup has found stays what it was: an element that is deleted or replaced may be given
- * to another key while a packet's program still reads it. So the sequence change has a sum over itself and over what the
- * rule says of ends (addresses, ports, their share of a checksum). It is taken over copies, and only copies with the
- * right sum are used: then deltas, window shift and guard were written together, for just these ends. Whatever else a
- * packet meets - half of an update, old ends with a new sequence change, another flow's - it goes to the worker.
+/* Rules and their sequence changes. A rule with RULE_SEQUENCE lies in two maps, and its parts are not replaced
+ * together; nor does either map promise that what a lookup has found stays what it was: an element that is deleted
+ * or replaced may be given to another key while a packet's program still reads it. So the sequence change has a sum
+ * over itself and over what the rule says of ends (addresses, ports, their share of a checksum). It is taken over
+ * copies, and only copies with the right sum are used: then deltas, window shift and guard were written together,
+ * for just these ends. Whatever else a packet meets - half of an update, old ends with a new sequence change,
+ * another flow's - it goes to the worker.
  *
- * Old and new sequence changes of a rule are both right, each for what its guard admits, so it does not matter which of them
- * a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets of the flow
- * are inside the worker: rules_put() takes ACTIVE away before it touches the sequence change, and here ACTIVE is read again
- * after they have been read. */
+ * Old and new sequence changes of a rule are both right, each for what its guard admits, so it does not matter which
+ * of them a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets
+ * of the flow are inside the worker: rules_put() takes ACTIVE away before it touches the sequence change, and here
+ * ACTIVE is read again after they have been read. */
 #define CHECK_1 SEQUENCE_CHECK
 #define CHECK_2 (CHECK_1 * SEQUENCE_CHECK)
 #define CHECK_3 (CHECK_2 * SEQUENCE_CHECK)
@@ -182,8 +183,8 @@ struct change_copy {
 /* The stack has no room for it. */
 ARRAY(sequence_buffer, BPF_MAP_TYPE_PERCPU_ARRAY, struct change_copy, 1, 0);
 
-/* Copies the sequence change `there` and the ends of `rule`. False: they are not whole, do not belong together, or are not to be
- * used yet. */
+/* Copies the sequence change `there` and the ends of `rule`. False: they are not whole, do not belong together, or
+ * are not to be used yet. */
 static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const bool ipv6)
 {
 	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
@@ -206,8 +207,8 @@ static __always_inline bool copy_change(struct change_copy *copy, const void *th
 	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
 }
 
-/* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one below it to
- * its end; and the acknowledgement number in its own range. */
+/* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one
+ * below it to its end; and the acknowledgement number in its own range. */
 static __always_inline bool admits(const struct sequence_change *change, const struct tcphdr *tcp, __u32 payload)
 {
 	__u32 start = bpf_ntohl(tcp->seq) - change->sequence;
@@ -229,9 +230,9 @@ static __always_inline void walk_options(struct __sk_buff *skb, struct options *
 
 #define NOT_TRANSLATED (~0ULL)
 
-/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied change says, if they
- * let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and nothing is
- * changed, if the worker is to have the packet.
+/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied change says, if
+ * they let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and
+ * nothing is changed, if the worker is to have the packet.
  *
  * One delta serves all SACK edges: those outside the range of the guard make the packet the worker's. */
 static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct sequence_change *change)
@@ -291,9 +292,10 @@ static __always_inline __u16 updated(__u16 checksum, __u32 state, __u32 addresse
 	return ~fold((__u64)(__u16)~checksum + addresses + rest + 0xffff);
 }
 
-/* Everything but layer 2 and TCP sequence numbers, whose share of the sum is `sequence_sum`. Returns what the packet's bytes now
- * sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where
- * it was, and so does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
+/* Everything but layer 2 and TCP sequence numbers, whose share of the sum is `sequence_sum`. Returns what the
+ * packet's bytes now sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own
+ * checksum keeps it where it was, and so does a transport checksum, but for the pseudo-header's share, which is not
+ * in the packet. */
 static __always_inline __u64 rewrite(const union ends *to, void *network, void *transport, const struct frame *f,
 				     __u64 sequence_sum, __u32 state, const bool ipv6)
 {

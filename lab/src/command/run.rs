@@ -49,7 +49,7 @@ pub(crate) struct RunArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

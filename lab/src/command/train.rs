@@ -56,10 +56,10 @@ pub(crate) struct TrainArguments {
     /// Where the model goes; without it, only the evaluation is printed.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// What everything drawn comes from.
+    /// The seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

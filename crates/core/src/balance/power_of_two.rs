@@ -1,7 +1,7 @@
 //! Power of two choices: the less loaded of two different backends drawn by weight (Mitzenmacher, "The power of two
 //! choices in randomized load balancing", 2001).
 //!
-//! Reads two loads however many backends there are, and workers with the same, slightly old view do not run in herds.
+//! Reads two loads for any number of backends, and workers with the same, slightly old view do not run in herds.
 
 use super::least_connections::Pressure;
 use super::random::Random;

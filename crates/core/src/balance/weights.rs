@@ -1,4 +1,4 @@
-//! How much each backend of a service is to get.
+//! The share of each backend of a service.
 
 use super::EffectiveWeights;
 use super::effective_weights::{EffectiveWeight, SHARE_FULL};

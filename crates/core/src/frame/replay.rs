@@ -1,4 +1,4 @@
-//! Packets in ordinary memory again and again: for measuring what a worker does to them, without a plane.
+//! Replays packets from ordinary memory, to measure a worker without a plane.
 
 use super::{Batch, Frame, FrameIo, Meta};
 use alloc::boxed::Box;

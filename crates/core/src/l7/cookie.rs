@@ -1,5 +1,5 @@
-//! SYN cookies (RFC 4987, 3.6; KAIST 2018): a connection is answered without keeping anything of it, because all there is
-//! to know of its SYN comes back in the acknowledgement number of its first data. The linux plane's programs make and
+//! SYN cookies (RFC 4987, 3.6; KAIST 2018): a SYN is answered without storing anything, because all that must be known of
+//! it comes back in the acknowledgement number of the first data. The linux plane's programs make and
 //! check the same ones, bit for bit (`crates/linux/bpf/cookie.h`).
 //!
 //! A cookie is our initial sequence number:

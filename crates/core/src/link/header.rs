@@ -1,4 +1,4 @@
-//! The checks of IP headers that every packet passes before anybody believes a word of it: those of FastClick's
+//! The checks of IP headers that every packet passes before any field is used: those of FastClick's
 //! `CheckIPHeader` and of RFC 1812, 5.2.2, with the reasons told apart.
 //!
 //! [`wire::parse`](crate::wire::parse) makes the same checks and goes on to the transport header; these are for callers

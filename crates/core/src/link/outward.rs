@@ -1,4 +1,4 @@
-//! Frames that go out: routed, addressed, held, or handed back as too big; and those of our own making.
+//! Frames that go out: routed, addressed, held, or handed back as too big; and frames that the link layer makes itself.
 
 use super::arp::{self, Operation};
 use super::discovery::{self, Message};

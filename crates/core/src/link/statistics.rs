@@ -1,4 +1,4 @@
-//! What a link layer counts: plain numbers that its worker alone writes.
+//! The counters of a link layer, which only its worker writes.
 
 use super::header::BadHeader;
 use crate::wire::Malformed;

@@ -1,8 +1,8 @@
-//! How many packets connections have, as observed; and so, what one that has had some may still have.
+//! The observed sizes of connections in packets, and from them the expected rest of a connection.
 //!
-//! Not the sizes of those that have ended are counted, which would be mostly the short ones for as long as the long ones
-//! go on, but how many reached each class of sizes, and how many of them the next. Who is in a class counts as one that
-//! stays there until it leaves it, so that what never ends and hardly sends is not waited for.
+//! Counting only ended connections would count mostly short ones while the long ones go on. So this counts how many
+//! connections reach each class of sizes, and how many of them reach the next. A connection counts as staying in its class
+//! until it leaves it, so that idle endless connections delay nothing.
 
 /// Classes: of class `k` are connections of 2^k packets or more and fewer than 2^(k+1), of the last all above.
 const CLASSES: usize = 32;

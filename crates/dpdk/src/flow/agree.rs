@@ -1,4 +1,4 @@
-//! One engine for all ports of a plane: what they have in common of what probing has found.
+//! One engine for all ports of a plane: the capabilities that all of them have, as probed.
 
 use super::description::Does;
 use super::probe::Findings;

@@ -1,4 +1,4 @@
-//! What takes rules: a device through one of rte_flow's two interfaces. Not yet run on hardware.
+//! A device that takes rules, through one of rte_flow's two interfaces. Not yet run on hardware.
 //!
 //! Both interfaces look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
 //! synchronous one has performed a request before it returns (some 300 us on a BlueField-2, Laconic), the other

@@ -1,4 +1,4 @@
-//! What the engine's thread shares with workers and with threads that query rules: counters, as they were read last.
+//! State that the engine's thread shares with workers and with threads that query rules: counters, as last read.
 
 use super::machine::Told;
 use super::statistics::Statistics;

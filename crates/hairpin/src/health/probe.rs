@@ -1,6 +1,6 @@
 //! One check: from the first packet to the verdict, within the target's timeout.
 //!
-//! Everything that comes back is hostile: it is bounded in size and time, and no byte of it gets into a reason.
+//! Answers are untrusted: they are bounded in size and time, and no byte of them gets into a reason.
 //! Sockets are closed with RST, so that no TIME_WAIT piles up here.
 
 use std::io;
